@@ -1,0 +1,26 @@
+"""OpenTelemetry instrumentation of PyTorch training: which rank, which phase, which cause.
+
+Without a change to a script, under OpenTelemetry's own launcher::
+
+    opentelemetry-instrument torchrun --nproc-per-node 8 train.py
+
+By hand, where the loop has no DataLoader, or to name a phase of one's own::
+
+    import laggard
+
+    laggard.instrument()
+    for batch in batches:
+        with laggard.step():
+            with laggard.phase("data"):
+                inputs = fetch(batch)
+            train(inputs)
+
+Nothing here raises into training, and nothing is left after :func:`uninstrument`.
+"""
+
+from __future__ import annotations
+
+from laggard._api import instrument, phase, step, uninstrument
+from laggard.version import __version__
+
+__all__ = ["__version__", "instrument", "phase", "step", "uninstrument"]

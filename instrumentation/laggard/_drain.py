@@ -1,0 +1,230 @@
+"""The drain: one daemon thread per rank that turns events into steps and reports them, about once a second."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from laggard import _identity, environment, statefile
+from laggard._partition import Step, StepPartition
+from laggard._report import Report
+from laggard._spans import Spans
+from laggard.conventions import DROP_REASONS, SIGNALS, Phase, RankState
+
+if TYPE_CHECKING:
+    from laggard._hooks import Hook
+    from laggard._identity import Identity
+    from laggard._recorder import Recorder
+    from laggard._wakeup import Wakeup
+
+_logger = logging.getLogger(__name__)
+
+_INTERVAL_SECONDS = 1.0
+#: Steps kept while the run's name is not known yet.
+_MAX_PENDING = 4096
+#: Signals that are there when steps show time in the phase.
+_PHASE_OF_SIGNAL = {
+    "data": Phase.DATA,
+    "forward": Phase.FORWARD,
+    "backward": Phase.BACKWARD,
+    "optimizer": Phase.OPTIMIZER,
+}
+
+
+class Drain:
+    """Owns everything of a rank that is not on the hot path, and the thread that works on it."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        hooks: list[Hook],
+        identity: Identity,
+        wakeup: Wakeup,
+        on_terminate: Callable[[], None],
+    ) -> None:
+        self._recorder = recorder
+        self._hooks = hooks
+        self._identity = identity
+        self._wakeup = wakeup
+        self._on_terminate = on_terminate
+        self._partition = StepPartition(environment.whole_number(environment.LAGGARD_WARMUP_STEPS, 3))
+        self._facts = identity.facts(metrics_port=0)
+        self._writer: statefile.StateWriter | None = None
+        self._report: Report | None = None
+        self._spans: Spans | None = None
+        self._pending: list[Step] = []
+        self._seen: set[Phase] = set()
+        self._dropped = dict.fromkeys(DROP_REASONS, 0)
+        self._reported_dropped = dict(self._dropped)
+        self._lost_events = 0
+        self._reported_self_time = 0
+        self._state = RankState.STARTING
+        self._failed_before = False
+        self._open_state_file()
+        self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
+        self._thread.start()
+
+    def hook_failed(self) -> None:
+        """Count a hook that was taken out of service. On any thread."""
+        self._dropped["hook_failed"] += 1
+
+    def stop(self, state: RankState, timeout: float) -> None:
+        """Report all that is left and the final state, and end the thread. On any other thread.
+
+        Waits at most ``timeout`` seconds; the state file says the final state in any case.
+        """
+        self._state = state
+        self._wakeup.stop()
+        self._thread.join(timeout)
+        self._write_state([])
+
+    def close(self) -> None:
+        """Remove the state file. A process that only ends leaves it: the kernel drops the lock, the state stays."""
+        self._detach_state_file(unlink=True)
+
+    def abandon(self) -> None:
+        """Forget the parent's state file in a forked child."""
+        self._detach_state_file(unlink=False)
+
+    def _run(self) -> None:
+        while True:
+            woken_by = self._wakeup.wait(_INTERVAL_SECONDS)
+            terminated = signal.SIGTERM in woken_by
+            last = terminated or 0 in woken_by
+            try:
+                self._drain(last=last)
+            except Exception:
+                self._dropped["report_failed"] += 1
+                if not self._failed_before:
+                    self._failed_before = True
+                    _logger.exception("a report failed; training goes on, further failures are only counted")
+            if terminated:
+                self._on_terminate()
+            if last:
+                return
+
+    def _drain(self, *, last: bool) -> None:
+        recorder = self._recorder
+        recorder.synchronize_clock()
+        if self._report is None:
+            self._identify()
+        events = recorder.take()
+        if recorder.dropped != self._lost_events:
+            self._partition.lost_events()
+            self._dropped["buffer_full"] += recorder.dropped - self._lost_events
+            self._lost_events = recorder.dropped
+        steps = self._partition.feed(events)
+        if last:
+            steps += self._partition.finish()
+        for step in steps:
+            self._seen.update(phase for phase in Phase if step.phases[phase])
+        if steps and self._state is RankState.STARTING:
+            self._state = RankState.RUNNING
+        self._write_state(steps)
+        for hook in self._hooks:
+            hook.steps_ended(steps)
+        self._report_steps(steps)
+
+    def _identify(self) -> None:
+        self._identity = _identity.resolve(self._identity)
+        if not self._identity.run:
+            return
+        port = _start_metrics_endpoint(self._identity.local_rank)
+        self._facts = self._identity.facts(port)
+        if self._writer is not None:
+            self._writer.write_facts(self._facts)
+        self._report = Report(self._identity, self._facts)
+        self._spans = Spans(
+            self._identity,
+            environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
+            environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
+        )
+
+    def _report_steps(self, steps: list[Step]) -> None:
+        self._pending += steps
+        report, spans = self._report, self._spans
+        if report is None or spans is None:
+            surplus = max(0, len(self._pending) - _MAX_PENDING)
+            del self._pending[:surplus]
+            self._dropped["no_run"] += surplus
+            return
+        steps, self._pending = self._pending, []
+        spans.begin_drain()
+        for step in steps:
+            report.step(step)
+            spans.step(step)
+            time.sleep(0)  # lets the training thread have the interpreter between two steps
+        if steps:
+            report.recent(steps[-1])
+        for hook in self._hooks:
+            hook.report(report)
+        report.state(self._state)
+        if self._seen:
+            report.signals(self._available_signals())
+        self_time = self._recorder.self_time_ns
+        dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
+        report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
+        self._reported_self_time = self_time
+        self._reported_dropped = dict(self._dropped)
+
+    def _available_signals(self) -> dict[str, bool]:
+        working = dict.fromkeys(SIGNALS, True)
+        for hook in self._hooks:
+            if hook.signal:
+                working[hook.signal] &= hook.installed
+        missing = set(SIGNALS) - {hook.signal for hook in self._hooks}
+        # The host's clock does not see when a device works, only when work is handed to it.
+        device = _device_in_use()
+        return {
+            signal: works
+            and signal not in missing
+            and (signal not in _PHASE_OF_SIGNAL or _PHASE_OF_SIGNAL[signal] in self._seen)
+            and (signal == "data" or not device)
+            for signal, works in working.items()
+        }
+
+    def _open_state_file(self) -> None:
+        try:
+            self._writer = statefile.StateWriter(environment.state_directory(), self._facts)
+        except statefile.StateFileError as error:
+            _logger.warning(
+                "%s; training goes on, but a stuck rank can not be told from outside. Set %s to a folder that this "
+                "user may write",
+                error,
+                environment.LAGGARD_STATE_DIR,
+            )
+            return
+        self._recorder.words = self._writer.words
+        for hook in self._hooks:
+            hook.state_file_opened(self._writer.words)
+
+    def _write_state(self, steps: list[Step]) -> None:
+        if self._writer is None:
+            return
+        words = self._writer.words
+        words[statefile.STATE] = self._state
+        if steps:
+            words[statefile.STEPS] = self._partition.steps
+            words[statefile.LAST_STEP] = self._recorder.boottime(steps[-1].ended)
+
+    def _detach_state_file(self, *, unlink: bool) -> None:
+        writer, self._writer = self._writer, None
+        self._recorder.words = None
+        if writer is not None:
+            writer.close(unlink=unlink)
+
+
+def _start_metrics_endpoint(local_rank: int) -> int:
+    """Start the Prometheus endpoint where OpenTelemetry was told to use ours; return its port, else 0."""
+    prometheus = sys.modules.get("laggard.prometheus")
+    return 0 if prometheus is None else prometheus.serve(local_rank)
+
+
+def _device_in_use() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())

@@ -1,0 +1,90 @@
+"""How a rank ends: cleanly, by an exception, or by SIGTERM. Each is reported before the process is gone."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import util
+from types import FrameType
+
+from laggard.conventions import RankState
+
+#: What the last report may take. A process that nobody listens to must still end.
+FLUSH_SECONDS = 2.0
+#: How long the main thread gets to act on SIGTERM before the drain thread does it.
+_GRACE_SECONDS = 0.5
+
+Finish = Callable[[RankState], None]
+
+
+class ExitHandling:
+    """Calls ``finish`` once with the state in which the process ends."""
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+        self._done = threading.Lock()
+        self._terminating = False
+        self._finalizer: util.Finalize | None = None
+        self._handles_sigterm = False
+
+    def install(self) -> None:
+        """Register for every way to end. SIGTERM is taken only from its default action, on the main thread."""
+        # Handlers run last in, first out: registered now, ours runs before the SDK's, which sends what we report.
+        atexit.register(self._at_exit)
+        if multiprocessing.parent_process() is not None:
+            # A child of multiprocessing leaves through os._exit and never runs atexit handlers.
+            self._finalizer = util.Finalize(None, self._at_exit, exitpriority=100)
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._handles_sigterm = True
+
+    def remove(self) -> None:
+        """Undo :meth:`install`; what others have installed since stays."""
+        atexit.unregister(self._at_exit)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
+        if self._owns_sigterm() and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._handles_sigterm = False
+
+    def terminate_unless_main_does(self) -> None:
+        """Die by SIGTERM when the main thread is stuck where no Python handler runs. On the drain thread."""
+        if not self._owns_sigterm():
+            return
+        time.sleep(_GRACE_SECONDS)
+        if self._terminating:
+            return
+        # Only the main thread may use signal.signal; the C function has no such rule.
+        restore = ctypes.CDLL(None).signal
+        restore.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        restore(signal.SIGTERM, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _owns_sigterm(self) -> bool:
+        return self._handles_sigterm and signal.getsignal(signal.SIGTERM) == self._on_sigterm
+
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+        self._terminating = True
+        self._once(RankState.FAILED)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _at_exit(self) -> None:
+        self._once(RankState.FAILED if _ended_by_exception() else RankState.FINISHED)
+
+    def _once(self, state: RankState) -> None:
+        if self._done.acquire(blocking=False):
+            self._finish(state)
+
+
+def _ended_by_exception() -> bool:
+    # The interpreter leaves the exception that nothing caught here; a child of multiprocessing is still handling it.
+    return getattr(sys, "last_value", None) is not None or sys.exc_info()[0] is not None

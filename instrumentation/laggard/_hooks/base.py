@@ -1,0 +1,120 @@
+"""What every hook shares: patches that can be undone, and a failure that stays inside the hook."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from laggard._partition import Step
+    from laggard._recorder import Recorder
+    from laggard._report import Report
+
+_MISSING = object()
+
+_Patch = tuple[Any, str, Any, Any]
+"""Owner, attribute, the owner's own entry before, and what stands there now."""
+
+
+class HookHost(Protocol):
+    """What a hook may ask of the process that it runs in."""
+
+    recorder: Recorder
+    #: Called at the end of each backward pass with the ``perf_counter_ns`` of its begin and end. Must not raise.
+    backward_observers: list[Callable[[int, int], None]]
+
+    def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
+        """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
+
+    def not_training(self) -> None:
+        """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
+
+    def hook_failed(self, hook: Hook, error: Exception) -> None:
+        """Take a hook out of service: it is uninstalled, logged once and counted. Never raises."""
+
+
+class Hook:
+    """A set of patches with one purpose.
+
+    A subclass names what it patches in :meth:`targets`: for each torch module a function that is called with the
+    module once it is imported. Patches are made with :meth:`replace` and undone together.
+    """
+
+    name: ClassVar[str]
+    #: The signal of :data:`laggard.conventions.SIGNALS` that is gone when the hook fails, if it has one.
+    signal: ClassVar[str] = ""
+
+    def __init__(self, host: HookHost) -> None:
+        self.host = host
+        self.recorder = host.recorder
+        self.installed = False
+        self._patches: list[_Patch] = []
+
+    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
+        """Return the torch modules that the hook waits for, each with what is done then."""
+        raise NotImplementedError
+
+    def report(self, report: Report) -> None:
+        """Report what the hook gathered since the last call. Called by the drain thread."""
+
+    def steps_ended(self, steps: list[Step]) -> None:
+        """Take the steps that ended since the last call. Called by the drain thread."""
+
+    def state_file_opened(self, words: memoryview[int]) -> None:
+        """Write what the hook keeps in the state file's live words, now that there is one."""
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace an attribute by what ``make`` makes of it.
+
+        The owner's own entry is kept, not what ``getattr`` binds: a method of a class that C++ made loses its
+        ``self`` when the bound form is put back.
+        """
+        own = _own_entry(owner, name)
+        original = getattr(owner, name)
+        replacement = make(original)
+        setattr(owner, name, replacement)
+        self._patches.append((owner, name, own, replacement))
+
+    def restore(self, owner: Any, name: str) -> None:
+        """Undo the newest patch of one attribute, if there is one."""
+        for index in reversed(range(len(self._patches))):
+            if self._patches[index][:2] == (owner, name):
+                _undo(self._patches.pop(index))
+                return
+
+    def uninstall(self) -> None:
+        """Undo every patch, the newest first."""
+        self.installed = False
+        while self._patches:
+            _undo(self._patches.pop())
+
+    def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Return ``function`` so that an exception in it disables this hook instead of reaching the caller."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> None:
+            if not self.installed:
+                return
+            try:
+                function(*args, **kwargs)
+            except Exception as error:
+                self.host.hook_failed(self, error)
+
+        return call
+
+
+def _own_entry(owner: Any, name: str) -> Any:
+    entries: Mapping[str, Any] = vars(owner)
+    return entries.get(name, _MISSING)
+
+
+def _undo(patch: _Patch) -> None:
+    owner, name, own, replacement = patch
+    if _own_entry(owner, name) is not replacement:
+        return  # somebody else has patched it since, and what they put there calls ours
+    if own is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, own)

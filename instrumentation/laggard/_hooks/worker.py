@@ -1,0 +1,38 @@
+"""DataLoader workers: they inherit the instrumentation and must not export."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from laggard._hooks.base import Hook
+
+
+class DataLoaderWorkerHook(Hook):
+    """Wraps the function that a worker process runs, so that the first thing in a worker is to fall silent.
+
+    A forked worker carries the parent's accumulated metrics, and the SDK restarts its export thread after a fork:
+    without this every worker would export the parent's history under an instance of its own.
+    """
+
+    name = "worker"
+
+    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
+        """Wait for the module that a worker's process starts in."""
+        return {"torch.utils.data._utils.worker": self._patch}
+
+    def _patch(self, module: ModuleType) -> None:
+        self.replace(module, "_worker_loop", self._wrap)
+
+    def _wrap(self, loop: Callable[..., Any]) -> Callable[..., Any]:
+        host = self.host
+
+        # Started with "spawn", a worker finds this function by its name, and in it the patch of its own process.
+        @functools.wraps(loop)
+        def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+            host.not_training()
+            return loop(*args, **kwargs)
+
+        return _worker_loop

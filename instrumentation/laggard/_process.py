@@ -1,0 +1,179 @@
+"""The instrumentation of one process: its hooks, and from the first proof of training on its drain.
+
+Hooks are in place from :meth:`Process.start` on, but nothing is opened, served or written before the process proves
+that it trains: by a process group, a backward pass or an optimizer step. So launchers, data workers and inference
+jobs that inherit the environment stay silent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+from laggard import _identity, environment
+from laggard._drain import Drain
+from laggard._exit import FLUSH_SECONDS, ExitHandling
+from laggard._hooks import HOOKS, Hook
+from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
+from laggard._wakeup import Wakeup
+from laggard.conventions import RankState
+
+_logger = logging.getLogger(__name__)
+
+
+class Process:
+    """What :func:`laggard.instrument` makes and :func:`laggard.uninstrument` ends."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.backward_observers: list[Callable[[int, int], None]] = []
+        self._hooks: list[Hook] = []
+        self._lock = threading.Lock()
+        self._drain: Drain | None = None
+        self._wakeup: Wakeup | None = None
+        self._exit: ExitHandling | None = None
+        #: Training need not be proved any more, or must never be reported from this process.
+        self._settled = False
+
+    def start(self) -> None:
+        """Install the hooks; each waits for the torch module that it patches. Imports no torch."""
+        disabled = environment.names(environment.LAGGARD_DISABLED_HOOKS)
+        unknown = disabled - {hook.name for hook in HOOKS}
+        if unknown:
+            known = ", ".join(hook.name for hook in HOOKS)
+            _logger.warning("%s names no hook: %s; known are %s", environment.LAGGARD_DISABLED_HOOKS, unknown, known)
+        self._hooks = [hook(self) for hook in HOOKS if hook.name not in disabled]
+        for hook in self._hooks:
+            hook.installed = True
+            for module, patch in hook.targets().items():
+                wrapt.register_post_import_hook(hook.guarded(patch), module)
+
+    def stop(self) -> None:
+        """Take every hook out, report what is left, and remove all that was opened."""
+        self._settled = True
+        for hook in reversed(self._hooks):
+            hook.uninstall()
+        self.recorder.enabled = False
+        if self._drain is not None:
+            self._finish(RankState.FINISHED)
+            self._drain.close()
+        if self._exit is not None:
+            self._exit.remove()
+        if self._wakeup is not None:
+            self._wakeup.forget()
+
+    def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
+        """Start reporting, unless that has happened."""
+        if self._settled:
+            return
+        with self._lock:
+            if self._settled:
+                return
+            self._settled = True
+            try:
+                self._start_drain(rank, world_size)
+            except Exception:
+                _logger.exception("laggard can not report from this process; training goes on")
+
+    def not_training(self) -> None:
+        """Fall silent for good: this process is a data worker."""
+        self._settled = True
+        self.recorder.enabled = False
+        try:
+            _stop_export()
+        except Exception:
+            _logger.exception("a data worker could not be kept from exporting its parent's metrics")
+
+    def hook_failed(self, hook: Hook, error: Exception) -> None:
+        """Take a hook out of service; the others go on."""
+        try:
+            hook.uninstall()
+        except Exception:
+            _logger.exception("hook %s could not be removed", hook.name)
+        _logger.warning("hook %s failed and is off, training goes on: %r", hook.name, error)
+        if self._drain is not None:
+            self._drain.hook_failed()
+
+    def forget_parent(self) -> None:
+        """Start over in a forked child: it may be a rank of its own, a data worker or something else."""
+        if self._exit is not None:
+            self._exit.remove()
+        if self._drain is not None:
+            self._drain.abandon()
+        if self._wakeup is not None:
+            self._wakeup.forget()
+        recorder = self.recorder
+        recorder.take()
+        recorder.thread = 0
+        recorder.capacity = EARLY_CAPACITY
+        self._lock = threading.Lock()
+        self._drain = self._wakeup = self._exit = None
+        self._settled = not recorder.enabled
+
+    def _start_drain(self, rank: int | None, world_size: int | None) -> None:
+        self.recorder.capacity = CAPACITY
+        self._wakeup = Wakeup()
+        self._exit = ExitHandling(self._finish)
+        identity = _identity.from_environment(rank, world_size)
+        self._drain = Drain(self.recorder, self._hooks, identity, self._wakeup, self._exit.terminate_unless_main_does)
+        self._exit.install()
+        self._wakeup.listen_to_signals()
+
+    def _finish(self, state: RankState) -> None:
+        if self._drain is not None:
+            self._drain.stop(state, FLUSH_SECONDS)
+
+
+def _stop_export() -> None:
+    """Take the readers off the meter provider that a forked worker inherited."""
+    metrics = sys.modules.get("opentelemetry.sdk.metrics")
+    if metrics is None:
+        return
+    from opentelemetry.metrics import get_meter_provider  # noqa: PLC0415 - only where an SDK is in use
+
+    provider: Any = get_meter_provider()
+    if isinstance(provider, metrics.MeterProvider):
+        for reader in list(provider._sdk_config.metric_readers):  # noqa: SLF001 - no public list of readers exists
+            provider.remove_metric_reader(reader)
+
+
+_current: Process | None = None
+
+
+def current() -> Process | None:
+    """Return the instrumentation of this process, if there is one."""
+    return _current
+
+
+def instrument() -> None:
+    """Instrument this process. A second call changes nothing and says so."""
+    global _current  # noqa: PLW0603 - one instrumentation a process is what the hooks allow
+    if _current is not None:
+        _logger.warning("this process is instrumented already")
+        return
+    _current = Process()
+    _current.start()
+
+
+def uninstrument() -> None:
+    """Undo :func:`instrument`. Without one before, nothing changes and a warning says so."""
+    global _current  # noqa: PLW0603 - as above
+    if _current is None:
+        _logger.warning("this process is not instrumented")
+        return
+    _current.stop()
+    _current = None
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

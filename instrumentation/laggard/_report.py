@@ -1,0 +1,185 @@
+"""From finished steps to OpenTelemetry: instruments, and the numbers that need a memory of recent steps.
+
+Called by the drain thread only. Uses nothing but the public OpenTelemetry API, so the user's own provider, exporter
+and views apply. One meter makes every instrument of a name: two of them would mix up labels in some readers.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from math import ceil
+
+from opentelemetry.metrics import Counter, Histogram, Meter, get_meter
+from opentelemetry.metrics import _Gauge as Gauge
+
+from laggard import conventions as names
+from laggard._identity import Identity
+from laggard._partition import Step
+from laggard.conventions import Attribute, Phase, RankState, clip_name
+from laggard.statefile import Facts
+from laggard.version import __version__
+
+Attributes = Mapping[str, str]
+
+_NANOSECOND = 1e-9
+
+
+class Report:
+    """Reports one rank. Made when run and rank are known; every data point carries them."""
+
+    def __init__(self, identity: Identity, facts: Facts) -> None:
+        self._identity = identity
+        self._base = identity.attributes()
+        self._meter = get_meter(names.METER_NAME, __version__)
+        self._step = _histogram(self._meter, names.STEP_DURATION)
+        self._own = _histogram(self._meter, names.STEP_OWN_DURATION)
+        self._phase = _histogram(self._meter, names.PHASE_DURATION)
+        self._collective = _histogram(self._meter, names.COLLECTIVE_DURATION)
+        self._steps = _counter(self._meter, names.STEPS)
+        self._excluded = _counter(self._meter, names.STEPS_EXCLUDED)
+        self._excluded_duration = _counter(self._meter, names.STEPS_EXCLUDED_DURATION)
+        self._collective_io = _counter(self._meter, names.COLLECTIVE_IO)
+        self._self_time = _counter(self._meter, names.SELF_TIME)
+        self._dropped = _counter(self._meter, names.DROPPED)
+        self._quantile = _gauge(self._meter, names.PHASE_QUANTILE)
+        self._floor = _gauge(self._meter, names.COMMUNICATION_FLOOR)
+        self._last_step = _gauge(self._meter, names.LAST_STEP_TIMESTAMP)
+        self._state = _gauge(self._meter, names.RANK_STATE)
+        self._signal = _gauge(self._meter, names.SIGNAL_AVAILABLE)
+        self._phase_attributes = [self._with(Attribute.PHASE, phase.label) for phase in Phase]
+        self._used_phases: list[Phase] = []
+        self._recent: deque[tuple[int, ...]] = deque(maxlen=names.RECENT_STEPS)
+        self._start(facts)
+
+    def _start(self, facts: Facts) -> None:
+        # A counter first seen above zero hides its first increments from increase(); so all begin at 0.
+        for counter in (self._steps, _counter(self._meter, names.STEPS_SKIPPED), self._self_time):
+            counter.add(0, self._base)
+        for reason in names.EXCLUSION_REASONS:
+            self._excluded.add(0, self._with(Attribute.REASON, reason))
+            self._excluded_duration.add(0, self._with(Attribute.REASON, reason))
+        for reason in names.DROP_REASONS:
+            self._dropped.add(0, self._with(Attribute.REASON, reason))
+        _gauge(self._meter, names.RANKS_EXPECTED).set(self._identity.world_size, self._base)
+        _gauge(self._meter, names.RESTARTS).set(self._identity.restarts, self._base)
+        start = {
+            Attribute.HOST_NAME: facts.host,
+            Attribute.PROCESS_PID: str(facts.pid),
+            Attribute.LOCAL_RANK: str(facts.local_rank),
+            Attribute.WORKLOAD: facts.workload,
+            Attribute.HARDWARE_ID: facts.hardware_id,
+        }
+        known = {name: value for name, value in start.items() if value}
+        _gauge(self._meter, names.RANK_START_TIMESTAMP).set(facts.start_unix_ns * _NANOSECOND, {**self._base, **known})
+        info = {
+            "training.framework.version": f"torch {_version('torch')}",
+            "process.runtime.version": platform.python_version(),
+            "laggard.version": __version__,
+            Attribute.WORKLOAD: facts.workload,
+        }
+        _gauge(self._meter, names.RUN_INFO).set(1, {**self._base, **info})
+
+    def step(self, step: Step) -> None:
+        """Report a finished step."""
+        self._steps.add(1, self._base)
+        if step.excluded:
+            attributes = self._with(Attribute.REASON, step.excluded)
+            self._excluded.add(1, attributes)
+            self._excluded_duration.add(step.duration * _NANOSECOND, attributes)
+            return
+        self._step.record(step.duration * _NANOSECOND, self._base)
+        self._own.record(step.own * _NANOSECOND, self._base)
+        for phase in Phase:
+            if phase not in self._used_phases:
+                if not step.phases[phase]:
+                    continue
+                self._used_phases.append(phase)
+            # Zero is recorded too once a phase is in use, so that the phases' sums keep adding up to the steps'.
+            self._phase.record(step.phases[phase] * _NANOSECOND, self._phase_attributes[phase])
+        self._recent.append(step.phases)
+
+    def recent(self, newest: Step) -> None:
+        """Report what the last steps have in common: quantiles, the communication floor, the newest step's time."""
+        self._last_step.set((newest.ended + unix_offset_ns()) * _NANOSECOND, self._base)
+        if not self._recent:
+            return
+        for phase in self._used_phases:
+            values = sorted(phases[phase] for phases in self._recent)
+            for label, quantile in names.QUANTILES.items():
+                attributes = {**self._phase_attributes[phase], Attribute.QUANTILE: label}
+                self._quantile.set(values[ceil(quantile * len(values)) - 1] * _NANOSECOND, attributes)
+        if Phase.COMMUNICATION in self._used_phases:
+            floor = min(phases[Phase.COMMUNICATION] for phases in self._recent)
+            self._floor.set(floor * _NANOSECOND, self._base)
+
+    def collective(self, operation: str, duration_ns: int) -> None:
+        """Report that the training thread was blocked by one collective."""
+        self._collective.record(duration_ns * _NANOSECOND, self._with(Attribute.COLLECTIVE_OPERATION, operation))
+
+    def collective_io(self, operation: str, size: int) -> None:
+        """Report bytes handed to collectives since the last report."""
+        self._collective_io.add(size, self._with(Attribute.COLLECTIVE_OPERATION, operation))
+
+    def state(self, state: RankState) -> None:
+        """Report the state of the rank."""
+        for member in RankState:
+            self._state.set(int(member is state), self._with(Attribute.STATE, member.label))
+
+    def signals(self, available: Mapping[str, bool]) -> None:
+        """Report which signals this process can measure."""
+        for signal, yes in available.items():
+            self._signal.set(int(yes), self._with(Attribute.SIGNAL, signal))
+
+    def telemetry(self, self_time_ns: int, dropped: Mapping[str, int]) -> None:
+        """Report what laggard itself took and lost since the last report."""
+        if self_time_ns:
+            self._self_time.add(self_time_ns * _NANOSECOND, self._base)
+        for reason, count in dropped.items():
+            self._dropped.add(count, self._with(Attribute.REASON, reason))
+
+    def _with(self, name: str, value: str) -> dict[str, str]:
+        return {**self._base, name: value}
+
+
+def unix_offset_ns() -> int:
+    """Return what turns a ``perf_counter_ns`` into unix time, by the present setting of the clock."""
+    return time.time_ns() - time.perf_counter_ns()
+
+
+def median(values: Iterable[int]) -> int:
+    """Return the lower median of a collection that is not empty."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _version(module: str) -> str:
+    # The installed version without importing anything; a training process has it loaded anyway.
+    loaded = getattr(sys.modules.get(module), "__version__", None)
+    if loaded:
+        return clip_name(str(loaded))
+    try:
+        return metadata.version(module)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
+    return meter.create_histogram(
+        metric.name,
+        unit=metric.unit,
+        description=metric.description,
+        explicit_bucket_boundaries_advisory=metric.bounds,
+    )
+
+
+def _counter(meter: Meter, metric: names.Metric) -> Counter:
+    return meter.create_counter(metric.name, unit=metric.unit, description=metric.description)
+
+
+def _gauge(meter: Meter, metric: names.Metric) -> Gauge:
+    return meter.create_gauge(metric.name, unit=metric.unit, description=metric.description)

@@ -1,0 +1,91 @@
+"""Traces of chosen steps, made afterwards with the times that were measured.
+
+Every rank derives the same trace id from run and step, so the spans of all ranks of one step stand in one trace. One
+step in so many is traced, the same one on all ranks; a step much slower than the recent median is traced as well
+and marked, for a collector's tail sampling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from laggard import conventions as names
+from laggard._identity import Identity
+from laggard._partition import Step
+from laggard._report import median, unix_offset_ns
+from laggard.conventions import Attribute
+from laggard.version import __version__
+
+#: Enough steps for a median that one slow step does not move.
+_MEDIAN_STEPS = 16
+#: Intervals of one step that become spans; gradient accumulation can have thousands.
+_MAX_SPANS = 128
+#: Traced steps of one drain: a run in which every step is slow must not pay for it with spans.
+_MAX_STEPS = 10
+
+
+class Spans:
+    """Chooses steps and writes their spans. Called by the drain thread only."""
+
+    def __init__(self, identity: Identity, every: int, slow: float) -> None:
+        self._identity = identity
+        self._every = every
+        self._slow = slow
+        self._durations: deque[int] = deque(maxlen=names.RECENT_STEPS)
+        self._tracer = trace.get_tracer(names.METER_NAME, __version__)
+        self._left = _MAX_STEPS
+        self._slow_from = 0
+
+    def begin_drain(self) -> None:
+        """Renew the allowance of traced steps and the duration from which a step is slow."""
+        self._left = _MAX_STEPS
+        enough = self._slow > 0 and len(self._durations) >= _MEDIAN_STEPS
+        self._slow_from = int(self._slow * median(self._durations)) if enough else 0
+
+    def step(self, step: Step) -> None:
+        """Trace the step if it is chosen."""
+        slow = 0 < self._slow_from < step.duration
+        if not step.excluded:
+            self._durations.append(step.duration)
+        sampled = self._every > 0 and step.number % self._every == 0
+        if self._left > 0 and (slow or sampled):
+            self._left -= 1
+            self._write(step, slow=slow)
+
+    def _write(self, step: Step, *, slow: bool) -> None:
+        offset = unix_offset_ns()
+        attributes = {**self._identity.attributes(), Attribute.STEP: step.number}
+        root = self._tracer.start_span(
+            "training.step",
+            context=step_context(self._identity.run, step.number),
+            start_time=step.started + offset,
+            attributes={**attributes, Attribute.STEP_SLOW: True} if slow else attributes,
+        )
+        if root.is_recording():
+            inside = trace.set_span_in_context(root)
+            for phase, started, ended in step.intervals[:_MAX_SPANS]:
+                child = self._tracer.start_span(
+                    f"training.{phase.label}",
+                    context=inside,
+                    start_time=started + offset,
+                    attributes={**attributes, Attribute.PHASE: phase.label},
+                )
+                child.end(ended + offset)
+        root.end(step.ended + offset)
+
+
+def step_context(run: str, number: int) -> Context:
+    """Return the context that all ranks of a run give to a step's root span: same trace, same absent parent."""
+    digest = hashlib.sha256(f"{run}:{number}".encode()).digest()
+    parent = SpanContext(
+        trace_id=int.from_bytes(digest[:16], "big") or 1,
+        span_id=int.from_bytes(digest[16:24], "big") or 1,
+        is_remote=True,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+    return trace.set_span_in_context(NonRecordingSpan(parent))

@@ -1,0 +1,354 @@
+"""Every name that laggard emits from a training process or about one: the contract.
+
+The tables here are data. The instruments, the node exporter's rank collector, ``docs/metrics.md`` and the
+tests that hold the rules against what is emitted all walk them. Only the standard library is imported, so the
+node exporter and the command line can read the names without a training stack.
+
+An OpenTelemetry name becomes a Prometheus name on every path in the same way (see :func:`prometheus_name`):
+dots become underscores, the unit is appended, counters end in ``_total``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+METER_NAME = "laggard"
+
+
+class Phase(IntEnum):
+    """What a training step is made of: the phases of a step add up to the step.
+
+    The values are stored in state files; a new phase gets a new number, an old number is never used again.
+    """
+
+    OTHER = 0
+    DATA = 1
+    H2D = 2
+    FORWARD = 3
+    BACKWARD = 4
+    OPTIMIZER = 5
+    COMMUNICATION = 6
+    CHECKPOINT = 7
+    EVALUATION = 8
+
+    @property
+    def label(self) -> str:
+        """The value of the ``training.phase`` attribute."""
+        return self.name.lower()
+
+
+#: Phases in which a rank does its own work; the rest is waiting (communication) or not part of a step's work.
+OWN_PHASES = frozenset({Phase.OTHER, Phase.DATA, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
+
+
+class RankState(IntEnum):
+    """Life of one rank. ``starting`` lasts until the first step ended. The values are stored in state files."""
+
+    STARTING = 0
+    RUNNING = 1
+    FINISHED = 2
+    FAILED = 3
+
+    @property
+    def label(self) -> str:
+        """The value of the ``training.state`` attribute."""
+        return self.name.lower()
+
+
+class Attribute:
+    """Attribute names of data points; :func:`prometheus_label` gives the label."""
+
+    RUN = "training.run"
+    RANK = "training.rank"
+    PEER_GROUP = "training.peer_group"
+    WORKLOAD = "training.workload"
+    LOCAL_RANK = "training.local_rank"
+    RESTARTS = "training.restarts"
+    PHASE = "training.phase"
+    QUANTILE = "training.quantile"
+    REASON = "training.reason"
+    STATE = "training.state"
+    SIGNAL = "training.signal"
+    COLLECTIVE_OPERATION = "training.collective.operation"
+    PROCESS_GROUP = "training.process_group"
+    STEP = "training.step"
+    STEP_SLOW = "training.step.slow"
+    HOST_NAME = "host.name"
+    PROCESS_PID = "process.pid"
+    HARDWARE_ID = "hw.id"
+    METRICS_PORT = "training.metrics_port"
+
+
+#: On every data point of a training process. The peer group is there only where one is known.
+IDENTITY = (Attribute.RUN, Attribute.RANK, Attribute.PEER_GROUP)
+
+#: On ``training.rank.start.timestamp``, whose value makes joins to a host or a device safe.
+RANK_FACTS = (
+    Attribute.HOST_NAME,
+    Attribute.PROCESS_PID,
+    Attribute.LOCAL_RANK,
+    Attribute.WORKLOAD,
+    Attribute.HARDWARE_ID,
+)
+
+#: Signals whose presence ``training.signal.available`` tells; rules abstain where one is 0.
+SIGNALS: tuple[str, ...] = ("data", "forward", "backward", "optimizer", "communication")
+
+QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+#: Why a step stays out of the histograms of step, own time and phases.
+#: ``incomplete``: events were lost, or the process ended before the step did.
+EXCLUSION_REASONS = ("warmup", "compile", "first_batch", "resume", "incomplete")
+
+#: Why something that was measured is not in the export.
+DROP_REASONS = ("buffer_full", "no_run", "hook_failed", "report_failed")
+
+#: 16 bounds on one logarithmic grid, three a decade from 1 ms to 100 s, for step and own time.
+STEP_BOUNDS = tuple(float(f"{10 ** (i / 3 - 3):.3g}") for i in range(16))
+
+#: Decades from 1 ms: enough for a share or a mean; tails come from the quantile gauges.
+COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
+
+#: The newest steps over which the quantile gauges and the communication floor are taken.
+RECENT_STEPS = 256
+
+#: A run's or a host's name is cut to this many UTF-8 bytes, in labels and in the state file alike.
+NAME_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. ``attributes`` are those beside the identity; ``bounds`` make it a histogram's buckets."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+
+STEP_DURATION = Metric(
+    "training.step.duration",
+    "histogram",
+    "s",
+    "Duration of a training step: from one batch fetch after an optimizer update to the next.",
+    bounds=STEP_BOUNDS,
+)
+STEP_OWN_DURATION = Metric(
+    "training.step.own.duration",
+    "histogram",
+    "s",
+    "The rank's own part of a step: the step without communication, checkpoint and evaluation.",
+    bounds=STEP_BOUNDS,
+)
+PHASE_DURATION = Metric(
+    "training.phase.duration",
+    "histogram",
+    "s",
+    "Time of a step spent in a phase; one observation per step and phase, and the phases add up to the step.",
+    (Attribute.PHASE,),
+    COARSE_BOUNDS,
+)
+PHASE_QUANTILE = Metric(
+    "training.phase.duration.quantile",
+    "gauge",
+    "s",
+    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps.",
+    (Attribute.PHASE, Attribute.QUANTILE),
+)
+COMMUNICATION_FLOOR = Metric(
+    "training.communication.floor",
+    "gauge",
+    "s",
+    f"Smallest exposed communication wait of one step in the last {RECENT_STEPS}: "
+    "the transfer cost that no balance between ranks can remove.",
+)
+STEPS = Metric("training.steps", "counter", "{step}", "Training steps, all of them.")
+STEPS_SKIPPED = Metric(
+    "training.steps.skipped", "counter", "{step}", "Steps whose optimizer update was skipped by a gradient scaler."
+)
+STEPS_EXCLUDED = Metric(
+    "training.steps.excluded",
+    "counter",
+    "{step}",
+    "Steps kept out of the duration histograms.",
+    (Attribute.REASON,),
+)
+STEPS_EXCLUDED_DURATION = Metric(
+    "training.steps.excluded.duration",
+    "counter",
+    "s",
+    "Time of the steps kept out of the duration histograms.",
+    (Attribute.REASON,),
+)
+LAST_STEP_TIMESTAMP = Metric("training.last_step.timestamp", "gauge", "s", "Unix time at which the newest step ended.")
+COLLECTIVE_DURATION = Metric(
+    "training.collective.duration",
+    "histogram",
+    "s",
+    "Time that the training thread was blocked by one collective called from Python.",
+    (Attribute.COLLECTIVE_OPERATION,),
+    COARSE_BOUNDS,
+)
+COLLECTIVE_IO = Metric(
+    "training.collective.io",
+    "counter",
+    "By",
+    "Bytes of input that this rank handed to collectives.",
+    (Attribute.COLLECTIVE_OPERATION,),
+)
+RANKS_EXPECTED = Metric("training.ranks.expected", "gauge", "{rank}", "World size of the run.")
+RESTARTS = Metric("training.restarts", "gauge", "{restart}", "Elastic restarts of the run before this process.")
+RANK_STATE = Metric("training.rank.state", "gauge", "", "1 for the state that the rank is in.", (Attribute.STATE,))
+RANK_START_TIMESTAMP = Metric(
+    "training.rank.start.timestamp",
+    "gauge",
+    "s",
+    "Unix time at which the rank's process started, with what it runs on; the value makes joins safe.",
+    RANK_FACTS,
+)
+RUN_INFO = Metric(
+    "training.run.info",
+    "gauge",
+    "",
+    "What the run runs on.",
+    ("training.framework.version", "process.runtime.version", "laggard.version", Attribute.WORKLOAD),
+)
+SIGNAL_AVAILABLE = Metric(
+    "training.signal.available",
+    "gauge",
+    "",
+    "1 when the process can measure the signal, 0 when it can not; rules abstain on 0.",
+    (Attribute.SIGNAL,),
+)
+SELF_TIME = Metric(
+    "training.telemetry.self_time", "counter", "s", "Time that laggard's hooks took on training threads."
+)
+DROPPED = Metric(
+    "training.telemetry.dropped",
+    "counter",
+    "{event}",
+    "Measured events that are not in the export.",
+    (Attribute.REASON,),
+)
+
+#: What a training process emits through OpenTelemetry.
+TRAINING_METRICS = (
+    STEP_DURATION,
+    STEP_OWN_DURATION,
+    PHASE_DURATION,
+    PHASE_QUANTILE,
+    COMMUNICATION_FLOOR,
+    STEPS,
+    STEPS_SKIPPED,
+    STEPS_EXCLUDED,
+    STEPS_EXCLUDED_DURATION,
+    LAST_STEP_TIMESTAMP,
+    COLLECTIVE_DURATION,
+    COLLECTIVE_IO,
+    RANKS_EXPECTED,
+    RESTARTS,
+    RANK_STATE,
+    RANK_START_TIMESTAMP,
+    RUN_INFO,
+    SIGNAL_AVAILABLE,
+    SELF_TIME,
+    DROPPED,
+)
+
+PROCESS_UP = Metric(
+    "training.process.up", "gauge", "", "1 while the rank's process lives: it still holds the lock on its state file."
+)
+PROCESS_STATE = Metric(
+    "training.process.state",
+    "gauge",
+    "",
+    "1 for the state that the rank's state file says; a process that was killed keeps its last one.",
+    (Attribute.STATE,),
+)
+PROCESS_STOPPED = Metric(
+    "training.process.stopped",
+    "gauge",
+    "",
+    "1 while the kernel holds the process stopped (SIGSTOP, a debugger); absent where the process can not be seen.",
+)
+PROCESS_STEPS = Metric("training.process.steps", "counter", "{step}", "Training steps of this process.")
+PROCESS_PROGRESS = Metric(
+    "training.process.progress", "counter", "", "Signs of progress of any kind: a batch, a forward, a collective."
+)
+PROCESS_PHASE = Metric(
+    "training.process.phase", "gauge", "", "1 for the phase that the rank is in.", (Attribute.PHASE,)
+)
+PROCESS_PHASE_AGE = Metric(
+    "training.process.phase.age", "gauge", "s", "Time since the rank last entered or left a phase."
+)
+PROCESS_LAST_STEP_AGE = Metric(
+    "training.process.last_step.age", "gauge", "s", "Time since the rank's newest step ended; absent before the first."
+)
+PROCESS_COLLECTIVE_SEQUENCE = Metric(
+    "training.process.collective.sequence",
+    "gauge",
+    "",
+    "Collectives that the rank started on a process group, point to point excluded.",
+    (Attribute.PROCESS_GROUP,),
+)
+PROCESS_IN_COLLECTIVE = Metric(
+    "training.process.in_collective",
+    "gauge",
+    "",
+    "1 while the rank has started a collective on the process group that it has not seen finish.",
+    (Attribute.PROCESS_GROUP,),
+)
+PROCESS_WORLD_SIZE = Metric("training.process.world_size", "gauge", "{rank}", "World size that the rank was told.")
+PROCESS_START_TIMESTAMP = Metric(
+    "training.process.start.timestamp", "gauge", "s", "Unix time at which the rank's process started."
+)
+PROCESS_INFO = Metric(
+    "training.process.info",
+    "gauge",
+    "",
+    "Facts of the rank's process.",
+    (*RANK_FACTS, Attribute.PEER_GROUP, Attribute.RESTARTS, Attribute.METRICS_PORT),
+)
+
+#: What the node exporter says of each rank on its node, from the rank's state file.
+#: Identity of these: run and rank; the peer group is a label of the info metric only.
+PROCESS_METRICS = (
+    PROCESS_UP,
+    PROCESS_STATE,
+    PROCESS_STOPPED,
+    PROCESS_STEPS,
+    PROCESS_PROGRESS,
+    PROCESS_PHASE,
+    PROCESS_PHASE_AGE,
+    PROCESS_LAST_STEP_AGE,
+    PROCESS_COLLECTIVE_SEQUENCE,
+    PROCESS_IN_COLLECTIVE,
+    PROCESS_WORLD_SIZE,
+    PROCESS_START_TIMESTAMP,
+    PROCESS_INFO,
+)
+
+_UNIT_SUFFIX = {"s": "seconds", "By": "bytes", "J": "joules"}
+
+
+def prometheus_label(attribute: str) -> str:
+    """Return the Prometheus label of an attribute: every path replaces the dots."""
+    return attribute.replace(".", "_")
+
+
+def prometheus_name(metric: Metric) -> str:
+    """Return the metric's name in Prometheus, without the ``_bucket``, ``_sum`` and ``_count`` of a histogram."""
+    name = metric.name.replace(".", "_")
+    suffix = _UNIT_SUFFIX.get(metric.unit)
+    if suffix is not None and not name.endswith("_" + suffix):
+        name = f"{name}_{suffix}"
+    return f"{name}_total" if metric.kind == "counter" else name
+
+
+def clip_name(text: str, limit: int = NAME_BYTES) -> str:
+    """Cut ``text`` to ``limit`` UTF-8 bytes, never inside a character."""
+    return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")

@@ -1,0 +1,108 @@
+"""Environment variables of the instrumentation: one constant, one documentation string, one reader each.
+
+A value that can not be read is named in one warning and the default is used: training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from laggard import statefile
+
+_logger = logging.getLogger(__name__)
+
+LAGGARD_RUN = "LAGGARD_RUN"
+"""
+.. envvar:: LAGGARD_RUN
+
+Name of the run, equal on all its ranks and kept over restarts. Default: the Slurm job, the Kubernetes job's uid,
+the elastic run id, or else a fresh name that rank 0 hands to the others through torch's store.
+"""
+
+LAGGARD_WORKLOAD = "LAGGARD_WORKLOAD"
+"""
+.. envvar:: LAGGARD_WORKLOAD
+
+Name of what is trained, stable across runs, for comparison with history. Default: the script's file name.
+"""
+
+LAGGARD_PEER_GROUP = "LAGGARD_PEER_GROUP"
+"""
+.. envvar:: LAGGARD_PEER_GROUP
+
+Ranks with the same value do the same work and are compared with one another, for example a pipeline stage.
+Default: none, all ranks are peers.
+"""
+
+LAGGARD_STATE_DIR = "LAGGARD_STATE_DIR"
+"""
+.. envvar:: LAGGARD_STATE_DIR
+
+Folder of the ranks' state files, which the node exporter reads. Default: ``laggard`` in shared memory.
+"""
+
+LAGGARD_TRACE_EVERY = "LAGGARD_TRACE_EVERY"
+"""
+.. envvar:: LAGGARD_TRACE_EVERY
+
+One step in so many becomes a trace, on all ranks the same ones. 0: none. Default: 100.
+"""
+
+LAGGARD_TRACE_SLOW = "LAGGARD_TRACE_SLOW"
+"""
+.. envvar:: LAGGARD_TRACE_SLOW
+
+A step longer than this many times the median of the recent steps becomes a trace. 0: none. Default: 2.
+"""
+
+LAGGARD_WARMUP_STEPS = "LAGGARD_WARMUP_STEPS"
+"""
+.. envvar:: LAGGARD_WARMUP_STEPS
+
+The first steps of a process, which are kept out of the duration histograms. Default: 3.
+"""
+
+LAGGARD_DISABLED_HOOKS = "LAGGARD_DISABLED_HOOKS"
+"""
+.. envvar:: LAGGARD_DISABLED_HOOKS
+
+Comma-separated names of hooks that are not installed, for example ``collectives``. Default: none.
+"""
+
+
+def text(name: str) -> str:
+    """Return the variable's value without surrounding blanks, or an empty string."""
+    return os.environ.get(name, "").strip()
+
+
+def number(name: str, default: float, *, minimum: float = 0) -> float:
+    """Return the variable as a number of at least ``minimum``, else ``default`` with one warning."""
+    value = text(name)
+    if not value:
+        return default
+    try:
+        parsed = float(value)
+    except ValueError:
+        parsed = float("nan")
+    if parsed >= minimum:
+        return parsed
+    _logger.warning("%s=%r is not a number of at least %g; using %g", name, value, minimum, default)
+    return default
+
+
+def whole_number(name: str, default: int, *, minimum: int = 0) -> int:
+    """Return the variable as a whole number of at least ``minimum``, else ``default`` with one warning."""
+    return int(number(name, default, minimum=minimum))
+
+
+def names(name: str) -> frozenset[str]:
+    """Return the variable's comma-separated names."""
+    return frozenset(part.strip() for part in text(name).split(",") if part.strip())
+
+
+def state_directory() -> Path:
+    """Return the folder of the state files."""
+    value = text(LAGGARD_STATE_DIR)
+    return Path(value) if value else statefile.default_directory()

@@ -1,0 +1,102 @@
+"""Prometheus endpoint of a rank: the ``opentelemetry_metrics_exporter`` named ``laggard_prometheus``.
+
+Set ``OTEL_METRICS_EXPORTER=laggard_prometheus``. Each rank serves on ``OTEL_EXPORTER_PROMETHEUS_PORT`` (9464) plus its
+local rank, or on the next free port, and on ``OTEL_EXPORTER_PROMETHEUS_HOST`` (localhost). The port is opened when the
+process proves that it trains, so a launcher or a data worker that inherits the environment takes none.
+
+Needs the extra ``otel``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from prometheus_client import CollectorRegistry, start_http_server
+
+from laggard import environment
+
+_logger = logging.getLogger(__name__)
+
+OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
+OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
+
+_DEFAULT_PORT = 9464
+#: Ports tried after the first: two full nodes of ranks side by side.
+_PORTS = 32
+
+
+class PrometheusReader(PrometheusMetricReader):
+    """A Prometheus reader that serves nothing before :func:`serve` is called.
+
+    It has a registry of its own, so no process-wide series come along, and no labels of the instrumentation scope:
+    three on every bucket line would make the page several times as long.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._server: Any = None
+        super().__init__(registry=self.registry, scope_info_enabled=False)
+        _readers[:] = [self]
+
+    def serve(self, local_rank: int) -> int:
+        """Open the endpoint, once; return its port, or 0 with a warning where none can be opened."""
+        if self._server is not None:
+            return self._server.server_port
+        host = environment.text(OTEL_EXPORTER_PROMETHEUS_HOST) or "localhost"
+        base = environment.whole_number(OTEL_EXPORTER_PROMETHEUS_PORT, _DEFAULT_PORT, minimum=1)
+        first = base + local_rank
+        reason = ""
+        for port in range(first, first + _PORTS):
+            try:
+                self._server, _ = start_http_server(port, addr=host, registry=self.registry)
+            except OSError as error:
+                reason = str(error.strerror)
+                continue
+            if port != first:
+                _logger.warning(
+                    "port %d is taken; the metrics of local rank %d are on port %d", first, local_rank, port
+                )
+            return port
+        _logger.warning(
+            "no port of %d to %d on %s can be opened (%s); training goes on without an endpoint. Set %s",
+            first,
+            first + _PORTS - 1,
+            host,
+            reason,
+            OTEL_EXPORTER_PROMETHEUS_PORT,
+        )
+        return 0
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Close the endpoint."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        super().shutdown(timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType] - untyped upstream
+
+    def forget_parent(self) -> None:
+        """Close the listening socket that a forked child inherited; the parent's stays open."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.socket.close()
+
+
+#: The reader that OpenTelemetry made in this process, when it made one.
+_readers: list[PrometheusReader] = []
+
+
+def serve(local_rank: int) -> int:
+    """Open the endpoint of the reader that OpenTelemetry made, if it made one; return its port, else 0."""
+    return _readers[0].serve(local_rank) if _readers else 0
+
+
+def _after_fork() -> None:
+    for reader in _readers:
+        reader.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
