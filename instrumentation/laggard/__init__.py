@@ -20,7 +20,20 @@ Nothing here raises into training, and nothing is left after :func:`uninstrument
 
 from __future__ import annotations
 
-from laggard._api import instrument, phase, step, uninstrument
+from typing import TYPE_CHECKING, Any
+
 from laggard.version import __version__
 
+if TYPE_CHECKING:
+    from laggard._api import instrument, phase, step, uninstrument
+
 __all__ = ["__version__", "instrument", "phase", "step", "uninstrument"]
+
+
+def __getattr__(name: str) -> Any:
+    # The node exporter and the command line read names from this package and must not load OpenTelemetry for it.
+    if name in __all__:
+        from laggard import _api  # noqa: PLC0415 - as the comment above says
+
+        return getattr(_api, name)
+    raise AttributeError(f"module 'laggard' has no attribute {name!r}")

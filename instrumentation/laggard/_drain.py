@@ -7,8 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import get_meter_provider
+from opentelemetry.trace import get_tracer_provider
 
 from laggard import _identity, environment, statefile
 from laggard._partition import Step, StepPartition
@@ -17,6 +19,7 @@ from laggard._spans import Spans
 from laggard.conventions import DROP_REASONS, SIGNALS, Phase, RankState
 
 if TYPE_CHECKING:
+    from laggard._exit import ExitHandling
     from laggard._hooks import Hook
     from laggard._identity import Identity
     from laggard._recorder import Recorder
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 1.0
+_FLUSH_MILLISECONDS = 1500
 #: Steps kept while the run's name is not known yet.
 _MAX_PENDING = 4096
 #: Signals that are there when steps show time in the phase.
@@ -45,13 +49,13 @@ class Drain:
         hooks: list[Hook],
         identity: Identity,
         wakeup: Wakeup,
-        on_terminate: Callable[[], None],
+        ending: ExitHandling,
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
         self._identity = identity
         self._wakeup = wakeup
-        self._on_terminate = on_terminate
+        self._ending = ending
         self._partition = StepPartition(environment.whole_number(environment.LAGGARD_WARMUP_STEPS, 3))
         self._facts = identity.facts(metrics_port=0)
         self._writer: statefile.StateWriter | None = None
@@ -64,6 +68,7 @@ class Drain:
         self._lost_events = 0
         self._reported_self_time = 0
         self._state = RankState.STARTING
+        self._flush = False
         self._failed_before = False
         self._open_state_file()
         self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
@@ -73,12 +78,14 @@ class Drain:
         """Count a hook that was taken out of service. On any thread."""
         self._dropped["hook_failed"] += 1
 
-    def stop(self, state: RankState, timeout: float) -> None:
+    def stop(self, state: RankState, timeout: float, *, flush: bool) -> None:
         """Report all that is left and the final state, and end the thread. On any other thread.
 
+        With ``flush`` the providers send it too: where the process ends in a way that the SDK does not notice.
         Waits at most ``timeout`` seconds; the state file says the final state in any case.
         """
         self._state = state
+        self._flush |= flush
         self._wakeup.stop()
         self._thread.join(timeout)
         self._write_state([])
@@ -94,8 +101,10 @@ class Drain:
     def _run(self) -> None:
         while True:
             woken_by = self._wakeup.wait(_INTERVAL_SECONDS)
-            terminated = signal.SIGTERM in woken_by
+            terminated = signal.SIGTERM in woken_by and self._ending.owns_sigterm()
             last = terminated or 0 in woken_by
+            if terminated:
+                self._state = RankState.FAILED
             try:
                 self._drain(last=last)
             except Exception:
@@ -103,8 +112,10 @@ class Drain:
                 if not self._failed_before:
                     self._failed_before = True
                     _logger.exception("a report failed; training goes on, further failures are only counted")
+            if last and (terminated or self._flush):
+                _flush_providers()
             if terminated:
-                self._on_terminate()
+                self._ending.terminate_unless_main_does()
             if last:
                 return
 
@@ -223,6 +234,16 @@ def _start_metrics_endpoint(local_rank: int) -> int:
     """Start the Prometheus endpoint where OpenTelemetry was told to use ours; return its port, else 0."""
     prometheus = sys.modules.get("laggard.prometheus")
     return 0 if prometheus is None else prometheus.serve(local_rank)
+
+
+def _flush_providers() -> None:
+    for provider in (get_meter_provider(), get_tracer_provider()):
+        flush = getattr(provider, "force_flush", None)
+        if flush is not None:
+            try:
+                flush(_FLUSH_MILLISECONDS)
+            except Exception:
+                _logger.warning("the last metrics or spans could not be sent", exc_info=True)
 
 
 def _device_in_use() -> bool:

@@ -10,9 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing import util
 from types import FrameType
+from typing import Protocol
 
 from laggard.conventions import RankState
 
@@ -21,7 +21,11 @@ FLUSH_SECONDS = 2.0
 #: How long the main thread gets to act on SIGTERM before the drain thread does it.
 _GRACE_SECONDS = 0.5
 
-Finish = Callable[[RankState], None]
+
+class Finish(Protocol):
+    """Reports all that is left; with ``flush`` it is sent too, since no handler of the SDK will run."""
+
+    def __call__(self, state: RankState, *, flush: bool) -> None: ...
 
 
 class ExitHandling:
@@ -38,10 +42,10 @@ class ExitHandling:
         """Register for every way to end. SIGTERM is taken only from its default action, on the main thread."""
         # Handlers run last in, first out: registered now, ours runs before the SDK's, which sends what we report.
         atexit.register(self._at_exit)
+        on_main_thread = threading.current_thread() is threading.main_thread()
         if multiprocessing.parent_process() is not None:
             # A child of multiprocessing leaves through os._exit and never runs atexit handlers.
-            self._finalizer = util.Finalize(None, self._at_exit, exitpriority=100)
-        on_main_thread = threading.current_thread() is threading.main_thread()
+            self._finalizer = util.Finalize(None, self._at_exit, kwargs={"flush": True}, exitpriority=100)
         if on_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
             self._handles_sigterm = True
@@ -51,14 +55,12 @@ class ExitHandling:
         atexit.unregister(self._at_exit)
         if self._finalizer is not None:
             self._finalizer.cancel()
-        if self._owns_sigterm() and threading.current_thread() is threading.main_thread():
+        if self.owns_sigterm() and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._handles_sigterm = False
 
     def terminate_unless_main_does(self) -> None:
         """Die by SIGTERM when the main thread is stuck where no Python handler runs. On the drain thread."""
-        if not self._owns_sigterm():
-            return
         time.sleep(_GRACE_SECONDS)
         if self._terminating:
             return
@@ -68,21 +70,22 @@ class ExitHandling:
         restore(signal.SIGTERM, None)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _owns_sigterm(self) -> bool:
+    def owns_sigterm(self) -> bool:
+        """Return whether SIGTERM ends this process by our handler; a handler of the user's own decides itself."""
         return self._handles_sigterm and signal.getsignal(signal.SIGTERM) == self._on_sigterm
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         self._terminating = True
-        self._once(RankState.FAILED)
+        self._once(RankState.FAILED, flush=True)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _at_exit(self) -> None:
-        self._once(RankState.FAILED if _ended_by_exception() else RankState.FINISHED)
+    def _at_exit(self, *, flush: bool = False) -> None:
+        self._once(RankState.FAILED if _ended_by_exception() else RankState.FINISHED, flush=flush)
 
-    def _once(self, state: RankState) -> None:
+    def _once(self, state: RankState, *, flush: bool) -> None:
         if self._done.acquire(blocking=False):
-            self._finish(state)
+            self._finish(state, flush=flush)
 
 
 def _ended_by_exception() -> bool:

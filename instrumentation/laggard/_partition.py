@@ -4,8 +4,9 @@ The recorder's events arrive in the order in which they ended. :class:`StepParti
 gives every nanosecond of a step to exactly one phase: the innermost interval wins, what no interval covers is
 ``other``. So phases never overlap, none is negative, and their sum is the step.
 
-A step ends at the first batch fetch, without a loader at the first training forward, after at least one optimizer
-update. Several updates in between are one step. ``laggard.step()`` names the steps itself.
+A step ends at the first batch fetch, without a loader at the first training forward (without a module at the first
+backward), after at least one optimizer update. Several updates in between are one step. ``laggard.step()`` names
+the steps itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from dataclasses import dataclass, field
 
 from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, STEP_BEGIN, STEP_END, UPDATE, Event
 from laggard.conventions import OWN_PHASES, Phase
+
+#: What begins a step: a fetch; in a loop without a loader a forward; in one without a module a backward.
+_BOUNDARIES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
 
 Interval = tuple[Phase, int, int]
 """A phase with the ``perf_counter_ns`` at which it began and ended."""
@@ -51,8 +55,8 @@ class _Open:
     started: int
     intervals: list[Interval] = field(default_factory=list[Interval])
     updated: bool = False
-    fetched: bool = False
-    """A batch was fetched in this step, so the next fetch after an update ends it, not the next forward."""
+    seen: set[int] = field(default_factory=set[int])
+    """Codes of the intervals so far, for what begins the next step."""
     first_batch: bool = False
     incomplete: bool = False
 
@@ -110,8 +114,11 @@ class StepPartition:
     def _begins_step(self, code: int) -> bool:
         step = self._open
         if step is None:
-            return code in (Phase.DATA, Phase.FORWARD)
-        return step.updated and (code == Phase.DATA or (code == Phase.FORWARD and not step.fetched))
+            return code in _BOUNDARIES
+        if not step.updated or code not in _BOUNDARIES:
+            return False
+        # The kind of event that begins this loop's steps, unless an earlier kind shows up.
+        return step.seen.isdisjoint(_BOUNDARIES[: _BOUNDARIES.index(code)])
 
     def _cut(self, at: int, finished: list[Step]) -> None:
         step, self._open = self._open, _Open(at)
@@ -139,11 +146,11 @@ class StepPartition:
             return
         if code == Phase.DATA:
             self._batch.next(step.intervals, started)
-            step.fetched = True
+        step.seen.add(code)
         self._batch.see(code)
         if code == EVALUATION_FORWARD:
             # Without a loader nothing but its place tells a teacher from an evaluation between two steps.
-            phase = Phase.EVALUATION if step.updated and not step.fetched else Phase.FORWARD
+            phase = Phase.EVALUATION if step.updated and Phase.DATA not in step.seen else Phase.FORWARD
         else:
             phase = Phase(code)
         step.intervals.append((phase, started, ended))

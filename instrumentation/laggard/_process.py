@@ -61,7 +61,7 @@ class Process:
             hook.uninstall()
         self.recorder.enabled = False
         if self._drain is not None:
-            self._finish(RankState.FINISHED)
+            self._finish(RankState.FINISHED, flush=False)
             self._drain.close()
         if self._exit is not None:
             self._exit.remove()
@@ -85,10 +85,6 @@ class Process:
         """Fall silent for good: this process is a data worker."""
         self._settled = True
         self.recorder.enabled = False
-        try:
-            _stop_export()
-        except Exception:
-            _logger.exception("a data worker could not be kept from exporting its parent's metrics")
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service; the others go on."""
@@ -102,10 +98,11 @@ class Process:
 
     def forget_parent(self) -> None:
         """Start over in a forked child: it may be a rank of its own, a data worker or something else."""
+        if self._drain is not None:
+            _stop_export()
+            self._drain.abandon()
         if self._exit is not None:
             self._exit.remove()
-        if self._drain is not None:
-            self._drain.abandon()
         if self._wakeup is not None:
             self._wakeup.forget()
         recorder = self.recorder
@@ -121,26 +118,28 @@ class Process:
         self._wakeup = Wakeup()
         self._exit = ExitHandling(self._finish)
         identity = _identity.from_environment(rank, world_size)
-        self._drain = Drain(self.recorder, self._hooks, identity, self._wakeup, self._exit.terminate_unless_main_does)
+        self._drain = Drain(self.recorder, self._hooks, identity, self._wakeup, self._exit)
         self._exit.install()
         self._wakeup.listen_to_signals()
 
-    def _finish(self, state: RankState) -> None:
+    def _finish(self, state: RankState, *, flush: bool) -> None:
         if self._drain is not None:
-            self._drain.stop(state, FLUSH_SECONDS)
+            self._drain.stop(state, FLUSH_SECONDS, flush=flush)
 
 
 def _stop_export() -> None:
-    """Take the readers off the meter provider that a forked worker inherited."""
-    metrics = sys.modules.get("opentelemetry.sdk.metrics")
-    if metrics is None:
-        return
-    from opentelemetry.metrics import get_meter_provider  # noqa: PLC0415 - only where an SDK is in use
+    """Keep a forked child of a rank from exporting the rank's metrics as its own.
 
-    provider: Any = get_meter_provider()
-    if isinstance(provider, metrics.MeterProvider):
-        for reader in list(provider._sdk_config.metric_readers):  # noqa: SLF001 - no public list of readers exists
-            provider.remove_metric_reader(reader)
+    The SDK restarts its export thread in the child, with all that the parent has accumulated. Its locks may have
+    been held at the fork, so shutting readers down could block the child for ever; a method that does nothing can not.
+    """
+    export: Any = sys.modules.get("opentelemetry.sdk.metrics.export")
+    if export is not None:
+        export.MetricReader.collect = _collect_nothing
+
+
+def _collect_nothing(*_args: Any, **_kwargs: Any) -> None:
+    pass
 
 
 _current: Process | None = None
@@ -173,7 +172,10 @@ def uninstrument() -> None:
 
 def _after_fork() -> None:
     if _current is not None:
-        _current.forget_parent()
+        try:
+            _current.forget_parent()
+        except Exception:
+            _logger.exception("a forked child could not forget its parent's instrumentation")
 
 
 os.register_at_fork(after_in_child=_after_fork)

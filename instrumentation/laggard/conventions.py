@@ -311,7 +311,13 @@ PROCESS_INFO = Metric(
     "gauge",
     "",
     "Facts of the rank's process.",
-    (*RANK_FACTS, Attribute.PEER_GROUP, Attribute.RESTARTS, Attribute.METRICS_PORT),
+    (
+        # A device is named by `uuid` in all that is exposed for Prometheus directly.
+        *(fact if fact != Attribute.HARDWARE_ID else "uuid" for fact in RANK_FACTS),
+        Attribute.PEER_GROUP,
+        Attribute.RESTARTS,
+        Attribute.METRICS_PORT,
+    ),
 )
 
 #: What the node exporter says of each rank on its node, from the rank's state file.

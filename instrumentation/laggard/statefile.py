@@ -291,4 +291,5 @@ def _groups(words: memoryview[int]) -> list[Group]:
 def _lock_holder(fd: int) -> tuple[bool, int]:
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
-    return kind != fcntl.F_UNLCK, max(pid, 0)
+    # Whoever may read the file may take a read lock on it; only its owner can hold the write lock.
+    return kind == fcntl.F_WRLCK, max(pid, 0)

@@ -106,8 +106,7 @@ class Hook:
 
 
 def _own_entry(owner: Any, name: str) -> Any:
-    entries: Mapping[str, Any] = vars(owner)
-    return entries.get(name, _MISSING)
+    return owner.__dict__.get(name, _MISSING)
 
 
 def _undo(patch: _Patch) -> None:

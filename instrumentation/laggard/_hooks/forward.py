@@ -45,6 +45,7 @@ class ForwardHook(Hook):
         self._wrapped: set[type] = set()
         self._discovered: set[type] = set()
         self._module_class: type | None = None
+        self._graph_module_class: type = type(None)
         self._searching = False
         self._searches = 0
         #: Steps of the present search, or else steps without a forward.
@@ -73,6 +74,7 @@ class ForwardHook(Hook):
     def _start(self, torch: ModuleType) -> None:
         # Not when their own modules are imported: torch is then only half there.
         self._module_class = torch.nn.Module
+        self._graph_module_class = torch.fx.GraphModule
         self._wrap(torch.nn.parallel.DistributedDataParallel)
         self._search()
 
@@ -80,7 +82,12 @@ class ForwardHook(Hook):
         self._searching = True
         self._searches += 1
         self._steps = 0
-        self.replace(self._module_class, "__call__", functools.partial(self._time, found=self._discovered.add))
+        self.replace(self._module_class, "__call__", functools.partial(self._time, found=self._found))
+
+    def _found(self, module: Any) -> None:
+        # What a compiler made is called where the module that it was made from is, inside or outside of a graph.
+        if not isinstance(module, self._graph_module_class):
+            self._discovered.add(module.__class__)
 
     def _stop_search(self) -> None:
         self._searching = False
@@ -116,6 +123,6 @@ class ForwardHook(Hook):
                 self._running = False
                 recorder.end(token)
                 if found is not None and token is not None:
-                    found(type(module))
+                    found(module)
 
         return __call__

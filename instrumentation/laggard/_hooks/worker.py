@@ -11,11 +11,7 @@ from laggard._hooks.base import Hook
 
 
 class DataLoaderWorkerHook(Hook):
-    """Wraps the function that a worker process runs, so that the first thing in a worker is to fall silent.
-
-    A forked worker carries the parent's accumulated metrics, and the SDK restarts its export thread after a fork:
-    without this every worker would export the parent's history under an instance of its own.
-    """
+    """Wraps the function that a worker process runs, so that the first thing in a worker is to fall silent."""
 
     name = "worker"
 

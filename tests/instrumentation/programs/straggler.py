@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,13 +92,11 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    extra = {place: 0.0 for place in PLACES}
+    extra = dict.fromkeys(PLACES, 0.0)
     if rank == arguments.slow_rank:
         extra[arguments.place] = arguments.extra
     torch.manual_seed(0)
-    ddp = DistributedDataParallel(
-        Net(extra["forward"], extra["backward"], buffers=arguments.buffers), bucket_cap_mb=1
-    )
+    ddp = DistributedDataParallel(Net(extra["forward"], extra["backward"], buffers=arguments.buffers), bucket_cap_mb=1)
     optimizer = SlowSGD(ddp.parameters(), lr=1e-4)
     optimizer.extra = extra["optimizer"]
     batches = iter(DataLoader(Batches(0.005 + extra["data"]), batch_size=1))
@@ -140,8 +138,7 @@ def main() -> None:
                 }
             )
     mean = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-    with open(os.path.join(arguments.out, f"{rank}.json"), "w", encoding="utf-8") as file:
-        json.dump({"rank": rank, "steps": len(rows), **mean}, file)
+    Path(arguments.out, f"{rank}.json").write_text(json.dumps({"rank": rank, "steps": len(rows), **mean}))
     dist.barrier()
     dist.destroy_process_group()
 

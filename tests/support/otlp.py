@@ -10,6 +10,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from typing_extensions import Self
 
 Labels = frozenset[tuple[str, str]]
 
@@ -54,7 +55,7 @@ class Receiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -81,7 +82,7 @@ class Receiver:
                 (a.value.string_value for a in resource.resource.attributes if a.key == "service.instance.id"), ""
             )
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
-                kind = metric.WhichOneof("data")
+                kind = str(metric.WhichOneof("data"))
                 for point in getattr(metric, kind).data_points:
                     labels = frozenset((a.key, a.value.string_value) for a in point.attributes)
                     if kind == "histogram":

@@ -1,0 +1,51 @@
+"""What a collector yields: plain data, so that it may come from another process as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric family, named as Prometheus shows it. Every sample of a family carries all of ``labels``."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Sample(NamedTuple):
+    """One value of a family; ``labels`` are the values of the family's labels, in their order."""
+
+    family: Family
+    labels: tuple[str, ...]
+    value: float
+
+
+def prometheus_families(samples: Iterable[Sample]) -> list[Metric]:
+    """Return the samples as families of prometheus_client, each family once.
+
+    Of two samples of one series the later wins: a series that comes twice would spoil the scrape.
+
+    Raises :class:`ValueError` for a sample whose label values do not fit the labels of its family, or without number.
+    """
+    grouped: dict[Family, dict[tuple[str, ...], float]] = {}
+    for family, labels, value in samples:
+        if len(labels) != len(family.labels):
+            raise ValueError(f"{family.name} has the labels {family.labels}, got the values {labels}")
+        grouped.setdefault(family, {})[labels] = value
+    return [_prometheus_family(family, series) for family, series in grouped.items()]
+
+
+def _prometheus_family(family: Family, series: dict[tuple[str, ...], float]) -> Metric:
+    build = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = build(family.name, family.help, labels=family.labels)
+    for labels, value in series.items():
+        metric.add_metric(labels, float(value))
+    return metric

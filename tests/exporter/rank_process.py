@@ -1,0 +1,21 @@
+"""A rank's process: keeps a state file as it is told over standard input, until that is closed.
+
+The first line is a JSON object: the folder, the facts, and the live words by index. Answers with the file's path.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from laggard.statefile import Facts, StateWriter
+
+request: dict[str, Any] = json.loads(sys.stdin.readline())
+request["facts"]["boot_id"] = bytes.fromhex(request["facts"]["boot_id"])
+writer = StateWriter(Path(request["directory"]), Facts(**request["facts"]))
+for index, value in request["words"].items():
+    writer.words[int(index)] = value
+print(writer.path, flush=True)
+sys.stdin.read()

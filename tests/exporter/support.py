@@ -1,0 +1,212 @@
+"""What the exporter's tests share: ranks, exporters and what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from laggard import statefile
+from laggard.statefile import Facts, StateWriter
+from laggard_exporter.samples import Sample
+
+REPOSITORY = Path(__file__).parents[2]
+EXPORTER = Path(sysconfig.get_path("scripts")) / "laggard-exporter"
+NANOSECONDS = 1_000_000_000
+TIMEOUT = 20
+
+#: What a rank's files say unless a test says otherwise; the rank started 10 s after boot.
+FACTS = Facts(
+    pid=4242,
+    pid_start_ticks=1000,
+    start_boottime_ns=10 * NANOSECONDS,
+    start_unix_ns=1_700_000_000_500_000_000,
+    boot_id=statefile.boot_id(),
+    run="run-1",
+    host="node-7",
+    peer_group="stage0",
+    workload="train.py",
+    hardware_id="GPU-0",
+    rank=3,
+    local_rank=1,
+    world_size=8,
+    restarts=2,
+    metrics_port=9465,
+)
+
+
+def fresh(**changes: Any) -> Facts:
+    """Return the facts of a rank that starts now, for tests in real time."""
+    return replace(FACTS, start_boottime_ns=statefile.boottime_ns(), **changes)
+
+
+def series_name(name: str, labels: Iterable[tuple[str, str]]) -> str:
+    """Return ``name{label="value"}`` with sorted labels, values unescaped."""
+    inner = ",".join(f'{label}="{value}"' for label, value in sorted(labels))
+    return f"{name}{{{inner}}}" if inner else name
+
+
+def as_dict(samples: Iterable[Sample]) -> dict[str, float]:
+    """Return the samples by the name of their series; a series that comes twice is an error."""
+    result: dict[str, float] = {}
+    for family, labels, value in samples:
+        series = series_name(family.name, zip(family.labels, labels, strict=True))
+        assert series not in result, f"{series} came twice"
+        result[series] = float(value)
+    return result
+
+
+def parse(text: str) -> dict[str, float]:
+    """Return the samples of an exposition by the name of their series."""
+    result: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series = series_name(sample.name, sample.labels.items())
+            assert series not in result, f"{series} came twice"
+            result[series] = sample.value
+    return result
+
+
+def open_metrics(text: str) -> list[Metric]:
+    """Return the families of an exposition in the OpenMetrics format."""
+    # The parser's argument has no type.
+    return list(cast("Iterable[Metric]", openmetrics.text_string_to_metric_families(text)))  # pyright: ignore[reportUnknownMemberType]
+
+
+def starting_with(samples: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """Return those samples whose series start with ``prefix``."""
+    return {series: value for series, value in samples.items() if series.startswith(prefix)}
+
+
+def dead_file(directory: Path, facts: Facts = FACTS, words: Mapping[int, int] | None = None) -> Path:
+    """Write the state file that a killed rank leaves behind."""
+    writer = StateWriter(directory, facts)
+    for index, value in (words or {}).items():
+        writer.words[index] = value
+    writer.close()
+    return writer.path
+
+
+@contextlib.contextmanager
+def live_rank(
+    directory: Path, facts: Facts = FACTS, words: Mapping[int, int] | None = None
+) -> Generator[subprocess.Popen[str], None, None]:
+    """Run a rank's process that holds its state file."""
+    plain = {**vars(facts), "boot_id": facts.boot_id.hex()}
+    request = {"directory": str(directory), "facts": plain, "words": words or {}}
+    with running([sys.executable, str(Path(__file__).with_name("rank_process.py"))]) as process:
+        ask(process, json.dumps(request))
+        yield process
+
+
+@contextlib.contextmanager
+def running(command: list[str], **options: Any) -> Generator[subprocess.Popen[str], None, None]:
+    """Run a process with pipes and end it afterwards, by its id."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(TIMEOUT)
+
+
+def ask(process: subprocess.Popen[str], line: str) -> str:
+    """Write a line to the process and return the line that it answers."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    assert answer, f"{process.args} did not answer"
+    return answer.rstrip("\n")
+
+
+class NvmlProbe:
+    """The NVML collector in another process, on a clock that stands still."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def collect(self, *, later: float = 0) -> dict[str, float]:
+        """Move the clock by ``later`` seconds and return all samples."""
+        return json.loads(ask(self._process, str(later)))
+
+    def gpus(self, *, later: float = 0) -> dict[str, float]:
+        """Return the samples about GPUs."""
+        return starting_with(self.collect(later=later), "gpu_")
+
+
+@contextlib.contextmanager
+def nvml_probe(variables: Mapping[str, str]) -> Generator[NvmlProbe, None, None]:
+    """Run the NVML collector in a process with these environment variables."""
+    command = [sys.executable, "-m", "tests.exporter.nvml_probe"]
+    with running(command, cwd=REPOSITORY, env={**os.environ, **variables}) as process:
+        yield NvmlProbe(process)
+
+
+class Exporter:
+    """A running ``laggard-exporter``."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log: list[str] = []
+        self.url = self.next_url()
+
+    def next_url(self) -> str:
+        """Return the next address that the exporter says it serves on."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if match := re.search(r"serving metrics at (http://\S+)", line):
+                return match[1]
+        raise AssertionError(f"the exporter ended: {self.log}")
+
+    def get(self, url: str | None = None, *, timeout: float = TIMEOUT, **headers: str) -> tuple[Mapping[str, str], str]:
+        """Return headers and text of a page; the metrics when no other is named."""
+        request = urllib.request.Request(url or self.url, headers=headers)
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            return dict(response.headers), response.read().decode()
+
+    def scrape(self) -> dict[str, float]:
+        """Return all samples."""
+        return parse(self.get()[1])
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT)
+
+
+@contextlib.contextmanager
+def exporter(*arguments: str, **variables: str) -> Generator[Exporter, None, None]:
+    """Run ``laggard-exporter`` on a free port of the loopback interface."""
+    command = [str(EXPORTER), "--web.listen-address=127.0.0.1:0", *arguments]
+    with running(command, stderr=subprocess.PIPE, env={**os.environ, **variables}) as process:
+        yield Exporter(process)
+
+
+def promtool_check(text: str) -> str:
+    """Return what ``promtool check metrics`` complains about."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is missing: apt-get install prometheus")
+    result = subprocess.run(
+        [promtool, "check", "metrics"], input=text, text=True, capture_output=True, timeout=TIMEOUT, check=False
+    )
+    return result.stdout + result.stderr + ("" if result.returncode == 0 else f"exit code {result.returncode}")

@@ -1,0 +1,50 @@
+"""The tables of metrics are the truth about what a scrape holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from laggard import statefile
+from laggard.conventions import PROCESS_METRICS, prometheus_label, prometheus_name
+from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
+from tests.exporter.support import exporter, fresh, live_rank, open_metrics
+from tests.fake_nvml.fake import Scenario
+
+
+def test_names_are_unique() -> None:
+    """No two families share a name, also not without the suffix of a counter."""
+    names = [family.name.removesuffix("_total") for family in FAMILIES]
+    assert len(set(names)) == len(names)
+
+
+def test_rank_metrics_are_the_contract() -> None:
+    """Name, type, labels and help of the rank metrics follow from the contract."""
+    assert {family for family in STATE_FAMILIES if family.name.startswith("training_")} == set(PROCESS.values())
+    for metric in PROCESS_METRICS:
+        family = PROCESS[metric]
+        labels = ("training_run", "training_rank", *map(prometheus_label, metric.attributes))
+        assert (family.name, family.kind, family.labels, family.help) == (
+            prometheus_name(metric),
+            metric.kind,
+            labels,
+            metric.description,
+        )
+
+
+def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
+    """With GPUs and a rank every family of the tables is served, with its type, help and labels, and no other."""
+    facts = fresh()
+    words = {statefile.LAST_STEP: facts.start_boottime_ns, statefile.GROUPS: 1}
+    with (
+        live_rank(tmp_path / "ranks", facts, words),
+        exporter(f"--state.directory={tmp_path / 'ranks'}", **scenario.environment(fake_nvml)) as node,
+    ):
+        _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
+    served = {
+        (family.name, family.type, family.documentation): {frozenset(sample.labels) for sample in family.samples}
+        for family in open_metrics(text)
+    }
+    assert served == {
+        (family.name.removesuffix("_total"), family.kind, family.help): {frozenset(family.labels)}
+        for family in FAMILIES
+    }

@@ -1,0 +1,130 @@
+"""The command line: what it takes, and what it says to bad input."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from laggard import statefile
+from laggard.version import __version__
+from laggard_exporter import flags
+from laggard_exporter.flags import Options
+from laggard_exporter.server import Address
+from tests.exporter.support import EXPORTER, TIMEOUT
+
+COLLECTORS = ("nvml", "state")
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """Run the command and return exit code, standard output and standard error."""
+    result = subprocess.run([str(EXPORTER), *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without flags everything is on and only this machine can connect."""
+    monkeypatch.delenv("LAGGARD_STATE_DIR", raising=False)
+    assert flags.parse([], COLLECTORS) == Options(
+        addresses=(Address("localhost", 9495),),
+        telemetry_path="/metrics",
+        state_directory=statefile.default_directory(),
+        collectors=COLLECTORS,
+        log_level="info",
+    )
+
+
+def test_every_flag(tmp_path: Path) -> None:
+    """Each flag sets its option; addresses may be several."""
+    arguments = [
+        "--web.listen-address=:9000",
+        "--web.listen-address=[::1]:9001",
+        "--web.listen-address=10.0.0.7:9002",
+        "--web.telemetry-path=/m",
+        f"--state.directory={tmp_path}",
+        "--no-collector.nvml",
+        "--collector.state",
+        "--log.level=debug",
+    ]
+    assert flags.parse(arguments, COLLECTORS) == Options(
+        addresses=(Address("", 9000), Address("::1", 9001), Address("10.0.0.7", 9002)),
+        telemetry_path="/m",
+        state_directory=tmp_path,
+        collectors=("state",),
+        log_level="debug",
+    )
+
+
+def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """LAGGARD_STATE_DIR is the folder where no flag names one."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "env"))
+    assert flags.parse([], COLLECTORS).state_directory == tmp_path / "env"
+    assert flags.parse([f"--state.directory={tmp_path}"], COLLECTORS).state_directory == tmp_path
+
+
+NO_ADDRESS = "is no HOST:PORT; examples: localhost:9495, :9495, [::1]:9495"
+BAD_INPUT = {
+    "--nonsense=1": "unknown argument '--nonsense=1'; laggard-exporter --help lists all",
+    "stray": "unknown argument 'stray'; laggard-exporter --help lists all",
+    "--collector.gpu": "--collector.gpu: no collector 'gpu'; there are nvml, state",
+    "--no-collector.gpu": "--no-collector.gpu: no collector 'gpu'; there are nvml, state",
+    "--web.listen-address=9495": f"argument --web.listen-address: '9495' {NO_ADDRESS}",
+    "--web.listen-address=host:": f"argument --web.listen-address: 'host:' {NO_ADDRESS}",
+    "--web.listen-address=host:65536": f"argument --web.listen-address: 'host:65536' {NO_ADDRESS}",
+    "--web.listen-address=::1:9495": f"argument --web.listen-address: '::1:9495' {NO_ADDRESS}",
+    "--web.telemetry-path=metrics": "argument --web.telemetry-path: 'metrics' can not be served; "
+    "give a path such as /metrics",
+    "--web.telemetry-path=/": "argument --web.telemetry-path: '/' can not be served; give a path such as /metrics",
+    "--state.directory=": "argument --state.directory: is empty; name the folder that the ranks write to",
+    "--log.level=loud": "argument --log.level: invalid choice: 'loud' "
+    "(choose from 'debug', 'info', 'warning', 'error')",
+}
+
+
+@pytest.mark.parametrize(("argument", "message"), BAD_INPUT.items())
+def test_bad_input(argument: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad input ends with exit code 2 and one line that names the thing, the value and what to do."""
+    with pytest.raises(SystemExit) as end:
+        flags.parse([argument], COLLECTORS)
+    assert end.value.code == 2
+    # Python releases quote the choices differently.
+    assert capsys.readouterr().err.replace(
+        "choose from debug, info, warning, error", "choose from 'debug', 'info', 'warning', 'error'"
+    ) == (f"laggard-exporter: error: {message}\n")
+
+
+def test_a_state_folder_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file, a link or a path through a file is refused as folder of state files; a missing folder is fine."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path)
+    for path, reason in (
+        (file, " is not a folder; name the one that the ranks write to (symbolic links are not followed)"),
+        (link, " is not a folder; name the one that the ranks write to (symbolic links are not followed)"),
+        (file / "below", ": Not a directory; name the folder that the ranks write to"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            flags.parse([f"--state.directory={path}"], COLLECTORS)
+        assert end.value.code == 2
+        message = f"--state.directory (or LAGGARD_STATE_DIR) '{path}'{reason}"
+        assert capsys.readouterr().err == f"laggard-exporter: error: {message}\n"
+    assert flags.parse([f"--state.directory={tmp_path / 'missing'}"], COLLECTORS)
+
+
+def test_a_port_in_use() -> None:
+    """An address that another process listens on ends the command with exit code 2 and one line."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, output, error = run(f"--web.listen-address={address}")
+    assert (code, output) == (2, "")
+    assert error == (
+        f"laggard-exporter: error: --web.listen-address {address}: Address already in use; "
+        "free the address or give another\n"
+    )
+
+
+def test_version() -> None:
+    """``--version`` prints the version."""
+    assert run("--version") == (0, f"laggard-exporter {__version__}\n", "")

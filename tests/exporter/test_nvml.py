@@ -1,0 +1,457 @@
+"""The NVML collector through the real nvidia-ml-py, over a compiled fake of the driver's library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pynvml
+
+from laggard_exporter.conventions import GPU_DRIVER_INFO, GPU_INFO
+from laggard_exporter.nvml.collector import FUNCTIONS
+from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
+from laggard_exporter.nvml.table import CLOCK_EVENTS, DRIVER_FACTS, FACTS, READINGS, Call
+from tests.exporter.support import NvmlProbe, nvml_probe, series_name, starting_with
+from tests.fake_nvml.fake import Scenario, build
+
+BUSY = "GPU-00000000-0000-0000-0000-000000000000"
+IDLE = "GPU-11111111-1111-1111-1111-111111111111"
+STATUS = "laggard_exporter_nvml_status"
+
+
+def gpu(name: str, uuid: str = BUSY, /, **labels: str) -> str:
+    """Return the name of a GPU's series."""
+    return series_name(name, {"uuid": uuid, **labels}.items())
+
+
+def about(samples: dict[str, float], uuid: str) -> dict[str, float]:
+    """Return the samples of one GPU."""
+    return {series: value for series, value in samples.items() if f'uuid="{uuid}"' in series}
+
+
+def status(samples: dict[str, float]) -> str:
+    """Return the one state of the session that is 1."""
+    (series,) = (series for series, value in samples.items() if series.startswith(STATUS) and value)
+    return series[len(STATUS) + 9 : -2]
+
+
+def failures(samples: dict[str, float]) -> dict[str, float]:
+    """Return the failed calls by function and the rejected values by metric, without zeros."""
+    counters = ("laggard_exporter_nvml_errors_total{", "laggard_exporter_nvml_values_rejected_total{")
+    return {series.split('"')[1]: value for series, value in samples.items() if series.startswith(counters) and value}
+
+
+BUSY_INFO = gpu(
+    "gpu_info",
+    index="0",
+    name="NVIDIA H100 80GB HBM3",
+    pci_bus_id="00000000:1B:00.0",
+    serial="1650523000000",
+    vbios="96.00.89.00.01",
+    arch="hopper",
+    numa_node="0",
+)
+
+
+def test_a_healthy_gpu(probe: NvmlProbe) -> None:
+    """Every value of a GPU arrives in base units, exactly, with static facts in the info metric alone."""
+    assert about(probe.gpus(), BUSY) == {
+        BUSY_INFO: 1,
+        gpu("gpu_up"): 1,
+        gpu("gpu_utilization_ratio"): 0.93,
+        gpu("gpu_memory_copy_utilization_ratio"): 0.41,
+        gpu("gpu_memory_capacity_bytes"): 85_520_809_984,
+        gpu("gpu_memory_used_bytes"): 74_642_817_024,
+        gpu("gpu_memory_free_bytes"): 10_234_167_296,
+        gpu("gpu_memory_reserved_bytes"): 643_825_664,
+        gpu("gpu_power_watts"): 512.345,
+        gpu("gpu_power_limit_watts"): 700,
+        gpu("gpu_energy_joules_total"): 123_456.789,
+        gpu("gpu_temperature_celsius", sensor="gpu"): 64,
+        gpu("gpu_temperature_celsius", sensor="memory"): 71,
+        gpu("gpu_clock_hertz", clock="graphics"): 1.755e9,
+        gpu("gpu_clock_hertz", clock="sm"): 1.755e9,
+        gpu("gpu_clock_hertz", clock="memory"): 2.619e9,
+        gpu("gpu_clock_hertz", clock="video"): 1.365e9,
+        gpu("gpu_clock_max_hertz", clock="graphics"): 1.98e9,
+        gpu("gpu_clock_max_hertz", clock="sm"): 1.98e9,
+        gpu("gpu_clock_max_hertz", clock="memory"): 2.619e9,
+        gpu("gpu_clock_max_hertz", clock="video"): 1.545e9,
+        gpu("gpu_performance_state"): 0,
+        gpu("gpu_clock_event_active", reason="idle"): 0,
+        gpu("gpu_clock_event_active", reason="application_clocks"): 0,
+        gpu("gpu_clock_event_active", reason="sw_power_cap"): 1,
+        gpu("gpu_clock_event_active", reason="hw_slowdown"): 0,
+        gpu("gpu_clock_event_active", reason="sync_boost"): 0,
+        gpu("gpu_clock_event_active", reason="sw_thermal"): 1,
+        gpu("gpu_clock_event_active", reason="hw_thermal"): 0,
+        gpu("gpu_clock_event_active", reason="hw_power_brake"): 0,
+        gpu("gpu_clock_event_active", reason="display_clocks"): 0,
+        gpu("gpu_clock_event_seconds_total", reason="sw_power_cap"): 1.5,
+        gpu("gpu_clock_event_seconds_total", reason="sync_boost"): 0,
+        gpu("gpu_clock_event_seconds_total", reason="board_limit"): 0,
+        gpu("gpu_clock_event_seconds_total", reason="low_utilization"): 0,
+        gpu("gpu_clock_event_seconds_total", reason="reliability"): 0,
+        gpu("gpu_clock_event_seconds_total", reason="sw_thermal"): 0.25,
+        gpu("gpu_clock_event_seconds_total", reason="hw_thermal"): 0,
+        gpu("gpu_clock_event_seconds_total", reason="hw_power_brake"): 0,
+    }
+
+
+def test_the_node(probe: NvmlProbe) -> None:
+    """Driver, count and session are exported once per node, and nothing went wrong on a healthy one."""
+    samples = probe.collect()
+    assert {series: value for series, value in samples.items() if "uuid=" not in series and value} == {
+        'gpu_driver_info{cuda="13.0",driver="580.95.05",nvml="13.580.95.05"}': 1,
+        'gpu_devices{source="nvml"}': 2,
+        "laggard_exporter_nvml_available": 1,
+        'laggard_exporter_nvml_status{status="available"}': 1,
+    }
+    assert len(about(samples, IDLE)) == len(about(samples, BUSY))
+
+
+def test_counters_of_failures_start_at_zero(probe: NvmlProbe) -> None:
+    """Each counter is there with 0 before anything failed, so that increase() sees the first failure."""
+    samples = probe.collect()
+    errors = starting_with(samples, "laggard_exporter_nvml_errors_total{")
+    assert errors == {f'laggard_exporter_nvml_errors_total{{function="{name}"}}': 0 for name in FUNCTIONS}
+    rejected = starting_with(samples, "laggard_exporter_nvml_values_rejected_total{")
+    metrics = {reading.family.name for reading in (*READINGS, CLOCK_EVENTS)}
+    assert rejected == {f'laggard_exporter_nvml_values_rejected_total{{metric="{name}"}}': 0 for name in metrics}
+
+
+def test_unsupported_is_absent(probe: NvmlProbe, scenario: Scenario) -> None:
+    """What a GPU does not support is absent, never 0, and no failure; the other GPU keeps it."""
+    complete = probe.gpus()
+    scenario.write(
+        "1 nvmlDeviceGetUtilizationRates !3",
+        "1 field.82 !3",
+        "1 field.83 !2",  # so drivers answer for a number that they do not know
+        "1 field.269 !25",
+        "1 nvmlDeviceGetEnforcedPowerLimit !26",
+        "1 nvmlDeviceGetCurrentClocksEventReasons !3",
+        "1 nvmlDeviceGetPerformanceState 32",  # NVML's word for unknown
+    )
+    samples = probe.collect()
+    missing = {
+        gpu("gpu_utilization_ratio", IDLE),
+        gpu("gpu_memory_copy_utilization_ratio", IDLE),
+        gpu("gpu_temperature_celsius", IDLE, sensor="memory"),
+        gpu("gpu_energy_joules_total", IDLE),
+        gpu("gpu_clock_event_seconds_total", IDLE, reason="sw_thermal"),
+        gpu("gpu_power_limit_watts", IDLE),
+        gpu("gpu_performance_state", IDLE),
+        *(series for series in complete if series.startswith("gpu_clock_event_active") and IDLE in series),
+    }
+    assert starting_with(samples, "gpu_") == {
+        series: value for series, value in complete.items() if series not in missing
+    }
+    assert failures(samples) == {}
+
+
+GARBAGE = {
+    "nvmlDeviceGetUtilizationRates 101 5": gpu("gpu_utilization_ratio"),
+    "nvmlDeviceGetUtilizationRates 4294967295 5": gpu("gpu_utilization_ratio"),
+    "field.186 1 4294967295": gpu("gpu_power_watts"),
+    "field.186 0 nan": gpu("gpu_power_watts"),
+    "field.186 5 -1": gpu("gpu_power_watts"),
+    "field.83 3 0xFFFFFFFFFFFFFFFF": gpu("gpu_energy_joules_total"),
+    "nvmlDeviceGetTemperatureV.0 65535": gpu("gpu_temperature_celsius", sensor="gpu"),
+    "nvmlDeviceGetClockInfo.1 4294967295": gpu("gpu_clock_hertz", clock="sm"),
+    "nvmlDeviceGetMemoryInfo_v2 18446744073709551615 1 1 1": gpu("gpu_memory_capacity_bytes"),
+}
+
+
+def test_garbage_is_rejected(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A value that can not be true is absent and counted under its metric; everything else stays."""
+    complete = set(probe.gpus())
+    rejected: Counter[str] = Counter()
+    for line, series in GARBAGE.items():
+        scenario.write(f"0 {line}")
+        rejected[series.partition("{")[0]] += 1
+        samples = probe.collect()
+        assert complete - set(samples) == {series}, line
+        assert failures(samples) == rejected, line
+        assert samples[gpu("gpu_up")] == 1, line
+
+
+def test_an_impossible_word_of_clock_events(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A word of all ones is no word of reasons: none is exported."""
+    scenario.write("0 nvmlDeviceGetCurrentClocksEventReasons 0xFFFFFFFF")
+    samples = probe.collect()
+    assert starting_with(about(samples, BUSY), "gpu_clock_event_active") == {}
+    assert failures(samples) == {"gpu_clock_event_active": 1}
+
+
+def test_every_value_type_of_fields(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A field value is read from the member of the union that its type names."""
+    values = {"0 0.5": 0.0005, "1 7": 0.007, "2 8": 0.008, "3 9": 0.009, "4 10": 0.01, "5 11": 0.011, "6 12": 0.012}
+    for value, watts in values.items():
+        scenario.write(f"0 field.186 {value}")
+        assert probe.gpus()[gpu("gpu_power_watts")] == watts, value
+
+
+def test_an_unknown_value_type(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A value type that we do not know is a failure, not a guess; the next source is asked."""
+    scenario.write("0 field.186 9 5", "0 nvmlDeviceGetPowerUsage 300000")
+    samples = probe.collect()
+    assert samples[gpu("gpu_power_watts")] == 300
+    assert failures(samples) == {FIELD_VALUES: 1}
+
+
+def test_a_failing_function(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A failure that is not a lack of support is counted at every scrape and takes only its own series."""
+    complete = probe.gpus()
+    scenario.write("0 nvmlDeviceGetUtilizationRates !999", "0 field.83 !10", "0 nvmlDeviceGetEnforcedPowerLimit !4")
+    probe.collect()
+    samples = probe.collect()
+    assert failures(samples) == {
+        "nvmlDeviceGetUtilizationRates": 2,
+        FIELD_VALUES: 2,
+        "nvmlDeviceGetEnforcedPowerLimit": 2,
+    }
+    assert set(complete) - set(samples) == {
+        gpu("gpu_utilization_ratio"),
+        gpu("gpu_memory_copy_utilization_ratio"),
+        gpu("gpu_energy_joules_total"),
+        gpu("gpu_power_limit_watts"),
+    }
+
+
+def test_a_name_that_is_no_text(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Bytes that are no UTF-8 cost the GPU this one fact, not its series."""
+    scenario.write("0 nvmlDeviceGetName \udcff\udcfe")
+    samples = probe.collect()
+    assert BUSY_INFO.replace("NVIDIA H100 80GB HBM3", "") in samples
+    assert failures(samples) == {"nvmlDeviceGetName": 1}
+
+
+def test_a_lost_gpu(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A GPU lost under way is down and keeps its identity and nothing else; it is up again when it comes back."""
+    before = probe.gpus()
+    for code in (ReturnCode.GPU_IS_LOST, ReturnCode.RESET_REQUIRED, ReturnCode.GPU_NOT_FOUND):
+        scenario.write(f"0 * !{code}")
+        assert about(probe.gpus(), BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}, code
+        after = probe.gpus(later=31)
+        assert about(after, BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}, code
+        assert about(after, IDLE) == about(before, IDLE), code
+        assert after['gpu_devices{source="nvml"}'] == 2, code
+        scenario.write()
+        assert probe.gpus(later=31) == before, code
+
+
+def test_a_gpu_that_answers_nothing(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A GPU whose every call fails with an unknown error is down, whatever NVML calls it."""
+    probe.collect()
+    scenario.write("0 * !999")
+    assert about(probe.gpus(), BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}
+
+
+def test_a_gpu_that_was_never_there(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A GPU that is lost from the start has no identity: the count tells that one is missing, until it comes."""
+    scenario.write("0 * !15")
+    samples = probe.gpus()
+    assert about(samples, BUSY) == {}
+    assert samples['gpu_devices{source="nvml"}'] == 2
+    scenario.write()
+    assert about(probe.gpus(), BUSY) == {}, "handles are expensive: not asked again at every scrape"
+    assert probe.gpus(later=31)[gpu("gpu_up")] == 1
+
+
+def test_a_gpu_that_left_the_enumeration(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A GPU that NVML no longer counts is down, not gone, and the GPU that took its index is not mixed up with it."""
+    before = probe.gpus()
+    moved = {series.replace('index="1"', 'index="0"'): value for series, value in about(before, IDLE).items()}
+    lines = [line for line in scenario.path.read_text().splitlines() if line.startswith("1 ")]
+    scenario.write("system gpus 1", *(f"0 {line[2:]}" for line in lines))
+    samples = probe.gpus()
+    assert about(samples, IDLE) == moved
+    assert about(samples, BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}
+    assert samples['gpu_devices{source="nvml"}'] == 1
+    scenario.write()
+    assert probe.gpus() == before
+
+
+def test_handles_are_cached(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
+    """Handles and static facts are asked for once, and what several series share is one call per scrape."""
+    trace = tmp_path / "trace"
+    with nvml_probe({**scenario.environment(fake_nvml), "FAKE_NVML_TRACE": str(trace)}) as probe:
+        for _ in range(3):
+            probe.collect()
+    calls = Counter(trace.read_text().splitlines())
+    once = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetSerial")
+    assert {calls[f"{index} {function}"] for function in once for index in (0, 1)} == {1}
+    each_scrape = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues")
+    assert {calls[f"{index} {function}"] for function in each_scrape for index in (0, 1)} == {3}
+    assert calls["0 nvmlDeviceGetPowerUsage"] == 0, "the fallback is not asked where the field has the value"
+
+
+def test_a_lost_gpu_gets_a_new_handle(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
+    """The handle of a lost GPU is not used again: after a reset it may belong to nothing."""
+    trace = tmp_path / "trace"
+    with nvml_probe({**scenario.environment(fake_nvml), "FAKE_NVML_TRACE": str(trace)}) as probe:
+        probe.collect()
+        scenario.write("0 * !15")
+        probe.collect()
+        trace.unlink()
+        probe.collect()
+        assert [call for call in trace.read_text().splitlines() if call.startswith("0 ")] == []
+        scenario.write()
+        assert probe.collect(later=31)[gpu("gpu_up")] == 1
+    assert Counter(trace.read_text().splitlines())["0 nvmlDeviceGetHandleByIndex_v2"] == 1
+
+
+def test_clock_event_fields_of_the_driver(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Before R580 the fields 269 to 271 mean something else: there the one thermal reason is exported instead."""
+    always = {"sw_power_cap": 1.5, "sync_boost": 0, "board_limit": 0, "low_utilization": 0, "reliability": 0}
+    releases = {
+        "580.65.06": {"sw_thermal": 0.25, "hw_thermal": 0, "hw_power_brake": 0},
+        "575.57.08": {"thermal": 4},
+        "535.161.08": {"thermal": 4},
+    }
+    for generation, (driver, reasons) in enumerate(releases.items(), 2):
+        scenario.write(
+            f"system generation {generation}",
+            f"system nvmlSystemGetDriverVersion {driver}",
+            "0 field.75 3 4000000000",
+        )
+        assert starting_with(about(probe.gpus(), BUSY), "gpu_clock_event_seconds_total") == {
+            gpu("gpu_clock_event_seconds_total", reason=reason): value for reason, value in (always | reasons).items()
+        }, driver
+
+
+def test_clock_event_bits_of_the_driver(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Reasons that only newer drivers know are absent on older ones and read on the newer."""
+    scenario.write("system nvmlSystemGetDriverVersion 615.10", "0 nvmlDeviceGetCurrentClocksEventReasons 0x7DA")
+    active = starting_with(about(probe.gpus(), BUSY), "gpu_clock_event_active")
+    assert {series.split('"')[1]: value for series, value in active.items()} == {
+        "idle": 0,
+        "application_clocks": 1,
+        "sw_power_cap": 0,
+        "hw_slowdown": 1,
+        "sync_boost": 1,
+        "sw_thermal": 0,
+        "hw_thermal": 1,
+        "hw_power_brake": 1,
+        "display_clocks": 1,
+        "board_limit": 1,
+        "reliability": 1,
+    }
+
+
+def test_a_driver_without_newer_symbols(tmp_path: Path, scenario: Scenario) -> None:
+    """A symbol that the library lacks is no failure: the older function is asked, or the series is absent."""
+    library = build(tmp_path, without=["nvmlDeviceGetTemperatureV", "nvmlDeviceGetMemoryInfo_v2"])
+    scenario.write("0 nvmlDeviceGetTemperature.0 55", "0 field.186 !2", "0 nvmlDeviceGetPowerUsage 250000")
+    with nvml_probe(scenario.environment(library)) as probe:
+        samples = probe.collect()
+    assert samples[gpu("gpu_temperature_celsius", sensor="gpu")] == 55
+    assert samples[gpu("gpu_power_watts")] == 250
+    assert starting_with(samples, "gpu_memory_capacity_bytes") == {}
+    assert failures(samples) == {}
+
+
+def test_nvml_that_can_not_be_opened(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Why NVML does not open is a state, not a failure; it is tried again after a while and then found."""
+    reasons = {
+        ReturnCode.DRIVER_NOT_LOADED: "driver_not_loaded",
+        ReturnCode.LIB_RM_VERSION_MISMATCH: "version_mismatch",
+        ReturnCode.NO_PERMISSION: "no_permission",
+        999: "error",
+    }
+    for code, reason in reasons.items():
+        scenario.write(f"system nvmlInitWithFlags !{code}")
+        samples = probe.collect(later=30)
+        assert starting_with(samples, "gpu_") == {}
+        assert samples["laggard_exporter_nvml_available"] == 0
+        assert status(samples) == reason
+        assert failures(samples) == {}
+    scenario.write()
+    assert status(probe.collect(later=29)) == "error", "a driver is not asked for at every scrape"
+    samples = probe.collect(later=1)
+    assert status(samples) == "available"
+    assert samples[gpu("gpu_up")] == 1
+
+
+def test_a_node_without_nvml(tmp_path: Path) -> None:
+    """Without the library the collector works and says so."""
+    with nvml_probe({"LD_LIBRARY_PATH": str(tmp_path)}) as probe:
+        samples = probe.collect()
+        assert samples == probe.collect(later=31)
+    assert status(samples) == "library_not_found"
+    assert samples["laggard_exporter_nvml_available"] == 0
+    assert starting_with(samples, "gpu_") == {}
+
+
+def test_a_driver_loaded_again(probe: NvmlProbe, scenario: Scenario) -> None:
+    """After the driver was replaced the same scrape opens a new session and reads versions and facts again."""
+    before = probe.gpus()
+    scenario.write(
+        "system generation 2", "system nvmlSystemGetDriverVersion 590.10", "* nvmlDeviceGetVbiosVersion 96.00.99"
+    )
+    after = probe.gpus()
+    renewed = {
+        series.replace('driver="580.95.05"', 'driver="590.10"').replace("96.00.89.00.01", "96.00.99"): value
+        for series, value in before.items()
+    }
+    assert after == renewed
+
+
+def test_a_session_that_does_not_last(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A driver that ends every session is an error and not a loop; GPUs are not called lost for it."""
+    probe.collect()
+    scenario.write("system gpus !1")
+    samples = probe.collect()
+    assert status(samples) == "error"
+    assert starting_with(samples, "gpu_") == {}
+    scenario.write()
+    assert status(probe.collect()) == "error"
+    assert status(probe.collect(later=31)) == "available"
+
+
+def test_nvml_unloaded_under_way(probe: NvmlProbe, scenario: Scenario) -> None:
+    """When the driver is unloaded the GPUs are unknown, not lost; those that do not come back are."""
+    probe.collect()
+    scenario.write("system generation 2", "system nvmlInitWithFlags !9")
+    samples = probe.collect()
+    assert status(samples) == "driver_not_loaded"
+    assert starting_with(samples, "gpu_") == {}
+    scenario.write("system generation 2", "system gpus 1")
+    samples = probe.collect(later=31)
+    assert (samples[gpu("gpu_up")], samples[gpu("gpu_up", IDLE)]) == (1, 0)
+
+
+def test_no_gpus(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A driver without GPUs counts none."""
+    scenario.write("system gpus 0")
+    assert probe.gpus() == {
+        'gpu_driver_info{cuda="13.0",driver="580.95.05",nvml="13.580.95.05"}': 1,
+        'gpu_devices{source="nvml"}': 0,
+    }
+
+
+def test_numa_node(fake_nvml: Path, scenario: Scenario) -> None:
+    """The NUMA node is given where exactly one is nearest."""
+    nodes = {"0x8": "3", "0x3": "", "0": "", "!3": ""}
+    lines = [f"{index} nvmlDeviceGetMemoryAffinity.0 {mask}" for index, mask in enumerate(nodes)]
+    uuids = [f"{index} nvmlDeviceGetUUID GPU-{index}" for index in range(len(nodes))]
+    scenario.write(f"system gpus {len(nodes)}", *lines, *uuids)
+    with nvml_probe(scenario.environment(fake_nvml)) as probe:
+        found = [series for series in probe.gpus() if series.startswith("gpu_info")]
+    assert [series.split('numa_node="')[1].split('"')[0] for series in found] == list(nodes.values())
+
+
+def test_all_functions_exist() -> None:
+    """Every function that is called by name is one of nvidia-ml-py."""
+    assert [name for name in FUNCTIONS if not callable(getattr(pynvml, name, None))] == []
+
+
+def test_help_names_the_source() -> None:
+    """The help of a GPU metric names each function and field that it is read from."""
+    for reading in (*READINGS, CLOCK_EVENTS):
+        for source in reading.sources:
+            text = source.function if isinstance(source, Call) else f"{source.number} "
+            assert text in reading.family.help, reading.family.name
+    info = (*FACTS.values(), *map(Call, DRIVER_FACTS.values()))
+    helps = GPU_INFO.help + GPU_DRIVER_INFO.help
+    assert [call.function for call in info if call.function not in helps] == []

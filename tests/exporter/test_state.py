@@ -1,0 +1,349 @@
+"""The state collector against real state files, of ranks that live, end, hang, die and lie."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from laggard import statefile
+from laggard.conventions import PROCESS_METRICS, Phase, RankState
+from laggard_exporter import state
+from laggard_exporter.state import StateCollector
+from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, live_rank, series_name, starting_with
+
+NOW = 25 * NANOSECONDS
+
+#: A rank that waits in a collective since 20 s after boot; its newest step ended at 18.5 s.
+WAITING = {
+    statefile.STATE: RankState.RUNNING,
+    statefile.PHASE: statefile.pack(Phase.COMMUNICATION, 20 * NANOSECONDS),
+    statefile.PROGRESS: 77,
+    statefile.STEPS: 12,
+    statefile.LAST_STEP: 18_500_000_000,
+    statefile.GROUPS: 0xABC,
+    statefile.GROUPS + 1: statefile.pack(3, 41),
+    statefile.GROUPS + 2: 40,
+    statefile.GROUPS + 3: 0xFEDCBA9876543210,
+    statefile.GROUPS + 4: statefile.pack(1, 7),
+    statefile.GROUPS + 5: 7,
+}
+
+
+def rank_series(name: str, run: str = "run-1", rank: str = "3", **labels: str) -> str:
+    """Return the name of a series of the rank."""
+    return series_name(name, {"training_run": run, "training_rank": rank, **labels}.items())
+
+
+def collect(directory: Path, now_ns: int = NOW) -> dict[str, float]:
+    """Return all samples of a fresh collector whose clock stands still."""
+    return as_dict(StateCollector(directory, clock=lambda: now_ns).collect())
+
+
+def ranks(directory: Path, now_ns: int = NOW) -> dict[str, float]:
+    """Return the rank samples."""
+    return starting_with(collect(directory, now_ns), "training_process_")
+
+
+def results(samples: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the number of files by what became of them, without zeros."""
+    prefix = "laggard_exporter_state_files"
+    return {series[len(prefix) + 9 : -2]: value for series, value in samples if series.startswith(prefix) and value}
+
+
+WAITING_SERIES = {
+    rank_series("training_process_up"): 1,
+    rank_series("training_process_state", training_state="starting"): 0,
+    rank_series("training_process_state", training_state="running"): 1,
+    rank_series("training_process_state", training_state="finished"): 0,
+    rank_series("training_process_state", training_state="failed"): 0,
+    rank_series("training_process_stopped"): 0,
+    rank_series("training_process_steps_total"): 12,
+    rank_series("training_process_progress_total"): 77,
+    rank_series("training_process_phase", training_phase="other"): 0,
+    rank_series("training_process_phase", training_phase="data"): 0,
+    rank_series("training_process_phase", training_phase="h2d"): 0,
+    rank_series("training_process_phase", training_phase="forward"): 0,
+    rank_series("training_process_phase", training_phase="backward"): 0,
+    rank_series("training_process_phase", training_phase="optimizer"): 0,
+    rank_series("training_process_phase", training_phase="communication"): 1,
+    rank_series("training_process_phase", training_phase="checkpoint"): 0,
+    rank_series("training_process_phase", training_phase="evaluation"): 0,
+    rank_series("training_process_phase_age_seconds"): 5,
+    rank_series("training_process_last_step_age_seconds"): 6.5,
+    rank_series("training_process_collective_sequence", training_process_group="0000000000000abc"): 41,
+    rank_series("training_process_collective_sequence", training_process_group="fedcba9876543210"): 7,
+    rank_series("training_process_in_collective", training_process_group="0000000000000abc"): 1,
+    rank_series("training_process_in_collective", training_process_group="fedcba9876543210"): 0,
+    rank_series("training_process_world_size"): 8,
+    rank_series("training_process_start_timestamp_seconds"): 1_700_000_000.5,
+    rank_series(
+        "training_process_info",
+        host_name="node-7",
+        process_pid="4242",
+        training_local_rank="1",
+        training_workload="train.py",
+        uuid="GPU-0",
+        training_peer_group="stage0",
+        training_restarts="2",
+        training_metrics_port="9465",
+    ): 1,
+}
+
+
+def test_a_live_rank(tmp_path: Path) -> None:
+    """A live rank is exported with every metric of the contract, in base units, and nothing else."""
+    with live_rank(tmp_path, words=WAITING):
+        samples = collect(tmp_path)
+    assert samples == WAITING_SERIES | {
+        "laggard_exporter_state_directory_exists": 1,
+        'laggard_exporter_state_files{result="exported"}': 1,
+        'laggard_exporter_state_files{result="superseded"}': 0,
+        'laggard_exporter_state_files{result="expired"}': 0,
+        'laggard_exporter_state_files{result="rejected"}': 0,
+        'laggard_exporter_state_files{result="no_run"}': 0,
+    }
+
+
+def test_a_killed_rank(tmp_path: Path) -> None:
+    """A killed rank is down at once, keeps its last state, phase and collectives, and its ages go on growing."""
+    with live_rank(tmp_path, words=WAITING) as process:
+        process.kill()
+        process.wait(10)
+        expected = dict(WAITING_SERIES)
+        del expected[rank_series("training_process_stopped")]
+        expected[rank_series("training_process_up")] = 0
+        assert ranks(tmp_path) == expected
+        expected[rank_series("training_process_phase_age_seconds")] = 105
+        expected[rank_series("training_process_last_step_age_seconds")] = 106.5
+        assert ranks(tmp_path, NOW + 100 * NANOSECONDS) == expected
+
+
+def test_a_finished_rank(tmp_path: Path) -> None:
+    """A rank that finished says so after its process is gone: finished is not stuck."""
+    dead_file(tmp_path, words={**WAITING, statefile.STATE: RankState.FINISHED})
+    samples = ranks(tmp_path)
+    assert samples[rank_series("training_process_up")] == 0
+    assert starting_with(samples, "training_process_state{") == {
+        rank_series("training_process_state", training_state="starting"): 0,
+        rank_series("training_process_state", training_state="running"): 0,
+        rank_series("training_process_state", training_state="finished"): 1,
+        rank_series("training_process_state", training_state="failed"): 0,
+    }
+
+
+def test_a_stopped_rank(tmp_path: Path) -> None:
+    """A rank under SIGSTOP is up and stopped, and no longer stopped after SIGCONT."""
+    stopped, up = rank_series("training_process_stopped"), rank_series("training_process_up")
+
+    def wait_until(value: int) -> dict[str, float]:
+        # The kernel stops and continues a process a moment after the signal was sent.
+        for _ in range(100):
+            samples = ranks(tmp_path)
+            if samples[stopped] == value:
+                return samples
+            time.sleep(0.02)
+        raise AssertionError(f"{stopped} never became {value}")
+
+    with live_rank(tmp_path) as process:
+        process.send_signal(signal.SIGSTOP)
+        assert wait_until(1)[up] == 1
+        process.send_signal(signal.SIGCONT)
+        assert wait_until(0)[up] == 1
+
+
+@pytest.mark.parametrize(
+    ("stat", "expected"),
+    [
+        ("{pid} (python) S 1 2", 0),
+        ("{pid} (python) T 1 2", 1),
+        ("{pid} (python) t 1 2", 1),
+        ("{pid} (a) T (b) R 1 2", 0),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_stopped_is_read_from_procfs(tmp_path: Path, stat: str | None, expected: int | None) -> None:
+    """Stopped follows the state that procfs shows, whatever the command is called, and is absent where it can not."""
+    files, procfs = tmp_path / "files", tmp_path / "proc"
+    with live_rank(files) as process:
+        if stat is not None:
+            entry = procfs / str(process.pid) / "stat"
+            entry.parent.mkdir(parents=True)
+            entry.write_text(stat.format(pid=process.pid))
+        samples = as_dict(StateCollector(files, procfs=procfs, clock=lambda: NOW).collect())
+    assert samples.get(rank_series("training_process_stopped")) == expected
+
+
+def test_before_the_first_step(tmp_path: Path) -> None:
+    """A rank without a finished step has no age of the newest step, and its phase is as old as the process."""
+    dead_file(tmp_path)
+    samples = ranks(tmp_path)
+    assert starting_with(samples, "training_process_last_step_age_seconds") == {}
+    assert samples[rank_series("training_process_phase_age_seconds")] == 15
+    assert samples[rank_series("training_process_state", training_state="starting")] == 1
+
+
+def test_the_newest_process_of_a_rank_wins(tmp_path: Path) -> None:
+    """Of several processes of one run and rank only the newest is exported; other ranks and runs stand beside it."""
+    second = NANOSECONDS
+    dead_file(tmp_path, replace(FACTS, start_boottime_ns=11 * second), {statefile.STEPS: 11})
+    dead_file(tmp_path, replace(FACTS, start_boottime_ns=13 * second), {statefile.STEPS: 13})
+    dead_file(tmp_path, replace(FACTS, start_boottime_ns=12 * second), {statefile.STEPS: 12})
+    dead_file(tmp_path, replace(FACTS, rank=4), {statefile.STEPS: 4})
+    dead_file(tmp_path, replace(FACTS, run="run-2"), {statefile.STEPS: 2})
+    samples = collect(tmp_path)
+    assert starting_with(samples, "training_process_steps_total") == {
+        rank_series("training_process_steps_total"): 13,
+        rank_series("training_process_steps_total", rank="4"): 4,
+        rank_series("training_process_steps_total", run="run-2"): 2,
+    }
+    assert results(samples.items()) == {"exported": 3, "superseded": 2}
+
+
+def test_of_equally_old_processes_the_live_one_wins(tmp_path: Path) -> None:
+    """A dead file can not hide a live process that started at the same time."""
+    with live_rank(tmp_path):
+        for _ in range(4):
+            dead_file(tmp_path)
+        assert ranks(tmp_path)[rank_series("training_process_up")] == 1
+
+
+def test_a_dead_file_expires(tmp_path: Path) -> None:
+    """A dead file is exported until 15 minutes after its last sign of life; then it is removed."""
+    path = dead_file(tmp_path, words=WAITING)
+    last_moment = 20 * NANOSECONDS + 900 * NANOSECONDS
+    assert results(collect(tmp_path, last_moment).items()) == {"exported": 1}
+    assert path.exists()
+    samples = collect(tmp_path, last_moment + 1)
+    assert starting_with(samples, "training_process_") == {}
+    assert results(samples.items()) == {"expired": 1}
+    assert not path.exists()
+    assert results(collect(tmp_path, last_moment + 1).items()) == {}
+
+
+def test_a_live_file_never_expires(tmp_path: Path) -> None:
+    """A rank that hangs for a day is exported for a day."""
+    with live_rank(tmp_path, words=WAITING):
+        samples = ranks(tmp_path, 20 * NANOSECONDS + 86_400 * NANOSECONDS)
+        assert samples[rank_series("training_process_phase_age_seconds")] == 86_400
+
+
+def test_an_expired_file_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired file that may not be removed stays without harm."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    path = dead_file(tmp_path)
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert results(collect(tmp_path, 10_000 * NANOSECONDS).items()) == {"expired": 1}
+    assert path.exists()
+
+
+def test_a_run_that_is_not_known_yet(tmp_path: Path) -> None:
+    """A rank that does not know its run yet is counted and not exported."""
+    dead_file(tmp_path, replace(FACTS, run=""))
+    samples = collect(tmp_path)
+    assert starting_with(samples, "training_process_") == {}
+    assert results(samples.items()) == {"no_run": 1}
+
+
+def test_a_vanished_file_leaves_nothing(tmp_path: Path) -> None:
+    """The scrape after a file vanished has none of its series, from the same collector."""
+    collector = StateCollector(tmp_path, clock=lambda: NOW)
+    path = dead_file(tmp_path)
+    assert rank_series("training_process_up") in as_dict(collector.collect())
+    path.unlink()
+    assert starting_with(as_dict(collector.collect()), "training_process_") == {}
+
+
+def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A missing folder is a normal state, said in a metric and once in the log; ranks that come are found."""
+    caplog.set_level(logging.INFO)
+    directory = tmp_path / "later"
+    collector = StateCollector(directory, clock=lambda: NOW)
+    for _ in range(2):
+        samples = as_dict(collector.collect())
+        assert samples["laggard_exporter_state_directory_exists"] == 0
+        assert results(samples.items()) == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"state folder {directory} does not exist yet: no rank has started here"
+    ]
+    dead_file(directory)
+    samples = as_dict(collector.collect())
+    assert samples["laggard_exporter_state_directory_exists"] == 1
+    assert results(samples.items()) == {"exported": 1}
+
+
+def test_a_folder_that_can_not_be_listed(tmp_path: Path) -> None:
+    """A folder that is a file or a symbolic link fails the collector: that is not the same as no ranks."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("file", "link"):
+        with pytest.raises(OSError, match=name):
+            collect(tmp_path / name)
+
+
+def _corrupt(path: Path, offset: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(data)] = data
+    path.write_bytes(content)
+
+
+def make_hostile_files(directory: Path) -> int:
+    """Fill the folder with everything that is no state file of ours and return how many there are."""
+    good = dead_file(directory / "elsewhere")
+    (directory / "link.state").symlink_to(good)
+    (directory / "dangling.state").symlink_to(directory / "nothing")
+    os.mkfifo(directory / "fifo.state")
+    (directory / "folder.state").mkdir()
+    (directory / "empty.state").touch()
+    (directory / "truncated.state").write_bytes(good.read_bytes()[:2048])
+    (directory / "longer.state").write_bytes(good.read_bytes() + b"\0")
+    (directory / "random.state").write_bytes(os.urandom(statefile.SIZE))
+    (directory / "line\nbreak.state").touch()
+    _corrupt(dead_file(directory), 8, b"\xff")  # another version
+    _corrupt(dead_file(directory), statefile.PHASE * 8 + 7, b"\x7f")  # no phase of ours
+    _corrupt(dead_file(directory), statefile.STATE * 8, b"\x09")  # no state of ours
+    _corrupt(dead_file(directory), 16, b"\1")  # facts that are being written for ever
+    dead_file(directory, replace(FACTS, boot_id=bytes(16)))
+    future = NOW + 1
+    dead_file(directory, replace(FACTS, start_boottime_ns=future))
+    dead_file(directory, words={statefile.PHASE: statefile.pack(Phase.DATA, future)})
+    dead_file(directory, words={statefile.LAST_STEP: future})
+    return sum(path.name.endswith(".state") for path in directory.iterdir())
+
+
+def test_hostile_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever else lies in the folder is counted, logged once per file, and costs no rank its series."""
+    hostile = make_hostile_files(tmp_path)
+    assert hostile == 17
+    dead_file(tmp_path, replace(FACTS, rank=0))
+    collector = StateCollector(tmp_path, clock=lambda: NOW)
+    for _ in range(2):
+        samples = as_dict(collector.collect())
+        assert results(samples.items()) == {"exported": 1, "rejected": hostile}
+        assert rank_series("training_process_up", rank="0") in samples
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == len(set(messages)) == hostile
+    assert all(message.isprintable() and ".state" in message for message in messages)
+
+
+def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a number of files a user's files are rejected, so the scrape stays bounded."""
+    monkeypatch.setattr(state, "FILES_PER_USER", 3)
+    for rank in range(5):
+        dead_file(tmp_path, replace(FACTS, rank=rank))
+    assert results(collect(tmp_path).items()) == {"exported": 3, "rejected": 2}
+
+
+def test_every_metric_of_the_contract_has_a_value() -> None:
+    """The collector knows each rank metric of the contract, and no other."""
+    assert list(state.SERIES) == list(PROCESS_METRICS)

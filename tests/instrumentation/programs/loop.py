@@ -1,0 +1,56 @@
+"""One process trains a small model and ends in the way that the first argument says."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main() -> None:
+    """Train for a few epochs, then end."""
+    ending = sys.argv[1]
+    context = sys.argv[2] if len(sys.argv) > 2 else None
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    workers = {"num_workers": 2, "multiprocessing_context": context} if context else {}
+    loader = DataLoader(TensorDataset(torch.randn(40, 8)), batch_size=4, **workers)
+    for _epoch in range(3):
+        for (batch,) in loader:
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            # Long enough for an export interval to pass in a worker that would export.
+            time.sleep(0.05)
+    print(f"trained {loss.item():.6f}", flush=True)
+    if ending == "raise":
+        raise RuntimeError("on purpose")
+    if ending == "wait":
+        time.sleep(60)
+    if ending == "stuck":
+        # Never returns to the interpreter, so no signal handler of Python's runs; the interpreter lock is free.
+        libc = ctypes.CDLL(None)
+        while True:
+            lock = ctypes.create_string_buffer(64)
+            libc.sem_init(lock, 0, 0)
+            libc.pthread_mutex_lock(lock)
+            libc.pthread_mutex_lock(lock)
+    if ending == "fork":
+        child = os.fork()
+        if child == 0:
+            time.sleep(2.5)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    multiprocessing.freeze_support()
+    main()

@@ -1,0 +1,91 @@
+"""Four real gloo ranks, a delay in each place in turn: phases agree with a stopwatch, own time names the culprit."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.launch import PROGRAMS, Launcher
+from tests.support.otlp import Receiver
+
+SLOW_RANK = 2
+EXTRA = 0.030
+#: Phase in which the delay must appear.
+PLACES = {"data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
+
+
+def train(place: str, slow_rank: int, folder: Path, *options: str) -> list[Any]:
+    """Run the program and return, for each rank, its stopwatch and what laggard reported, in seconds per step."""
+    program = [PROGRAMS / "straggler.py", place, "--slow-rank", str(slow_rank), "--out", folder, "--steps", "25"]
+    # The same five steps are left out by the stopwatch.
+    with Receiver() as receiver, Launcher(folder) as launcher:
+        environment = {"LAGGARD_WARMUP_STEPS": "5", **receiver.environment}
+        launcher.run("torchrun", "--nproc-per-node", "4", *program, *options, **environment)
+    ranks: list[Any] = []
+    for rank in range(4):
+        stopwatch = json.loads((folder / f"{rank}.json").read_text())
+        phases = receiver.series("training.phase.duration", training__rank=str(rank))
+        reported = {dict(labels)["training.phase"]: histogram.mean for labels, histogram in phases.items()}
+        step = receiver.value("training.step.duration", training__rank=str(rank))
+        own = receiver.value("training.step.own.duration", training__rank=str(rank))
+        assert receiver.value("training.steps", training__rank=str(rank)) == 30
+        assert step.count == 24  # 30 steps without 5 of warm-up and the last, whose end never came
+        ranks.append((stopwatch, {**reported, "step": step.mean, "own": own.mean}))
+    return ranks
+
+
+def assert_agrees(stopwatch: dict[str, float], reported: dict[str, float]) -> None:
+    """Every phase and the step agree to 1 % or 1 ms."""
+    for name, seconds in stopwatch.items():
+        if name not in ("rank", "steps"):
+            assert reported[name] == pytest.approx(seconds, rel=0.01, abs=0.001), name
+    phases = sum(seconds for name, seconds in reported.items() if name not in ("step", "own"))
+    assert phases == pytest.approx(reported["step"], rel=1e-6)
+    assert all(seconds >= 0 for seconds in reported.values())
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Stopwatch and report of each rank of a run without a delay."""
+    return train("none", SLOW_RANK, tmp_path_factory.mktemp("healthy"))
+
+
+def test_healthy_ranks_are_equal_and_other_is_small(healthy: list[Any]) -> None:
+    """Without a delay own times agree within 10 %, and a loop without host work has less than 5 % of other."""
+    for stopwatch, reported in healthy:
+        assert_agrees(stopwatch, reported)
+        assert reported["other"] < 0.05 * reported["step"]
+    own = [reported["own"] for _, reported in healthy]
+    assert max(own) < 1.1 * min(own)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_delay_is_found_in_its_rank_and_phase_only(place: str, tmp_path: Path, healthy: list[Any]) -> None:
+    """The culprit's own time stands out, its peers agree, and the delay is in its phase and in no other."""
+    ranks = train(place, SLOW_RANK, tmp_path)
+    for stopwatch, reported in ranks:
+        assert_agrees(stopwatch, reported)
+    own = [reported["own"] for _, reported in ranks]
+    culprit = own.pop(SLOW_RANK)
+    assert culprit >= 1.3 * statistics.median(own)
+    assert max(own) < 1.1 * min(own)
+    for rank, (_, reported) in enumerate(ranks):
+        for phase in ("data", "forward", "backward", "optimizer", "other"):
+            extra = EXTRA if (rank, phase) == (SLOW_RANK, PLACES[place]) else 0.0
+            usual = statistics.median(other[phase] for _, other in healthy)
+            assert reported[phase] - usual == pytest.approx(extra, abs=0.0025), (rank, phase)
+
+
+def test_the_broadcast_of_buffers_is_waiting_not_forward(tmp_path: Path) -> None:
+    """Ranks that wait for rank 0's buffers inside their forward are not slow in forward."""
+    ranks = train("data", 0, tmp_path, "--buffers")
+    forwards = [reported["forward"] for _, reported in ranks]
+    assert max(forwards) < 1.1 * min(forwards)
+    own = [reported["own"] for _, reported in ranks]
+    assert own[0] >= 1.3 * statistics.median(own[1:])
+    # The stopwatch around the call of the model does see the wait: that is the trap.
+    assert ranks[1][0]["forward"] > ranks[1][1]["forward"] + 0.8 * EXTRA

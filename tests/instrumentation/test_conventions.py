@@ -1,0 +1,84 @@
+"""The table of names is what really comes out."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from laggard import conventions
+from laggard.conventions import Metric, Phase, RankState, clip_name, prometheus_label, prometheus_name
+from laggard.prometheus import PrometheusReader
+
+
+def exposed_name(metric: Metric) -> str:
+    """The name under which OpenTelemetry's own reader exposes a metric."""
+    reader = PrometheusReader()
+    meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("test")
+    if metric.kind == "histogram":
+        meter.create_histogram(metric.name, unit=metric.unit).record(1)
+    elif metric.kind == "counter":
+        meter.create_counter(metric.name, unit=metric.unit).add(1)
+    else:
+        meter.create_gauge(metric.name, unit=metric.unit).set(1)
+    (family,) = [
+        family
+        for family in text_string_to_metric_families(generate_latest(reader.registry).decode())
+        if family.name != "target_info"
+    ]
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def test_every_name_is_what_opentelemetry_makes_of_it() -> None:
+    """The rules' names, computed from the table, are those of the real exporter."""
+    metrics = conventions.TRAINING_METRICS
+    assert {metric.name: prometheus_name(metric) for metric in metrics} == {
+        metric.name: exposed_name(metric) for metric in metrics
+    }
+
+
+def test_names_keep_the_conventions() -> None:
+    """No name contains ``total``, units are base units without a rate, and no name stands twice."""
+    every = (*conventions.TRAINING_METRICS, *conventions.PROCESS_METRICS)
+    names = [metric.name for metric in every]
+    assert len(set(names)) == len(names)
+    for metric in every:
+        assert "total" not in metric.name
+        assert metric.unit in ("", "s", "By") or metric.unit.startswith("{")
+        assert metric.description.endswith(".")
+        assert (metric.kind == "histogram") == bool(metric.bounds)
+        assert list(metric.bounds) == sorted(metric.bounds)
+
+
+def test_stored_values_never_change() -> None:
+    """Phases and states are stored in files that another version may read."""
+    assert {phase.label: phase.value for phase in Phase} == {
+        "other": 0,
+        "data": 1,
+        "h2d": 2,
+        "forward": 3,
+        "backward": 4,
+        "optimizer": 5,
+        "communication": 6,
+        "checkpoint": 7,
+        "evaluation": 8,
+    }
+    assert {state.label: state.value for state in RankState} == {
+        "starting": 0,
+        "running": 1,
+        "finished": 2,
+        "failed": 3,
+    }
+
+
+def test_bounds_are_one_grid() -> None:
+    """Sixteen bounds, three a decade, from a millisecond to 100 seconds."""
+    assert len(conventions.STEP_BOUNDS) == 16
+    assert conventions.STEP_BOUNDS[:4] == (0.001, 0.00215, 0.00464, 0.01)
+    assert conventions.STEP_BOUNDS[-1] == 100.0
+
+
+def test_labels_and_clipping() -> None:
+    """Dots become underscores; a cut name is valid UTF-8 of at most the given bytes."""
+    assert prometheus_label("training.peer_group") == "training_peer_group"
+    assert clip_name("aé" * 3, 5) == "aéa"

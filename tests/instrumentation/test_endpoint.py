@@ -1,0 +1,70 @@
+"""Zero code: OpenTelemetry's launcher and its plain environment variables give one scrape target a rank."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.request
+from collections import Counter
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from laggard import conventions
+from laggard.conventions import prometheus_label, prometheus_name
+from tests.support.launch import PROGRAMS, Launcher
+
+
+def free_base_port() -> int:
+    """A port with two free ones behind it, most likely."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1] - 3
+
+
+def scrape(port: int) -> str:
+    """One page of metrics, as soon as there is one."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+                page = response.read().decode()
+            if "training_step_duration_seconds_count" in page:
+                return page
+        except OSError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_each_rank_serves_its_metrics_on_base_plus_local_rank(launcher: Launcher) -> None:
+    """The page has only our names and labels, one identity, no scope labels and no process-wide series."""
+    base = free_base_port()
+    process = launcher.start(
+        "torchrun",
+        "--nproc-per-node",
+        "2",
+        PROGRAMS / "name_run.py",
+        OTEL_METRICS_EXPORTER="laggard_prometheus",
+        OTEL_EXPORTER_PROMETHEUS_HOST="127.0.0.1",
+        OTEL_EXPORTER_PROMETHEUS_PORT=str(base),
+        LAGGARD_WARMUP_STEPS="1",
+    )
+    pages = [scrape(base), scrape(base + 1)]
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    metrics = {prometheus_name(metric).removesuffix("_total"): metric for metric in conventions.TRAINING_METRICS}
+    for rank, page in enumerate(pages):
+        series = Counter[str]()
+        for family in text_string_to_metric_families(page):
+            if family.name == "target_info":
+                continue
+            metric = metrics[family.name]
+            allowed = {prometheus_label(name) for name in (*conventions.IDENTITY, *metric.attributes)}
+            for sample in family.samples:
+                labels = set(sample.labels) - {"le"}
+                assert labels <= allowed
+                assert sample.labels["training_run"] == "test"
+                assert sample.labels["training_rank"] == str(rank)
+                series[family.name] += 1
+        assert series["training_step_duration_seconds"] == 19
+        assert series["training_rank_state"] == 4
+        assert sum(series.values()) <= 200

@@ -1,0 +1,279 @@
+"""Hooks in this process: what they record, that they come off without a trace, and that they fail alone."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import logging
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, dataloader
+from torch.utils.data._utils import worker
+
+import laggard
+from laggard import _process
+from laggard._hooks.dataloader import DataLoaderHook
+from laggard._hooks.forward import ForwardHook
+from laggard._partition import StepPartition
+from laggard._recorder import FIRST_BATCH, UPDATE
+from laggard.conventions import Phase
+
+
+class Model(nn.Module):
+    """A model with a nested module of its own class."""
+
+    def __init__(self, *, inner: bool = True) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.inner = Model(inner=False) if inner else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.layer(x))
+        return x if self.inner is None else self.inner(x)
+
+
+class NestedStep(torch.optim.SGD):
+    """An optimizer that calls its parent's step, which fires torch's hooks twice."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+#: Everything that the hooks patch, as (owner, attribute).
+PATCHED: tuple[tuple[Any, str], ...] = (
+    (dataloader._BaseDataLoaderIter, "__next__"),
+    (worker, "_worker_loop"),
+    (torch.autograd, "backward"),
+    (nn.Module, "__call__"),
+    (nn.parallel.DistributedDataParallel, "__call__"),
+    (nn.parallel.DistributedDataParallel, "_sync_buffers"),
+    (nn.parallel.DistributedDataParallel, "_post_forward"),
+    (dist.Work, "wait"),
+    (dist, "init_process_group"),
+    (dist.distributed_c10d, "init_process_group"),
+    (dist.distributed_c10d, "_register_pg_in_world"),
+    (Model, "__call__"),
+)
+
+
+def entries() -> list[Any]:
+    """What stands in the owners' own dictionaries, and torch's global optimizer hooks."""
+    optimizer = torch.optim.Optimizer
+    own = [vars(owner).get(name) for owner, name in PATCHED]
+    module = __import__("sys").modules[optimizer.__module__]
+    return [*own, dict(module._global_optimizer_pre_hooks), dict(module._global_optimizer_post_hooks)]
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_process.Process]:
+    """This process, instrumented; its drain never starts, so that a test sees the recorder's events."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
+    _process.instrument()
+    current = _process.current()
+    assert current is not None
+    current._settled = True
+    yield current
+    if _process.current() is not None:
+        _process.uninstrument()
+
+
+def codes(process: _process.Process) -> list[int]:
+    """Codes of the events so far."""
+    return [code for code, _, _ in process.recorder.take()]
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:
+    """One plain step; returns the loss."""
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def test_one_step_gives_one_event_a_phase(process: _process.Process) -> None:
+    """A nested module of the same class and a nested optimizer step add nothing; the first batch is marked."""
+    model = Model()
+    optimizer = NestedStep(model.parameters(), lr=0.1)
+    batches = iter(DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2))
+    for expected in ([FIRST_BATCH], []):
+        (batch,) = next(batches)
+        train_step(model, optimizer, batch)
+        assert codes(process) == [
+            Phase.DATA,
+            *expected,
+            Phase.FORWARD,
+            Phase.BACKWARD,
+            Phase.OPTIMIZER,
+            UPDATE,
+        ]
+
+
+def test_the_search_for_outermost_modules_ends_and_leaves_only_their_classes(process: _process.Process) -> None:
+    """After two steps nn.Module is as it was and only the model's class carries a wrapper, with the same events."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (hook,) = [hook for hook in process._hooks if isinstance(hook, ForwardHook)]
+    partition = StepPartition(warmup_steps=0)
+    before = vars(nn.Module)["__call__"]
+    for _ in range(4):
+        train_step(model, optimizer, torch.ones(2, 4))
+    hook.steps_ended(partition.feed(process.recorder.take()))
+    assert vars(nn.Module)["__call__"] is not before
+    assert "__call__" in vars(Model)
+    assert "__call__" not in vars(nn.Linear)
+    train_step(model, optimizer, torch.ones(2, 4))
+    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, UPDATE]
+
+
+def test_uninstrument_restores_every_attribute() -> None:
+    """Every patched attribute is the very object that it was, also where the owner had none of its own."""
+    before = entries()
+    _process.instrument()
+    model = Model()
+    train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, 4))
+    assert entries() != before
+    _process.uninstrument()
+    assert entries() == before
+
+
+def test_a_patch_of_somebody_else_on_top_of_ours_stays(process: _process.Process) -> None:
+    """Uninstrumenting under another wrapper leaves it in place, and what it calls still works."""
+    ours = torch.autograd.backward
+    calls: list[int] = []
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return ours(*args, **kwargs)
+
+    torch.autograd.backward = other
+    try:
+        _process.uninstrument()
+        torch.ones(2, requires_grad=True).sum().backward()
+        assert torch.autograd.backward is other
+        assert calls == [1]
+        assert codes(process) == []
+    finally:
+        torch.autograd.backward = inspect.unwrap(ours)
+
+
+@pytest.mark.usefixtures("process")
+def test_twice_is_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A second instrument changes nothing and says so; the same for a second uninstrument."""
+    patched = entries()
+    laggard.instrument()
+    assert entries() == patched
+    laggard.uninstrument()
+    laggard.uninstrument()
+    assert [record.message for record in caplog.records] == [
+        "this process is instrumented already",
+        "this process is not instrumented",
+    ]
+
+
+@pytest.mark.usefixtures("process")
+def test_models_stay_copyable_and_exportable() -> None:
+    """Pickle, deepcopy and export of an instrumented model give what they gave before."""
+    model = Model()
+    attributes = set(vars(model))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_step(model, optimizer, torch.ones(2, 4))
+    assert set(vars(model)) == attributes
+    x = torch.ones(2, 4)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(x), model(x))
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["dataloader", "forward", "backward", "optimizer"])
+def test_a_failing_hook_is_off_and_training_is_the_same(
+    name: str, process: _process.Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hook that raises when it is installed or called disappears with one line; the losses are bit-identical."""
+
+    def losses() -> list[float]:
+        torch.manual_seed(0)
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2)
+        return [train_step(model, optimizer, batch) for (batch,) in loader]
+
+    healthy = losses()
+    process.recorder.take()
+    (hook,) = [hook for hook in process._hooks if hook.name == name]
+    process.hook_failed(hook, ValueError("on purpose"))
+    assert losses() == healthy
+    seen = set(codes(process))
+    lost = {
+        "dataloader": Phase.DATA,
+        "forward": Phase.FORWARD,
+        "backward": Phase.BACKWARD,
+        "optimizer": Phase.OPTIMIZER,
+    }
+    assert lost[name] not in seen
+    assert seen >= set(lost.values()) - {lost[name]}
+    assert [record.message for record in caplog.records] == [
+        f"hook {name} failed and is off, training goes on: ValueError('on purpose')"
+    ]
+
+
+def test_an_exception_inside_a_guarded_hook_never_gets_out(
+    process: _process.Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hook whose patch raises is uninstalled and logged once."""
+
+    class Broken(DataLoaderHook):
+        name = "broken"
+
+    hook = Broken(process)
+    hook.installed = True
+    guarded = hook.guarded(lambda: 1 / 0)  # pyright: ignore[reportArgumentType]
+    guarded()
+    guarded()
+    assert not hook.installed
+    assert len(caplog.records) == 1
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_exceptions_of_the_loop_pass_through_unchanged(process: _process.Process) -> None:
+    """What a data set, a model or an optimizer raises reaches the loop as it was, and the next step is whole."""
+
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyError("model")
+
+    class BrokenStep(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise KeyError("step")
+
+    with pytest.raises(KeyError, match="model"):
+        Broken()(torch.ones(1))
+    model = Model()
+    with pytest.raises(KeyError, match="step"):
+        train_step(model, BrokenStep(model.parameters(), lr=0.1), torch.ones(2, 4))
+    with pytest.raises(RuntimeError):
+        torch.ones(2).sum().backward()
+    process.recorder.take()
+    train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, 4))
+    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, UPDATE]
+    assert process.recorder.phase == Phase.OTHER
+
+
+def test_a_disabled_hook_is_not_installed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """LAGGARD_DISABLED_HOOKS leaves a hook out and names what it does not know."""
+    monkeypatch.setenv("LAGGARD_DISABLED_HOOKS", "backward, nonsense")
+    before = torch.autograd.backward
+    _process.instrument()
+    assert torch.autograd.backward is before
+    _process.uninstrument()
+    assert "nonsense" in caplog.text

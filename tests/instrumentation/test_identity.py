@@ -1,0 +1,111 @@
+"""Run and rank: from the launcher, else from torch itself, the same on all ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from laggard import _identity, statefile
+from tests.support.launch import PROGRAMS, Launcher
+from tests.support.otlp import Receiver
+
+PROGRAM = PROGRAMS / "name_run.py"
+VARIABLES = (
+    "LAGGARD_RUN",
+    "LAGGARD_WORKLOAD",
+    "LAGGARD_PEER_GROUP",
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "KUBERNETES_JOB_UID",
+    "TORCHELASTIC_RUN_ID",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "run"),
+    [
+        ({"LAGGARD_RUN": " mine ", "SLURM_JOB_ID": "1"}, "mine"),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "TORCHELASTIC_RUN_ID": "x"}, "slurm-17.0"),
+        ({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "15", "SLURM_ARRAY_TASK_ID": "2"}, "slurm-15_2"),
+        ({"KUBERNETES_JOB_UID": "uid-1", "TORCHELASTIC_RUN_ID": "x"}, "uid-1"),
+        ({"TORCHELASTIC_RUN_ID": "job-9"}, "job-9"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, ""),
+        ({"TORCHELASTIC_RUN_ID": ""}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_run_is_the_first_that_the_launcher_names(
+    environment: dict[str, str], run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our variable, then Slurm, Kubernetes and the elastic launcher; "none" is what every torchrun job is called."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert _identity.from_environment().run == run
+
+
+def test_rank_and_world_size_come_from_the_script_then_torchrun_then_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explicit arguments win, and a value that is no number is ignored."""
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    monkeypatch.setenv("SLURM_NTASKS", "16")
+    monkeypatch.setenv("RANK", "many")
+    identity = _identity.from_environment()
+    assert (identity.rank, identity.world_size, identity.local_rank) == (5, 16, 5)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    identity = _identity.from_environment(world_size=4)
+    assert (identity.rank, identity.world_size, identity.local_rank) == (3, 4, 1)
+    assert _identity.from_environment(rank=2).rank == 2
+
+
+def test_every_data_point_carries_run_rank_and_peer_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer group is there only where one is known."""
+    monkeypatch.setenv("LAGGARD_RUN", "r")
+    assert _identity.from_environment().attributes() == {"training.run": "r", "training.rank": "0"}
+    monkeypatch.setenv("LAGGARD_PEER_GROUP", "stage-1")
+    assert _identity.from_environment(7).attributes() == {
+        "training.run": "r",
+        "training.rank": "7",
+        "training.peer_group": "stage-1",
+    }
+
+
+@pytest.mark.parametrize("start", ["torchrun", "spawn", "fork"])
+def test_ranks_without_a_name_agree_on_one(start: str, launcher: Launcher, receiver: Receiver, tmp_path: Path) -> None:
+    """Rank 0 leaves a fresh name in torch's own store; under torchrun and for ranks made by multiprocessing."""
+    command = ["torchrun", "--nproc-per-node", "2", PROGRAM] if start == "torchrun" else ["python", PROGRAM]
+    arguments = [] if start == "torchrun" else [tmp_path / "store", start]
+    launcher.run(*command, *arguments, **receiver.environment, LAGGARD_RUN="")
+    steps = {dict(labels)["training.rank"]: count for labels, count in receiver.series("training.steps").items()}
+    assert set(steps) == {"0", "1"}
+    assert min(steps.values()) > 10
+    runs = {dict(labels)["training.run"] for labels in receiver.series("training.steps")}
+    assert len(runs) == 1
+    files = [statefile.read(path) for path in launcher.state_directory.iterdir()]
+    assert {file.facts.run for file in files} == runs
+    assert sorted((file.facts.rank, file.facts.world_size, file.state.label) for file in files) == [
+        (0, 2, "finished"),
+        (1, 2, "finished"),
+    ]
+    # Each step's all-reduce, and the barrier at the end.
+    (first, second) = [file.groups[0] for file in files]
+    assert first == second
+    assert first.started == first.finished > 10
+    waits = receiver.series("training.collective.duration", training__collective__operation="all_reduce")
+    assert {histogram.count for histogram in waits.values()} == {first.started - 1}
+    sent = receiver.series("training.collective.io", training__collective__operation="all_reduce")
+    assert set(sent.values()) == {4.0 * (first.started - 1)}

@@ -1,0 +1,129 @@
+"""How ranks begin and end, and which processes stay silent."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from laggard import statefile
+from laggard.conventions import RankState
+from tests.support.launch import PROGRAMS, Launcher
+from tests.support.otlp import Receiver
+
+LOOP = PROGRAMS / "loop.py"
+
+
+def snapshot(launcher: Launcher) -> statefile.Snapshot:
+    """The one state file of the launched process."""
+    (path,) = launcher.state_directory.iterdir()
+    return statefile.read(path)
+
+
+def ended_as(receiver: Receiver) -> list[str]:
+    """The rank's state in the newest export."""
+    return [dict(labels)["training.state"] for labels, yes in receiver.series("training.rank.state").items() if yes]
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "code"),
+    [
+        ("finish", RankState.FINISHED, 0),
+        ("raise", RankState.FAILED, 1),
+        ("wait", RankState.FAILED, -signal.SIGTERM),
+        ("stuck", RankState.FAILED, -signal.SIGTERM),
+    ],
+)
+def test_every_ending_is_reported_with_all_steps(
+    ending: str, state: RankState, code: int, launcher: Launcher, receiver: Receiver
+) -> None:
+    """A clean end, an exception and SIGTERM lose no step, and the exit code stays what it was without laggard.
+
+    ``stuck`` is SIGTERM for a rank whose main thread never returns to the interpreter, as in a hung collective.
+    """
+    process = launcher.start("python", LOOP, ending, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="600000")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("trained")
+    if code < 0:
+        assert snapshot(launcher).alive
+        process.terminate()
+    began = time.monotonic()
+    process.communicate(timeout=30)
+    assert time.monotonic() - began < 5
+    assert process.returncode == code
+    final = snapshot(launcher)
+    assert (final.state, final.steps, final.alive) == (state, 30, False)
+    assert (final.facts.run, final.facts.rank, final.facts.workload) == ("test", 0, "loop")
+    assert ended_as(receiver) == [state.label]
+    assert receiver.value("training.steps") == 30
+
+
+@pytest.mark.parametrize("arguments", [("finish", "fork"), ("finish", "spawn"), ("fork",)])
+def test_children_of_a_rank_export_nothing(arguments: tuple[str, ...], launcher: Launcher, receiver: Receiver) -> None:
+    """Data workers of later epochs, forked with all that the parent measured, and other children stay silent."""
+    launcher.run("python", LOOP, *arguments, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="200")
+    instances = {instance for instance, _, _ in receiver.points}
+    assert len(instances) == 1
+    assert receiver.value("training.steps") == 30
+    assert len(list(launcher.state_directory.iterdir())) == 1
+
+
+def test_first_batch_of_an_epoch_is_kept_apart(launcher: Launcher, receiver: Receiver) -> None:
+    """Of three epochs the first is warm-up; the step with the first batch of the others is counted and excluded."""
+    launcher.run("python", LOOP, "finish", **receiver.environment)
+    assert receiver.value("training.steps.excluded", training__reason="first_batch") == 2
+    assert receiver.value("training.steps.excluded", training__reason="warmup") == 3
+    # The epoch's last fetch, which only finds the end, closed the last step.
+    assert receiver.value("training.steps.excluded", training__reason="incomplete") == 0
+    assert receiver.value("training.step.duration").count == 25
+
+
+def test_a_process_that_does_not_train_opens_nothing(launcher: Launcher) -> None:
+    """Inference under the same environment binds no port, writes no state file and starts no thread of ours."""
+    script = (
+        "import threading, torch, sys; model = torch.nn.Linear(2, 2); print(model(torch.ones(2)).shape);"
+        "print(sorted(t.name for t in threading.enumerate()), 'laggard.prometheus' in sys.modules)"
+    )
+    output = launcher.run("python", "-c", script, OTEL_METRICS_EXPORTER="laggard_prometheus")
+    assert output.splitlines()[-1] == "['MainThread'] True"
+    assert not launcher.state_directory.exists()
+
+
+def test_without_torch_nothing_is_imported(launcher: Launcher) -> None:
+    """A launcher or a tool under the same environment does not pay for torch."""
+    assert launcher.run("python", "-c", "import sys; print('torch' in sys.modules)") == "False\n"
+
+
+def test_a_state_folder_that_can_not_be_used_costs_one_line(launcher: Launcher, tmp_path: Path) -> None:
+    """Training goes on without a state file, and one warning names the folder, the reason and the variable."""
+    obstacle = tmp_path / "file"
+    obstacle.write_text("")
+    process = launcher.start("python", LOOP, "finish", LAGGARD_STATE_DIR=str(obstacle / "state"))
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert output.startswith("trained")
+    (line,) = [line for line in errors.splitlines() if "state" in line]
+    assert str(obstacle) in line
+    assert "Not a directory" in line
+    assert "LAGGARD_STATE_DIR" in line
+
+
+def test_a_taken_port_is_passed_over_and_the_state_file_says_which(launcher: Launcher) -> None:
+    """The next free port serves the metrics, a warning says so, and discovery finds it in the state file."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = launcher.start(
+            "python",
+            LOOP,
+            "finish",
+            OTEL_METRICS_EXPORTER="laggard_prometheus",
+            OTEL_EXPORTER_PROMETHEUS_HOST="127.0.0.1",
+            OTEL_EXPORTER_PROMETHEUS_PORT=str(port),
+        )
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"port {port} is taken; the metrics of local rank 0 are on port {port + 1}" in errors
+    assert snapshot(launcher).facts.metrics_port == port + 1

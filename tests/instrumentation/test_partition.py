@@ -1,0 +1,185 @@
+"""Events become steps whose phases add up."""
+
+from __future__ import annotations
+
+from laggard._partition import Step, StepPartition, flatten
+from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, STEP_BEGIN, STEP_END, UPDATE, Event
+from laggard.conventions import Phase
+
+DATA, FORWARD, BACKWARD, OPTIMIZER = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+COMMUNICATION, CHECKPOINT, EVALUATION, OTHER = (
+    Phase.COMMUNICATION,
+    Phase.CHECKPOINT,
+    Phase.EVALUATION,
+    Phase.OTHER,
+)
+
+
+def plain_step(start: int) -> list[Event]:
+    """A step of 100: data 10, forward 20, backward 40 with a wait of 15 at its end, optimizer 5, other 25."""
+    return [
+        (DATA, start, start + 10),
+        (FORWARD, start + 12, start + 32),
+        (COMMUNICATION, start + 65, start + 80),
+        (BACKWARD, start + 40, start + 80),
+        (OPTIMIZER, start + 82, start + 87),
+        (UPDATE, start + 87, start + 87),
+    ]
+
+
+def phases(step: Step) -> dict[Phase, int]:
+    """The phases that a step has time in."""
+    return {phase: step.phases[phase] for phase in Phase if step.phases[phase]}
+
+
+def test_step_runs_from_fetch_to_fetch_and_every_nanosecond_has_one_phase() -> None:
+    """The wait inside backward is communication only, what no interval covers is other, and all add up to the step."""
+    partition = StepPartition(warmup_steps=0)
+    steps = partition.feed([*plain_step(0), *plain_step(100), (DATA, 200, 210)])
+    assert [(step.number, step.started, step.ended, step.excluded) for step in steps] == [
+        (1, 0, 100, ""),
+        (2, 100, 200, ""),
+    ]
+    expected = {DATA: 10, FORWARD: 20, BACKWARD: 25, COMMUNICATION: 15, OPTIMIZER: 5, OTHER: 25}
+    assert [phases(step) for step in steps] == [expected, expected]
+    assert [step.own for step in steps] == [85, 85]
+    assert steps[0].intervals == (
+        (DATA, 0, 10),
+        (FORWARD, 12, 32),
+        (BACKWARD, 40, 65),
+        (COMMUNICATION, 65, 80),
+        (OPTIMIZER, 82, 87),
+    )
+
+
+def test_events_may_arrive_in_any_pieces() -> None:
+    """A drain in the middle of a step changes nothing."""
+    events = [event for number in range(5) for event in plain_step(100 * number)]
+    whole = StepPartition(warmup_steps=0).feed(events)
+    partition = StepPartition(warmup_steps=0)
+    assert [step for event in events for step in partition.feed([event])] == whole
+    assert len(whole) == 4
+
+
+def test_accumulation_is_one_step_and_several_optimizers_are_one_step() -> None:
+    """Fetches before an update belong to the step; updates before the next fetch are one."""
+    events: list[Event] = []
+    for start in (0, 100):
+        for micro in (start, start + 40):
+            events += [(DATA, micro, micro + 10), (FORWARD, micro + 10, micro + 20), (BACKWARD, micro + 20, micro + 30)]
+        events += [(OPTIMIZER, start + 80, start + 85), (UPDATE, start + 85, start + 85)]
+        events += [(OPTIMIZER, start + 85, start + 90), (UPDATE, start + 90, start + 90)]
+    (step,) = StepPartition(warmup_steps=0).feed(events)
+    assert phases(step) == {DATA: 20, FORWARD: 20, BACKWARD: 20, OPTIMIZER: 10, OTHER: 30}
+
+
+def test_without_a_loader_a_forward_begins_the_step() -> None:
+    """A loop that fetches nothing has its boundary at the first training forward after an update."""
+    events: list[Event] = []
+    for start in (0, 100, 200):
+        # The buffer broadcast inside the forward arrives before the forward that begins the step.
+        events += [
+            (COMMUNICATION, start + 1, start + 3),
+            (FORWARD, start, start + 20),
+            (BACKWARD, start + 20, start + 50),
+        ]
+        events += [(OPTIMIZER, start + 50, start + 60), (UPDATE, start + 60, start + 60)]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    # Before the first step there is none that an event inside its first forward could belong to.
+    assert [phases(step) for step in steps] == [
+        {FORWARD: 20, BACKWARD: 30, OPTIMIZER: 10, OTHER: 40},
+        {COMMUNICATION: 2, FORWARD: 18, BACKWARD: 30, OPTIMIZER: 10, OTHER: 40},
+    ]
+
+
+def test_evaluation_between_steps_is_evaluation_with_its_fetches_and_host_work() -> None:
+    """Batches that see only forwards without gradients are evaluation as a whole, up to the next training fetch."""
+    evaluation: list[Event] = []
+    for start in (100, 130, 160):
+        evaluation += [(DATA, start, start + 5), (EVALUATION_FORWARD, start + 5, start + 20)]
+    evaluation.append((DATA, 190, 191))  # the loader's end
+    events = [*plain_step(0), *evaluation, *plain_step(200), (DATA, 300, 310)]
+    before, after = StepPartition(warmup_steps=0).feed(events)
+    assert phases(before) == {DATA: 10, FORWARD: 20, BACKWARD: 25, COMMUNICATION: 15, OPTIMIZER: 5, OTHER: 25}
+    assert phases(after) == {
+        EVALUATION: 100,
+        DATA: 10,
+        FORWARD: 20,
+        BACKWARD: 25,
+        COMMUNICATION: 15,
+        OPTIMIZER: 5,
+        OTHER: 25,
+    }
+    assert after.own == 85
+
+
+def test_a_teacher_inside_a_training_batch_is_a_forward() -> None:
+    """A forward without gradients in a batch that is trained on is the rank's own work."""
+    events: list[Event] = [
+        (DATA, 0, 10),
+        (EVALUATION_FORWARD, 10, 30),
+        (FORWARD, 30, 50),
+        (BACKWARD, 50, 90),
+        (UPDATE, 95, 95),
+        (DATA, 100, 110),
+    ]
+    (step,) = StepPartition(warmup_steps=0).feed(events)
+    assert phases(step) == {DATA: 10, FORWARD: 40, BACKWARD: 40, OTHER: 10}
+
+
+def test_excluded_steps_say_why() -> None:
+    """Warm-up, the first batch of an epoch and lost events keep a step out of the histograms, and it is counted."""
+    partition = StepPartition(warmup_steps=1)
+    events = [*plain_step(0), *plain_step(100), *plain_step(200)]
+    events.insert(7, (FIRST_BATCH, 110, 110))
+    steps = partition.feed(events)
+    partition.lost_events()
+    steps += partition.feed([*plain_step(300), *plain_step(400)])
+    steps += partition.finish()
+    assert [(step.number, step.excluded) for step in steps] == [
+        (1, "warmup"),
+        (2, "first_batch"),
+        (3, "incomplete"),
+        (4, ""),
+        (5, "incomplete"),
+    ]
+    assert partition.finish() == []
+
+
+def test_named_steps_are_exactly_the_contexts() -> None:
+    """With ``laggard.step()`` nothing outside of the contexts counts and no fetch ends a step."""
+    events: list[Event] = []
+    for start in (0, 100):
+        events += [(STEP_BEGIN, start, start), (DATA, start, start + 10), (UPDATE, start + 20, start + 20)]
+        events += [(DATA, start + 20, start + 30), (STEP_END, start + 50, start + 50), (DATA, start + 60, start + 90)]
+    partition = StepPartition(warmup_steps=0)
+    steps = partition.feed(events)
+    assert [(step.started, step.ended, phases(step)) for step in steps] == [
+        (0, 50, {DATA: 20, OTHER: 30}),
+        (100, 150, {DATA: 20, OTHER: 30}),
+    ]
+    assert partition.finish() == []
+
+
+def test_flatten_gives_time_to_the_innermost_interval_and_cuts_what_overlaps() -> None:
+    """Whatever arrives, pieces never overlap, none is empty, and all lie inside the step."""
+    pieces = flatten(
+        [
+            (BACKWARD, 10, 60),
+            (COMMUNICATION, 20, 30),
+            (COMMUNICATION, 50, 70),  # reaches past the one around it
+            (CHECKPOINT, -5, 5),  # began before the step
+            (OPTIMIZER, 90, 120),  # ends after it
+            (DATA, 80, 80),
+        ],
+        0,
+        100,
+    )
+    assert pieces == [
+        (CHECKPOINT, 0, 5),
+        (BACKWARD, 10, 20),
+        (COMMUNICATION, 20, 30),
+        (BACKWARD, 30, 50),
+        (COMMUNICATION, 50, 60),
+        (OPTIMIZER, 90, 100),
+    ]

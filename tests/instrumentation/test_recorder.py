@@ -1,0 +1,117 @@
+"""The hot path is bounded, counts what it loses and what it costs, and writes where the rank stands."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from laggard import statefile
+from laggard._recorder import CAPACITY, EVALUATION_FORWARD, Recorder
+from laggard.conventions import Phase
+from tests.support.facts import FACTS
+
+
+def test_intervals_nest_and_the_state_file_follows(tmp_path: Path) -> None:
+    """Inside a phase the state file shows it, inside a nested one that, and afterwards the one around it again."""
+    recorder = Recorder()
+    writer = statefile.StateWriter(tmp_path / "state", FACTS)
+    recorder.words = writer.words
+
+    def shown() -> Phase:
+        return statefile.read(writer.path).phase
+
+    outer = recorder.begin(Phase.BACKWARD)
+    assert shown() is Phase.BACKWARD
+    inner = recorder.begin(Phase.COMMUNICATION)
+    assert shown() is Phase.COMMUNICATION
+    inner_ended = recorder.end(inner)
+    assert shown() is Phase.BACKWARD
+    recorder.end(outer)
+    assert shown() is Phase.OTHER
+    recorder.end(recorder.begin(EVALUATION_FORWARD))
+    entered = statefile.read(writer.path)
+    assert abs(statefile.boottime_ns() - entered.phase_entered_ns) < 1e9
+    assert entered.progress == 3
+    (first, second, third) = recorder.take()
+    assert [event[0] for event in (first, second, third)] == [Phase.COMMUNICATION, Phase.BACKWARD, EVALUATION_FORWARD]
+    assert second[1] <= first[1] <= first[2] == inner_ended <= second[2]
+    writer.close(unlink=True)
+
+
+def test_a_closed_state_file_costs_one_failure_and_no_event(tmp_path: Path) -> None:
+    """When the file's memory goes away under a hook, recording goes on without it."""
+    recorder = Recorder()
+    writer = statefile.StateWriter(tmp_path / "state", FACTS)
+    recorder.words = writer.words
+    token = recorder.begin(Phase.DATA)
+    writer.close(unlink=True)
+    recorder.end(token)
+    recorder.end(recorder.begin(Phase.FORWARD))
+    assert recorder.failures == 1
+    assert [code for code, _, _ in recorder.take()] == [Phase.DATA, Phase.FORWARD]
+
+
+def test_the_buffer_is_bounded_and_counts_what_it_drops() -> None:
+    """An event that finds no room is counted, and there is room again after a drain."""
+    recorder = Recorder()
+    recorder.capacity = 3
+    for _ in range(5):
+        recorder.end(recorder.begin(Phase.DATA))
+    assert recorder.dropped == 2
+    assert len(recorder.take()) == 3
+    recorder.end(recorder.begin(Phase.DATA))
+    assert len(recorder.take()) == 1
+    assert CAPACITY > 10_000
+
+
+def test_other_threads_are_not_recorded_once_the_training_thread_is_known() -> None:
+    """A loader that another thread reads ahead is not time that the training thread waits."""
+    recorder = Recorder()
+    recorder.thread = threading.get_ident()
+    thread = threading.Thread(target=lambda: recorder.end(recorder.begin(Phase.DATA)))
+    thread.start()
+    thread.join()
+    assert recorder.take() == []
+    recorder.end(recorder.begin(Phase.DATA))
+    assert len(recorder.take()) == 1
+
+
+def test_appends_during_a_drain_are_kept() -> None:
+    """Whatever the interleaving of the training thread and the drain, each event is taken exactly once."""
+    recorder = Recorder()
+    recorder.capacity = 10**6
+    taken: list[int] = []
+    done = threading.Event()
+
+    def train() -> None:
+        for number in range(100_000):
+            recorder.add(Phase.DATA, number, number)
+        done.set()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    while not done.is_set():
+        taken += [started for _, started, _ in recorder.take()]
+    thread.join()
+    taken += [started for _, started, _ in recorder.take()]
+    assert taken == list(range(100_000))
+
+
+def test_self_time_is_what_the_hooks_took() -> None:
+    """The counter moves with every event and stays far below the time between them."""
+    recorder = Recorder()
+    token = recorder.begin(Phase.DATA)
+    threading.Event().wait(0.05)
+    recorder.end(token)
+    assert 0 < recorder.self_time_ns < 5_000_000
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_recorder_that_is_off_records_nothing(enabled: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """In a data worker, and after uninstrument, begin and end do nothing."""
+    recorder = Recorder()
+    recorder.enabled = enabled
+    recorder.end(recorder.begin(Phase.DATA))
+    assert len(recorder.take()) == enabled
