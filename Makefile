@@ -1,0 +1,44 @@
+# Every target sets up what it needs, in .venv and .cache, and nothing else on the machine.
+#
+#   make demo     train a real model on 4 ranks, break it, and name the culprit
+#   make test     all tests
+#   make lint     formatter, linter, strict types, import layers
+#   make clean    remove what was set up
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Flags for the demo, such as DEMO="--json demo.json" or DEMO=--keep.
+DEMO ?=
+
+export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
+
+.PHONY: demo test lint clean servers tools
+
+demo: $(INSTALLED) servers
+	laggard demo $(DEMO)
+
+test: $(INSTALLED) servers tools
+	pytest $(TEST)
+
+lint: $(INSTALLED)
+	ruff format --check
+	ruff check
+	pyright
+	lint-imports
+
+servers:
+	scripts/fetch_servers.sh
+
+# Newer releases for the tests of the rules; where they can not be had, those tests say so and are skipped.
+tools:
+	-scripts/fetch_tools.sh
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
+	touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) .cache build dist .pytest_cache .ruff_cache .import_linter_cache

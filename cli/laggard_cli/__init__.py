@@ -1,0 +1,1 @@
+"""The command line of laggard: views over Prometheus, and the rule pack."""

@@ -1,0 +1,206 @@
+"""Plays the acts: injects each fault, watches Prometheus, and holds the verdicts against what was injected."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from laggard_cli.demo.acts import ACTS, DETECTION_SECONDS, RANKS, Act, Fault, Truth
+from laggard_cli.demo.stack import Stack
+from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose, firing
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus
+
+_POLL_SECONDS = 0.5
+#: The job's start, its warm-up, and enough steps for a first mean.
+_WARM_UP_SECONDS = 120
+#: A verdict must stand alone for so long: what else fires meanwhile is a false alarm.
+_HOLD_SECONDS = 5
+#: After a fault is gone, alerts must resolve within this time, and the means forget it.
+_RECOVERY_SECONDS = 90
+_CALM_SECONDS = 10
+
+_STEP = "run:training_step_seconds:mean"
+_SELF_TIME_SHARE = (
+    "sum(rate(training_telemetry_self_time_seconds_total[30s])) / sum(rate(training_step_duration_seconds_sum[30s]))"
+)
+
+
+@dataclass
+class Result:
+    """How an act went."""
+
+    act: Act
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    """What fired, each once."""
+    seconds: float | None = None
+    """From the injection to the alert; None when it did not fire, or where nothing should."""
+    pages: list[str] = field(default_factory=list[str])
+    """What the pager got, through Alertmanager."""
+
+    @property
+    def right(self) -> bool:
+        """Whether exactly the truth was found, in time."""
+        truth = self.act.truth
+        if truth is None:
+            return not self.verdicts
+        return self.seconds is not None and all(_is(verdict, truth) for verdict in self.verdicts)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a display needs to know now."""
+
+    act: Act | None
+    doing: str
+    elapsed: float
+    limit: float
+    step_seconds: float | None
+    verdicts: list[Verdict]
+
+
+Show = Callable[[Progress], None]
+
+
+class Play:
+    """Plays all acts on a running stack."""
+
+    def __init__(self, stack: Stack, show: Show, show_result: Callable[[Result], None]) -> None:
+        self._stack = stack
+        self._show = show
+        self._show_result = show_result
+        self._prometheus = Prometheus(stack.addresses["prometheus"])
+        self._step_seconds = 0.0
+        self.self_time_share: float | None = None
+        """Time in laggard's hooks as a share of the step, while healthy."""
+        self.healthy: Diagnosis | None = None
+
+    def play(self) -> list[Result]:
+        """Play and return the result of each act. Raises :class:`CommandError` when the job or a server fails."""
+        self._warm_up()
+        results: list[Result] = []
+        for act in ACTS:
+            result = self._play(act)
+            results.append(result)
+            self._show_result(result)
+            if act.fault is not None:
+                self._recover(act)
+        self._prometheus.close()
+        return results
+
+    def _warm_up(self) -> None:
+        """Wait until the rules compare the ranks, and nothing of the start is left in their means."""
+        calm = 0.0
+        for elapsed in self._clock(_WARM_UP_SECONDS):
+            verdicts = self._verdicts()
+            self._tell(None, "starting the job", elapsed, _WARM_UP_SECONDS, verdicts)
+            ready = len(self._diagnosis().ranks) == RANKS and not verdicts
+            calm = calm + _POLL_SECONDS if ready else 0.0
+            if calm >= _CALM_SECONDS:
+                return
+        raise CommandError(f"no verdict is possible after {_WARM_UP_SECONDS} s; logs are in {self._stack.folder}")
+
+    def _play(self, act: Act) -> Result:
+        result = Result(act)
+        pages_before = len(self._stack.pages)
+        if act.fault is None:
+            if act is ACTS[-1]:
+                self._stack.finish_training()
+            self._watch(act, result, act.seconds)
+            if act is ACTS[0]:
+                self._measure()
+        else:
+            self._inject(act.fault)
+            self._watch(act, result, DETECTION_SECONDS)
+        result.pages += [_page(page) for page in self._stack.pages[pages_before:]]
+        return result
+
+    def _watch(self, act: Act, result: Result, limit: float) -> None:
+        """Collect what fires until the truth has stood for a while, or the time is up."""
+        for elapsed in self._clock(limit + _HOLD_SECONDS if act.truth else limit):
+            verdicts = self._verdicts()
+            self._tell(act, "watching", elapsed, limit, verdicts)
+            known = {_key(verdict) for verdict in result.verdicts}
+            result.verdicts += [verdict for verdict in verdicts if _key(verdict) not in known]
+            found = act.truth is not None and any(_is(verdict, act.truth) for verdict in verdicts)
+            if found and result.seconds is None and elapsed <= limit:
+                result.seconds = elapsed
+            if result.seconds is not None and elapsed > result.seconds + _HOLD_SECONDS:
+                return
+
+    def _recover(self, act: Act) -> None:
+        """Take the fault away and wait until no alert fires and the means have forgotten it."""
+        self._stack.control({})
+        self._stack.signal_ranks(signal.SIGCONT)
+        calm = 0.0
+        for elapsed in self._clock(_RECOVERY_SECONDS):
+            verdicts = self._verdicts()
+            self._tell(act, "recovering", elapsed, _RECOVERY_SECONDS, verdicts)
+            calm = 0.0 if verdicts else calm + _POLL_SECONDS
+            if calm >= _CALM_SECONDS:
+                return
+
+    def _inject(self, fault: Fault) -> None:
+        if fault.place == "stop":
+            self._stack.signal_ranks(signal.SIGSTOP, fault.rank)
+        else:
+            seconds = fault.steps * self._step_seconds
+            self._stack.control({fault.place: {"rank": fault.rank, "seconds": seconds}})
+
+    def _measure(self) -> None:
+        self.healthy = self._diagnosis()
+        self._step_seconds = self.healthy.facts["step_seconds"]
+        share = self._prometheus.query(_SELF_TIME_SHARE)
+        self.self_time_share = share[0].value if share else None
+
+    def _diagnosis(self) -> Diagnosis:
+        found = [diagnosis for diagnosis in diagnose(self._prometheus, None) if diagnosis.run == self._stack.run]
+        return found[0] if found else Diagnosis(self._stack.run, (), {}, ())
+
+    def _verdicts(self) -> list[Verdict]:
+        return firing(self._prometheus)
+
+    def _tell(self, act: Act | None, doing: str, elapsed: float, limit: float, verdicts: list[Verdict]) -> None:
+        step = self._prometheus.query(_STEP)
+        self._show(Progress(act, doing, elapsed, limit, step[0].value if step else None, verdicts))
+
+    def _clock(self, limit: float) -> _Clock:
+        return _Clock(limit, self._stack.check)
+
+
+class _Clock:
+    """Yields the seconds since its start, every half second, and checks the processes meanwhile."""
+
+    def __init__(self, limit: float, check: Callable[[], None]) -> None:
+        self._limit = limit
+        self._check = check
+        self._started = time.monotonic()
+
+    def __iter__(self) -> _Clock:
+        return self
+
+    def __next__(self) -> float:
+        time.sleep(_POLL_SECONDS)
+        self._check()
+        elapsed = time.monotonic() - self._started
+        if elapsed > self._limit + _POLL_SECONDS:
+            raise StopIteration
+        return elapsed
+
+
+def _page(page: dict[str, Any]) -> str:
+    labels = page["labels"]
+    rank = f" rank {labels['training_rank']}" if "training_rank" in labels else ""
+    return f"[{labels['severity']}] {labels['alertname']}{rank}: {page['annotations']['summary']}"
+
+
+def _is(verdict: Verdict, truth: Truth) -> bool:
+    found = (verdict.alert, verdict.rank, verdict.phase if truth.phase else "")
+    return found == (truth.alert, truth.rank, truth.phase)
+
+
+def _key(verdict: Verdict) -> tuple[str, str, str]:
+    return verdict.alert, verdict.rank, verdict.phase

@@ -1,0 +1,285 @@
+"""The demo's processes: a training job, a node exporter, Prometheus, Alertmanager, and a pager that Alertmanager calls.
+
+Everything listens on loopback, writes into one folder, and ends with the context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import yaml
+
+from laggard import statefile
+from laggard_cli.demo.acts import RANKS
+from laggard_cli.errors import CommandError
+from laggard_cli.pack import pack_folder
+from laggard_cli.rules import render
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_START_SECONDS = 60
+_END_SECONDS = 10
+_BATCH = 16
+
+#: Programs that the demo needs, by the names under which they may be installed.
+_PROGRAMS = {"prometheus": ("prometheus",), "alertmanager": ("alertmanager", "prometheus-alertmanager")}
+
+
+class Stack:
+    """Starts everything on entry and ends everything on exit, whatever happened."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder = folder
+        self.run = run
+        self._state_directory = folder / "state"
+        self.pages: list[dict[str, Any]] = []
+        """Alerts as the pager got them, each once, the newest last."""
+        self._programs = {name: _find(name, alternatives) for name, alternatives in _PROGRAMS.items()}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._cleanup = contextlib.ExitStack()
+        ranks = _free_ports(RANKS)
+        exporter, prometheus, alertmanager = _free_ports(3)
+        self._rank_port = ranks[0]
+        self._targets = {"ranks": ranks, "exporter": [exporter]}
+        self.addresses = {
+            "prometheus": f"http://127.0.0.1:{prometheus}",
+            "alertmanager": f"http://127.0.0.1:{alertmanager}",
+            "exporter": f"http://127.0.0.1:{exporter}",
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The launcher gives each rank a session of its own; a stopped rank could not even obey its SIGTERM.
+        self.signal_ranks(signal.SIGCONT)
+        for process in reversed(list(self._processes.values())):
+            _end(process)
+        self.signal_ranks(signal.SIGKILL)
+        self._cleanup.close()
+
+    def signal_ranks(self, number: signal.Signals, rank: int | None = None) -> None:
+        """Send a signal to one rank, or to all that live."""
+        for path in self._state_directory.glob(f"*{statefile.SUFFIX}"):
+            with contextlib.suppress(statefile.StateFileError, ProcessLookupError):
+                snapshot = statefile.read(path)
+                if snapshot.alive and rank in (None, snapshot.facts.rank):
+                    os.kill(snapshot.holder_pid, number)
+
+    def control(self, content: dict[str, Any]) -> None:
+        """Tell the ranks what to do; they see the old or the new content, never half of it."""
+        path = self.folder / "control"
+        path.with_suffix(".new").write_text(json.dumps(content))
+        path.with_suffix(".new").replace(path)
+
+    def finish_training(self) -> None:
+        """Have all ranks end after the same step, soon."""
+        steps = int((self.folder / "steps").read_text())
+        self.control({"last_step": steps + 40})
+
+    def training_ended(self) -> bool:
+        """Say whether the job is over."""
+        return self._processes["training"].poll() is not None
+
+    def check(self) -> None:
+        """Raise :class:`CommandError` with the end of its log when a process died."""
+        for name, process in self._processes.items():
+            if process.poll() not in (None, 0):
+                log = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
+                raise CommandError(f"{name} ended with code {process.returncode}:\n  " + "\n  ".join(log))
+
+    def _start(self) -> None:
+        self.control({})
+        pager = _Pager(self.pages)
+        self._cleanup.callback(pager.close)
+        self._write_configuration(pager.port)
+        self._launch("alertmanager", self._alertmanager())
+        self._launch("prometheus", self._prometheus())
+        self._launch("exporter", self._exporter())
+        self._launch("training", self._training(), self._training_environment())
+        self._wait("prometheus", lambda: httpx.get(f"{self.addresses['prometheus']}/-/ready").is_success)
+        self._wait("alertmanager", lambda: httpx.get(f"{self.addresses['alertmanager']}/-/ready").is_success)
+        self._wait("exporter", lambda: httpx.get(f"{self.addresses['exporter']}/-/healthy").is_success)
+
+    def _write_configuration(self, pager_port: int) -> None:
+        rules = self.folder / "rules"
+        rules.mkdir()
+        for name, text in render("fast").items():
+            (rules / name).write_text(text)
+        scrape = [
+            {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
+            for job, ports in self._targets.items()
+        ]
+        prometheus = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [f"{rules}/*.yml"],
+            "scrape_configs": scrape,
+            "alerting": {
+                "alertmanagers": [
+                    {"static_configs": [{"targets": [self.addresses["alertmanager"].removeprefix("http://")]}]}
+                ]
+            },
+        }
+        alertmanager = {
+            "route": {
+                "receiver": "pager",
+                "group_by": ["training_run", "alertname"],
+                "group_wait": "1s",
+                "group_interval": "2s",
+            },
+            "receivers": [{"name": "pager", "webhook_configs": [{"url": f"http://127.0.0.1:{pager_port}"}]}],
+        }
+        (self.folder / "prometheus.yml").write_text(yaml.safe_dump(prometheus))
+        (self.folder / "alertmanager.yml").write_text(yaml.safe_dump(alertmanager))
+
+    def _alertmanager(self) -> list[str]:
+        return [
+            self._programs["alertmanager"],
+            f"--config.file={self.folder / 'alertmanager.yml'}",
+            f"--storage.path={self.folder / 'alertmanager'}",
+            f"--web.listen-address={_host(self.addresses['alertmanager'])}",
+            "--cluster.listen-address=",
+        ]
+
+    def _prometheus(self) -> list[str]:
+        return [
+            self._programs["prometheus"],
+            f"--config.file={self.folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.folder / 'prometheus'}",
+            f"--web.listen-address={_host(self.addresses['prometheus'])}",
+        ]
+
+    def _exporter(self) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "laggard_exporter.main",
+            f"--web.listen-address={_host(self.addresses['exporter'])}",
+            f"--state.directory={self._state_directory}",
+        ]
+
+    def _training(self) -> list[str]:
+        laggard = [sys.executable, "-m", "laggard_cli.main", "run", "--run", self.run, "--workload", "char-gpt"]
+        torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(RANKS)]
+        script = str(resources.files("laggard_cli.demo").joinpath("faulty.py"))
+        return [*laggard, *torchrun, script, "--batch", str(_BATCH), "--width", "128"]
+
+    def _training_environment(self) -> dict[str, str]:
+        return {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            # What torchrun leaves behind when it is interrupted goes with the folder.
+            "TMPDIR": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+            "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+            "OTEL_EXPORTER_PROMETHEUS_PORT": str(self._rank_port),
+            "LAGGARD_STATE_DIR": str(self._state_directory),
+            "LAGGARD_DEMO_CONTROL": str(self.folder / "control"),
+            "LAGGARD_DEMO_SCRIPT": str(pack_folder("examples") / "char_gpt.py"),
+        }
+
+    def _launch(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            # A session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
+            self._processes[name] = subprocess.Popen(
+                command,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            with contextlib.suppress(httpx.TransportError):
+                if ready():
+                    return
+            time.sleep(0.2)
+        raise CommandError(f"{name} did not become ready within {_START_SECONDS} s; its log is in {self.folder}")
+
+
+class _Pager:
+    """What Alertmanager calls: keeps the alerts that somebody would be woken for."""
+
+    def __init__(self, pages: list[dict[str, Any]]) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                # Alertmanager repeats a group as a whole when one alert of it changes.
+                known = {(page["fingerprint"], page["startsAt"]) for page in pages}
+                pages.extend(
+                    alert
+                    for alert in notification["alerts"]
+                    if alert["status"] == "firing" and (alert["fingerprint"], alert["startsAt"]) not in known
+                )
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                """Say nothing: the demo's own display is on the terminal."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _find(name: str, alternatives: tuple[str, ...]) -> str:
+    for alternative in alternatives:
+        found = shutil.which(alternative)
+        if found:
+            return found
+    raise CommandError(f"{name} is not on PATH; on Debian: apt-get install prometheus prometheus-alertmanager")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return consecutive ports that are free now."""
+    for _ in range(100):
+        with contextlib.ExitStack() as sockets:
+            first = sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for port in range(first + 1, first + count):
+                    sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+                return list(range(first, first + count))
+    raise CommandError(f"no {count} consecutive free ports on 127.0.0.1")
+
+
+def _host(address: str) -> str:
+    return address.removeprefix("http://")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, first politely."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)

@@ -1,0 +1,149 @@
+"""What Prometheus knows of a run, gathered from its alerts and from the recorded series. No diagnosis is made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus
+
+#: Severities in the order in which verdicts are shown.
+_SEVERITIES = ("critical", "warning", "info")
+
+#: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, and numbers of ranks.
+_FACTS = {
+    "ranks_live": "run:training_ranks_live:count",
+    "ranks_expected": "run:training_ranks_expected:max",
+    "step_seconds": "run:training_step_seconds:mean",
+    "data_share": "run:training_data_share:ratio",
+    "communication_floor_share": "run:training_communication_floor_share:ratio",
+}
+
+_RUNS = "count by (training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
+_OWN = "run_rank:training_step_own_seconds:mean"
+_WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One firing alert. ``rank``, ``phase`` and ``host`` are empty where the verdict concerns the whole run."""
+
+    alert: str
+    severity: str
+    run: str
+    rank: str
+    phase: str
+    host: str
+    since: str
+    """Time at which the alert became active, as Prometheus writes it (RFC 3339)."""
+    value: float
+    summary: str
+    description: str
+    recommendation: str
+    runbook_url: str
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank's own time and its wait for peers, in seconds per step."""
+
+    rank: str
+    own_seconds: float
+    wait_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One run. A fact that is not recorded is missing from ``facts``, never 0."""
+
+    run: str
+    verdicts: tuple[Verdict, ...]
+    facts: dict[str, float]
+    ranks: tuple[Rank, ...]
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What the judgement of a run needs and Prometheus does not have."""
+        missing: list[str] = []
+        if "ranks_live" not in self.facts:
+            missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
+        elif not self.ranks:
+            missing.append("no own times yet: they need 16 steps of every rank after the warm-up")
+        return tuple(missing)
+
+
+def diagnose(prometheus: Prometheus, run: str | None) -> list[Diagnosis]:
+    """Return the named run, or every run that Prometheus knows of now.
+
+    Raises :class:`CommandError` for a run that is not there, and where none is.
+    """
+    runs = sorted(sample.labels["training_run"] for sample in prometheus.query(_RUNS))
+    if not runs and not prometheus.query("laggard_rules_info"):
+        raise CommandError(
+            f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
+        )
+    if run is not None and run not in runs:
+        known = f"runs now: {', '.join(runs)}" if runs else "there is no run now"
+        raise CommandError(f"--run {run!r} is not in Prometheus at {prometheus.name}; {known}")
+    verdicts = _verdicts(prometheus)
+    facts = {name: _by_run(prometheus, series) for name, series in _FACTS.items()}
+    ranks = _ranks(prometheus)
+    return [
+        Diagnosis(
+            run=name,
+            verdicts=tuple(verdict for verdict in verdicts if verdict.run == name),
+            facts={fact: values[name] for fact, values in facts.items() if name in values},
+            ranks=tuple(ranks.get(name, ())),
+        )
+        for name in ([run] if run is not None else runs)
+    ]
+
+
+def firing(prometheus: Prometheus) -> list[Verdict]:
+    """Return the verdicts on all runs, the gravest first."""
+    return _verdicts(prometheus)
+
+
+def _verdicts(prometheus: Prometheus) -> list[Verdict]:
+    alerts = [alert for alert in prometheus.alerts() if alert["state"] == "firing"]
+    verdicts = [_verdict(alert) for alert in alerts if alert["labels"]["alertname"].startswith("Training")]
+    return sorted(
+        verdicts, key=lambda verdict: (_SEVERITIES.index(verdict.severity), verdict.since, verdict.alert, verdict.rank)
+    )
+
+
+def _verdict(alert: dict[str, Any]) -> Verdict:
+    labels, annotations = alert["labels"], alert["annotations"]
+    return Verdict(
+        alert=labels["alertname"],
+        severity=labels["severity"],
+        run=labels.get("training_run", ""),
+        rank=labels.get("training_rank", ""),
+        phase=labels.get("training_phase", ""),
+        host=labels.get("host_name", ""),
+        since=alert["activeAt"],
+        value=float(alert["value"]),
+        summary=annotations["summary"],
+        description=annotations["description"].strip(),
+        recommendation=annotations["recommendation"].strip(),
+        runbook_url=annotations["runbook_url"],
+    )
+
+
+def _by_run(prometheus: Prometheus, series: str) -> dict[str, float]:
+    return {sample.labels["training_run"]: sample.value for sample in prometheus.query(series)}
+
+
+def _ranks(prometheus: Prometheus) -> dict[str, list[Rank]]:
+    waits = {
+        (sample.labels["training_run"], sample.labels["training_rank"]): sample.value
+        for sample in prometheus.query(_WAIT)
+    }
+    ranks: dict[str, list[Rank]] = {}
+    for sample in prometheus.query(_OWN):
+        run, rank = sample.labels["training_run"], sample.labels["training_rank"]
+        ranks.setdefault(run, []).append(Rank(rank, sample.value, waits.get((run, rank))))
+    for found in ranks.values():
+        found.sort(key=lambda rank: rank.own_seconds, reverse=True)
+    return ranks

@@ -1,0 +1,95 @@
+"""A diagnosis as text for a terminal: the verdict first, then the evidence, then what to do."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
+
+#: Ranks shown: the slowest tell, a list of thousands does not.
+_MAX_RANKS = 8
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+
+
+def show(console: Console, diagnoses: list[Diagnosis]) -> None:
+    """Print the diagnoses."""
+    for diagnosis in diagnoses:
+        console.print(_one(diagnosis))
+    if not diagnoses:
+        console.print("No training run is known to Prometheus now.")
+
+
+def _one(diagnosis: Diagnosis) -> RenderableType:
+    parts: list[RenderableType] = [Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _facts(diagnosis))]
+    if diagnosis.verdicts:
+        parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
+    elif diagnosis.missing:
+        parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
+    else:
+        parts.append(Padding(Text("healthy: no alert fires", style="green"), (0, 0, 0, 2)))
+    if diagnosis.ranks:
+        parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
+    return Group(*parts)
+
+
+def _facts(diagnosis: Diagnosis) -> str:
+    facts = diagnosis.facts
+    parts: list[str] = []
+    if "ranks_live" in facts:
+        expected = f" of {facts['ranks_expected']:.0f}" if "ranks_expected" in facts else ""
+        parts.append(f"{facts['ranks_live']:.0f}{expected} ranks")
+    if "step_seconds" in facts:
+        parts.append(f"step {duration(facts['step_seconds'])}")
+    if "data_share" in facts:
+        parts.append(f"data {facts['data_share']:.0%}")
+    if "communication_floor_share" in facts:
+        parts.append(f"transfer {facts['communication_floor_share']:.0%}")
+    return "".join(f"  {part}" for part in parts)
+
+
+def _verdict(verdict: Verdict) -> RenderableType:
+    where = [f"rank {verdict.rank}"] if verdict.rank else []
+    where += [f"phase {verdict.phase}"] if verdict.phase else []
+    where += [f"host {verdict.host}"] if verdict.host else []
+    title = Text.assemble((verdict.alert, _STYLES[verdict.severity]), f"  {verdict.severity}")
+    if where:
+        title.append("  " + ", ".join(where), style="bold")
+    details = Table.grid(padding=(0, 1))
+    details.add_column(style="dim", no_wrap=True)
+    details.add_column(overflow="fold")
+    details.add_row("why", verdict.description)
+    details.add_row("do", verdict.recommendation)
+    details.add_row("since", verdict.since)
+    details.add_row("runbook", verdict.runbook_url)
+    return Group(title, details)
+
+
+def _ranks(ranks: tuple[Rank, ...]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("rank", justify="right")
+    table.add_column("own time", justify="right")
+    table.add_column("waits", justify="right")
+    table.add_column("")
+    longest = max(rank.own_seconds + (rank.wait_seconds or 0) for rank in ranks)
+    for rank in ranks[:_MAX_RANKS]:
+        waits = "unknown" if rank.wait_seconds is None else duration(rank.wait_seconds)
+        table.add_row(rank.rank, duration(rank.own_seconds), waits, _bar(rank, longest))
+    if len(ranks) > _MAX_RANKS:
+        table.caption = f"the {_MAX_RANKS} slowest of {len(ranks)} ranks"
+    return table
+
+
+def _bar(rank: Rank, longest: float) -> str:
+    own = round(24 * rank.own_seconds / longest)
+    wait = round(24 * (rank.wait_seconds or 0) / longest)
+    return "█" * own + "░" * wait
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the unit that reads best."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms"

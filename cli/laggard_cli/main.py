@@ -1,0 +1,66 @@
+"""``laggard``: one sub-command a module, which is imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from laggard.version import __version__
+from laggard_cli.errors import BAD_INPUT, CommandError
+
+#: Sub-command, the module that has its ``configure`` and ``run``, and one line of help.
+COMMANDS = {
+    "run": ("laggard_cli.run", "run a command instrumented"),
+    "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
+    "rules": ("laggard_cli.rules.command", "render the rule pack"),
+    "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise SystemExit(BAD_INPUT)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a sub-command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _Parser(
+        prog="laggard", description="Which rank, which phase and which cause makes a training job slow or stuck."
+    )
+    parser.add_argument("--version", action="version", version=f"laggard {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    name = next((word for word in given if not word.startswith("-")), "")
+    try:
+        for command, (module, summary) in COMMANDS.items():
+            sub_parser = commands.add_parser(command, help=summary, description=f"{summary.capitalize()}.")
+            if command == name:
+                loaded = _load(command, module)
+                loaded.configure(sub_parser)
+                sub_parser.set_defaults(run=loaded.run)
+        options = parser.parse_args(given)
+        return int(options.run(options))
+    except CommandError as error:
+        print(f"laggard {name}: error: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _load(command: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("laggard", "laggard_cli", "laggard_exporter"):
+            raise
+        raise CommandError(f"{command} needs the package {error.name}: pip install 'laggard[cli]'") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Prometheus' HTTP API, as far as laggard asks it. Works with every server that speaks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from laggard_cli.errors import CommandError
+
+_TIMEOUT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One series of an instant query."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class Prometheus:
+    """A server by its URL. Every failure is a :class:`CommandError` that names the server without its password."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._url = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise CommandError(f"--prometheus {url!r} is no URL: {error}") from error
+        if self._url.scheme not in ("http", "https") or not self._url.host:
+            raise CommandError(f"--prometheus {url!r} is no URL; example: http://localhost:9090")
+        self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_SECONDS, follow_redirects=True)
+
+    @property
+    def name(self) -> str:
+        """The server's address, without user and password."""
+        return str(self._url.copy_with(username=None, password=None))
+
+    def query(self, expression: str) -> list[Sample]:
+        """Return the result of an instant query, as a vector."""
+        result: list[dict[str, Any]] = self._get("api/v1/query", {"query": expression})["result"]
+        return [Sample(series["metric"], float(series["value"][1])) for series in result]
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts that are pending or firing, as the API gives them."""
+        return self._get("api/v1/alerts", {})["alerts"]
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    def _get(self, path: str, parameters: dict[str, str]) -> Any:
+        try:
+            response = self._client.get(path, params=parameters)
+        except httpx.TimeoutException as error:
+            raise CommandError(f"Prometheus at {self.name} did not answer within {_TIMEOUT_SECONDS} s") from error
+        except httpx.TransportError as error:
+            raise CommandError(f"Prometheus at {self.name} can not be reached: {error}") from error
+        try:
+            answer = response.json()
+        except ValueError as error:
+            reason = f"HTTP {response.status_code}" if response.is_error else "no JSON"
+            raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}") from error
+        if response.is_error or answer.get("status") != "success":
+            reason = answer.get("error", f"HTTP {response.status_code}")
+            raise CommandError(f"Prometheus at {self.name} refuses /{path}: {reason}")
+        return answer["data"]

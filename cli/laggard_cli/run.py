@@ -1,0 +1,67 @@
+"""``laggard run CMD…``: sensible defaults, then OpenTelemetry's own launcher.
+
+Everything set here is an environment variable that a user may set instead; a value that is set already stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from laggard import environment
+from laggard_cli.errors import CommandError
+
+_LAUNCHER = "opentelemetry-instrument"
+
+_DEFAULTS = {
+    "OTEL_SERVICE_NAME": "training",
+    "OTEL_METRICS_EXPORTER": "laggard_prometheus",
+    "OTEL_TRACES_EXPORTER": "none",
+    "OTEL_LOGS_EXPORTER": "none",
+    "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "laggard,otel",
+}
+
+#: Where an OTLP endpoint is given, everything goes there; a run of minutes must not wait a minute for its first point.
+_OTLP_DEFAULTS = {
+    "OTEL_METRICS_EXPORTER": "otlp",
+    "OTEL_TRACES_EXPORTER": "otlp",
+    "OTEL_METRIC_EXPORT_INTERVAL": "15000",
+    "OTEL_EXPORTER_OTLP_TIMEOUT": "3",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = "Example: laggard run torchrun --nproc-per-node 8 train.py --epochs 3"
+    parser.add_argument("--run", dest="name", metavar="NAME", help="name of the run, equal on all nodes")
+    parser.add_argument("--workload", metavar="NAME", help="name of what is trained, stable across runs")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD…", help="the command and its arguments")
+
+
+def run(options: argparse.Namespace) -> NoReturn:
+    """Replace this process by the launcher. Raises :class:`CommandError` where that can not work."""
+    command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise CommandError("no command; example: laggard run torchrun --nproc-per-node 8 train.py")
+    # The launcher beside this interpreter belongs to the environment that laggard is installed in.
+    beside = Path(sys.executable).with_name(_LAUNCHER)
+    launcher = str(beside) if beside.exists() else shutil.which(_LAUNCHER)
+    if launcher is None:
+        raise CommandError(f"{_LAUNCHER} is not installed: pip install 'laggard[otel]'")
+    if shutil.which(command[0]) is None:
+        raise CommandError(f"command {command[0]!r} is not on PATH")
+    os.environ.update(defaults(dict(os.environ), options.name, options.workload))
+    os.execv(launcher, [launcher, *command])  # noqa: S606 - handing over is the purpose
+
+
+def defaults(present: dict[str, str], run: str | None, workload: str | None) -> dict[str, str]:
+    """Return the variables to add to an environment."""
+    otlp = any(name in present for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"))
+    wanted = {**_DEFAULTS, **(_OTLP_DEFAULTS if otlp else {})}
+    added = {name: value for name, value in wanted.items() if name not in present}
+    named = {environment.LAGGARD_RUN: run, environment.LAGGARD_WORKLOAD: workload}
+    return {**added, **{variable: value for variable, value in named.items() if value}}

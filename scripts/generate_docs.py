@@ -1,0 +1,102 @@
+"""Writes docs/metrics.md from the tables of names. ``--check`` changes nothing and fails when it is out of date."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from laggard import conventions
+from laggard.conventions import Metric, prometheus_label, prometheus_name
+from laggard_exporter import conventions as exporter
+
+OUTPUT = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+_INTRODUCTION = """\
+# Metrics
+
+Made by `scripts/generate_docs.py` from the tables in `instrumentation/laggard/conventions.py` and
+`exporter/laggard_exporter/conventions.py`; do not edit.
+
+What a process can not measure is absent, never 0. The step number is never a label.
+"""
+
+_TRAINING = """
+## From a training process
+
+Emitted through OpenTelemetry. Every data point carries `training.run` and `training.rank`, and `training.peer_group`
+where one is set; in Prometheus the dots are underscores. A histogram's series end in `_bucket`, `_sum` and `_count`.
+
+| OpenTelemetry | kind, unit | further attributes | Prometheus | meaning |
+|---|---|---|---|---|
+"""
+
+_PROCESS = """
+## From the node exporter: ranks
+
+Read from the ranks' state files, so they are there for a rank that is stuck, stopped or dead. All carry
+`training_run` and `training_rank`.
+
+| Prometheus | kind | further labels | meaning |
+|---|---|---|---|
+"""
+
+_NODE = """
+## From the node exporter: {title}
+
+| Prometheus | kind | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def document() -> str:
+    """Return the text of docs/metrics.md."""
+    parts = [_INTRODUCTION, _TRAINING]
+    parts += [_training_row(metric) for metric in conventions.TRAINING_METRICS]
+    parts.append(_PROCESS)
+    for metric in conventions.PROCESS_METRICS:
+        labels = (prometheus_label(attribute) for attribute in metric.attributes)
+        parts.append(_row(_code(prometheus_name(metric)), metric.kind, _codes(labels), metric.description))
+    other_state = [family for family in exporter.STATE_FAMILIES if family not in exporter.PROCESS.values()]
+    for title, families in (
+        ("GPUs", exporter.NVML_FAMILIES),
+        ("itself", (*exporter.SELF_FAMILIES, *other_state)),
+    ):
+        parts.append(_NODE.format(title=title))
+        parts += [_row(_code(f.name), f.kind, _codes(f.labels), f.help) for f in families]
+    return "".join(parts)
+
+
+def _training_row(metric: Metric) -> str:
+    kind = f"{metric.kind}, {metric.unit}" if metric.unit else metric.kind
+    return _row(
+        _code(metric.name), kind, _codes(metric.attributes), _code(prometheus_name(metric)), metric.description
+    )
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _codes(texts: Iterable[str]) -> str:
+    return ", ".join(_code(text) for text in texts)
+
+
+def main() -> int:
+    """Write the document, or compare it."""
+    text = document()
+    if sys.argv[1:] == ["--check"]:
+        if OUTPUT.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{OUTPUT.name} is out of date: run scripts/generate_docs.py", file=sys.stderr)
+        return 1
+    OUTPUT.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""``laggard diagnose`` on a real Prometheus with the rule pack over a run that a test plays."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
+from laggard_cli.diagnose.view import duration, show
+from laggard_cli.main import main
+from tests.rules.engine import RUN, Play, prometheus, serving, wait_until
+
+VERDICT = Verdict(
+    alert="TrainingStraggler",
+    severity="warning",
+    run="r",
+    rank="2",
+    phase="data",
+    host="node-1",
+    since="2026-01-01T00:00:00Z",
+    value=1.5,
+    summary="One rank makes the others wait.",
+    description="Rank 2 of run r needs 150 ms, its peers 100 ms.",
+    recommendation="Compare the DataLoader of this rank with that of its peers.",
+    runbook_url="http://runbooks/TrainingStraggler.md",
+)
+
+
+def diagnosis_of(capsys: pytest.CaptureFixture[str], address: str, *arguments: str) -> dict[str, Any]:
+    """The one run that ``--json`` prints."""
+    assert main(["diagnose", "--prometheus", address, "--json", *arguments]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    return run
+
+
+def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Too early nothing is judged, health is said, a slow rank is named with evidence; a wrong run is one line."""
+    play = Play()
+    with serving(play) as target, prometheus(target, tmp_path) as server:
+        address = server.address
+        time.sleep(2.5)
+        early = diagnosis_of(capsys, address)
+        assert early["verdicts"] == []
+        assert early["missing"] == ["no own times yet: they need 16 steps of every rank after the warm-up"]
+
+        time.sleep(8)
+        healthy = diagnosis_of(capsys, address, "--run", RUN)
+        assert (healthy["verdicts"], healthy["missing"]) == ([], [])
+        assert healthy["facts"]["ranks_live"] == healthy["facts"]["ranks_expected"] == 4
+        assert healthy["facts"]["step_seconds"] == pytest.approx(0.125, rel=0.05)
+
+        assert main(["diagnose", "--prometheus", address, "--run", "other"]) == 2
+        assert capsys.readouterr().err == (
+            f"laggard diagnose: error: --run 'other' is not in Prometheus at {address}; runs now: {RUN}\n"
+        )
+
+        play.data[2] += 0.05
+        wait_until(lambda: len(server.firing()) == 1, 30)
+        slow = diagnosis_of(capsys, address)
+        (verdict,) = slow["verdicts"]
+        found = {name: verdict[name] for name in ("alert", "severity", "rank", "phase", "host")}
+        assert found == {
+            "alert": "TrainingStraggler",
+            "severity": "warning",
+            "rank": "2",
+            "phase": "data",
+            "host": "node-1",
+        }
+        assert verdict["runbook_url"].endswith("TrainingStraggler.md")
+        assert slow["ranks"][0]["rank"] == "2"
+        assert slow["ranks"][0]["own_seconds"] > 1.2 * slow["ranks"][1]["own_seconds"]
+
+        assert main(["diagnose", "--prometheus", address]) == 0
+        text = capsys.readouterr().out
+        assert "TrainingStraggler  warning  rank 2, phase data, host node-1" in text
+
+
+def rendered(diagnoses: list[Diagnosis], width: int) -> list[str]:
+    """Lines of the text in a terminal of a given width, without colours."""
+    console = Console(width=width, force_terminal=False, color_system=None, record=True, quiet=True)
+    with console.capture() as capture:
+        console.quiet = False
+        show(console, diagnoses)
+    return capture.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [50, 120])
+def test_the_text_fits_and_says_everything(width: int) -> None:
+    """Verdict first, then why, what to do and the runbook; no line is wider than the terminal."""
+    ranks = tuple(Rank(str(rank), 0.15 if rank == 2 else 0.1, 0.01) for rank in range(12))
+    facts = {"ranks_live": 12.0, "ranks_expected": 12.0, "step_seconds": 0.16, "data_share": 0.4}
+    lines = rendered([Diagnosis("r", (VERDICT,), facts, ranks)], width)
+    assert max(len(line) for line in lines) <= width
+    text = " ".join(" ".join(lines).split())
+    order = ["run r", "TrainingStraggler", "why", "do", "runbook", "own time", "the 8 slowest of 12 ranks"]
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
+    assert "12 of 12 ranks step 160 ms data 40%" in text
+
+
+def test_health_and_missing_data_are_told_apart() -> None:
+    """No alert is health only where the ranks were compared."""
+    ranks = (Rank("0", 0.1, None),)
+    assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
+    assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
+    assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))
+    assert rendered([], 100) == ["No training run is known to Prometheus now."]
+
+
+def test_durations_read_well() -> None:
+    """Milliseconds below a second, three digits."""
+    assert [duration(seconds) for seconds in (0.0123, 0.5, 1, 75.36)] == ["12.3 ms", "500 ms", "1 s", "75.4 s"]

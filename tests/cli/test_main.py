@@ -1,0 +1,152 @@
+"""The command line: one clear line for bad input, exit code 2, and defaults that a user can override."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from laggard.version import __version__
+from laggard_cli.main import main
+from laggard_cli.run import defaults
+
+
+@pytest.fixture
+def not_prometheus() -> Iterator[str]:
+    """A web server that is not Prometheus: it answers everything with a page."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401 if "private" in self.path else 200)
+            self.end_headers()
+            self.wfile.write(b"<html></html>")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://user:secret@127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail with code 2 and one line, and return the line."""
+    try:
+        code = main(arguments)
+    except SystemExit as exit_:
+        code = exit_.code
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "laggard: error: the following arguments are required: COMMAND"),
+        (["diagnose"], "laggard diagnose: error: the following arguments are required: --prometheus"),
+        (
+            ["diagnose", "--prometheus", "nowhere"],
+            "laggard diagnose: error: --prometheus 'nowhere' is no URL; example: http://localhost:9090",
+        ),
+        (
+            ["diagnose", "--prometheus", "http://u:secret@127.0.0.1:1"],
+            "laggard diagnose: error: Prometheus at http://127.0.0.1:1 can not be reached: [Errno 111] Connection refused",
+        ),
+        (["run"], "laggard run: error: no command; example: laggard run torchrun --nproc-per-node 8 train.py"),
+        (["run", "no-such-command"], "laggard run: error: command 'no-such-command' is not on PATH"),
+        (
+            ["rules", "render", "--profile", "slow", "--output", "x"],
+            "laggard rules: error: no profile 'slow'; profiles.yaml has production, fast",
+        ),
+        (
+            ["rules", "render", "--output", "/proc/nowhere"],
+            "laggard rules: error: --output /proc/nowhere: No such file or directory",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names the command, the thing, its value and what to do."""
+    assert error_of(capsys, *arguments) == expected
+
+
+def test_a_server_that_is_not_prometheus_is_said_without_the_password(
+    not_prometheus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page instead of an answer is named as such, and credentials of the URL stay out of the message."""
+    line = error_of(capsys, "diagnose", "--prometheus", not_prometheus)
+    assert "does not answer as Prometheus: no JSON" in line
+    assert "secret" not in line
+    assert "HTTP 401" in error_of(capsys, "diagnose", "--prometheus", f"{not_prometheus}/private")
+
+
+def test_a_missing_tool_for_the_demo_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Prometheus on PATH the demo says what to install."""
+    monkeypatch.setenv("PATH", "")
+    assert "prometheus is not on PATH; on Debian: apt-get install" in error_of(capsys, "demo")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """``laggard --version`` says the version."""
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"laggard {__version__}\n"
+
+
+def test_run_sets_defaults_and_leaves_what_is_set() -> None:
+    """Without OTLP the ranks serve Prometheus; with it everything goes there; a user's value always wins."""
+    plain = defaults({}, None, None)
+    assert plain["OTEL_METRICS_EXPORTER"] == "laggard_prometheus"
+    assert plain["OTEL_TRACES_EXPORTER"] == "none"
+    assert "LAGGARD_RUN" not in plain
+    otlp = defaults({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, "r", "w")
+    assert otlp["OTEL_METRICS_EXPORTER"] == "otlp"
+    assert "OTEL_TRACES_EXPORTER" not in otlp
+    assert (otlp["LAGGARD_RUN"], otlp["LAGGARD_WORKLOAD"]) == ("r", "w")
+
+
+def test_run_hands_over_to_the_launcher(tmp_path: Path) -> None:
+    """The command runs instrumented, with its own arguments and exit code."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "from laggard import _process\n"
+        "names = ('OTEL_METRICS_EXPORTER', 'LAGGARD_RUN')\n"
+        "print(json.dumps([sys.argv[1:], _process.current() is not None, [os.environ[name] for name in names]]))\n"
+        "sys.exit(7)\n"
+    )
+    command = [sys.executable, "-m", "laggard_cli.main", "run", "--run", "r1", "python", str(script), "--run", "x"]
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == [["--run", "x"], True, ["laggard_prometheus", "r1"]]
+
+
+def test_rules_are_rendered_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All layers of a profile are written, with the links that were asked for."""
+    folder = tmp_path / "rules"
+    assert main(["rules", "render", "--profile", "fast", "--output", str(folder), "--runbook-base", "http://r/"]) == 0
+    assert capsys.readouterr().out == f"5 rule files of profile fast in {folder}\n"
+    assert {file.name for file in folder.iterdir()} == {
+        "thresholds.yml",
+        "normalise.yml",
+        "baseline.yml",
+        "score.yml",
+        "alert.yml",
+    }
+    assert "runbook_url: http://r/TrainingStraggler.md" in (folder / "alert.yml").read_text()
