@@ -138,7 +138,7 @@ class Drain:
             self._state = RankState.RUNNING
         self._write_state(steps)
         for hook in self._hooks:
-            hook.steps_ended(steps)
+            hook.guarded(hook.steps_ended)(steps)
         self._report_steps(steps)
 
     def _identify(self) -> None:
@@ -173,7 +173,7 @@ class Drain:
         if steps:
             report.recent(steps[-1])
         for hook in self._hooks:
-            hook.report(report)
+            hook.guarded(hook.report)(report)
         report.state(self._state)
         if self._seen:
             report.signals(self._available_signals())
@@ -212,7 +212,7 @@ class Drain:
             return
         self._recorder.words = self._writer.words
         for hook in self._hooks:
-            hook.state_file_opened(self._writer.words)
+            hook.guarded(hook.state_file_opened)(self._writer.words)
 
     def _write_state(self, steps: list[Step]) -> None:
         if self._writer is None:

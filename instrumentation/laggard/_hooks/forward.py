@@ -61,6 +61,8 @@ class ForwardHook(Hook):
 
         On the drain thread, so a search lasts for whole steps.
         """
+        if self._module_class is None:
+            return  # steps named by hand in a process without torch
         if self._searching:
             self._steps += len(steps)
             if self._steps >= _SEARCHED_STEPS and self._discovered:
