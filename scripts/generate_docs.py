@@ -69,9 +69,7 @@ def document() -> str:
 
 def _training_row(metric: Metric) -> str:
     kind = f"{metric.kind}, {metric.unit}" if metric.unit else metric.kind
-    return _row(
-        _code(metric.name), kind, _codes(metric.attributes), _code(prometheus_name(metric)), metric.description
-    )
+    return _row(_code(metric.name), kind, _codes(metric.attributes), _code(prometheus_name(metric)), metric.description)
 
 
 def _row(*cells: str) -> str:

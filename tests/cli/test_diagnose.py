@@ -13,7 +13,7 @@ from rich.console import Console
 from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
 from laggard_cli.diagnose.view import duration, show
 from laggard_cli.main import main
-from tests.rules.engine import RUN, Play, prometheus, serving, wait_until
+from tests.rules.engine import DATA, RUN, Play, prometheus, serving, wait_until
 
 VERDICT = Verdict(
     alert="TrainingStraggler",
@@ -41,14 +41,17 @@ def diagnosis_of(capsys: pytest.CaptureFixture[str], address: str, *arguments: s
 def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Too early nothing is judged, health is said, a slow rank is named with evidence; a wrong run is one line."""
     play = Play()
+    play.data = [1.0] * 4
     with serving(play) as target, prometheus(target, tmp_path) as server:
         address = server.address
-        time.sleep(2.5)
+        wait_until(lambda: main(["diagnose", "--prometheus", address, "--run", RUN]) == 0, 10)
+        capsys.readouterr()
         early = diagnosis_of(capsys, address)
         assert early["verdicts"] == []
         assert early["missing"] == ["no own times yet: they need 16 steps of every rank after the warm-up"]
 
-        time.sleep(8)
+        play.data = [DATA] * 4
+        time.sleep(11)
         healthy = diagnosis_of(capsys, address, "--run", RUN)
         assert (healthy["verdicts"], healthy["missing"]) == ([], [])
         assert healthy["facts"]["ranks_live"] == healthy["facts"]["ranks_expected"] == 4

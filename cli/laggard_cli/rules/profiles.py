@@ -1,0 +1,73 @@
+"""``profiles.yaml``: how long each interval, window and wait of the rule pack is in each profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from promql_parser import display_duration, parse_duration
+
+PROFILES = "profiles.yaml"
+
+#: The profile in which the rule files themselves are written.
+PRODUCTION = "production"
+
+
+class RulesError(ValueError):
+    """The rule pack, or what was asked of it, is not as it must be; the text names the place and what to do."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One column of the table."""
+
+    name: str
+    scrape_interval: timedelta
+    evaluation_interval: timedelta
+    #: Production's durations and what they become.
+    durations: dict[timedelta, timedelta]
+    #: Thresholds that differ from production's.
+    thresholds: dict[str, float]
+    #: Annotation to the address with which it begins in the rule files.
+    links: dict[str, str]
+
+    def duration(self, production: timedelta, place: str) -> timedelta:
+        """Return what a duration of the rule files becomes.
+
+        Raises:
+            RulesError: the table has no such duration.
+        """
+        try:
+            return self.durations[production]
+        except KeyError:
+            text = display_duration(production)
+            raise RulesError(f"{place}: {PROFILES} has no duration {text}; add it there for each profile") from None
+
+
+def load_profile(folder: Path, name: str) -> Profile:
+    """Read one profile of the rule pack in ``folder``.
+
+    Raises:
+        RulesError: no such profile, or two lines for one duration.
+    """
+    table: dict[str, Any] = yaml.safe_load((folder / PROFILES).read_text(encoding="utf-8"))
+    profiles: dict[str, dict[str, str]] = table["profiles"]
+    if name not in profiles:
+        raise RulesError(f"no profile {name!r}; {PROFILES} has {', '.join(profiles)}")
+    durations: dict[timedelta, timedelta] = {}
+    for row in table["durations"]:
+        production = parse_duration(row[PRODUCTION])
+        if production in durations:
+            raise RulesError(f"{PROFILES}: two lines for the duration {row[PRODUCTION]}")
+        durations[production] = parse_duration(row[name])
+    return Profile(
+        name=name,
+        scrape_interval=parse_duration(profiles[name]["scrape_interval"]),
+        evaluation_interval=parse_duration(profiles[name]["evaluation_interval"]),
+        durations=durations,
+        thresholds=table["thresholds"].get(name, {}),
+        links=table["links"],
+    )

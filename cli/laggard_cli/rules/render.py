@@ -1,0 +1,123 @@
+"""Renders the rule pack for a profile: the same rules with other intervals, windows, waits and links.
+
+    >>> for name, text in render("fast").items():
+    ...     Path(folder, name).write_text(text)
+
+Expressions are changed in their syntax tree, so that nothing but a duration can be taken for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import yaml
+from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, display_duration, parse_duration
+
+from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
+
+#: The rule files in the order of their layers.
+FILES = ("thresholds.yml", "normalise.yml", "baseline.yml", "score.yml", "alert.yml")
+
+#: Fields of a rule that hold a duration.
+WAITS = ("for", "keep_firing_for")
+
+
+def rules_folder() -> Path:
+    """Return the folder of the rule pack: in an installation beside the package, in a checkout its own."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "pack" / "rules"
+    return installed if installed.is_dir() else package.parents[1] / "rules"
+
+
+def render(
+    profile: str = PRODUCTION, *, links: Mapping[str, str] | None = None, folder: Path | None = None
+) -> dict[str, str]:
+    """Return the name and text of each rule file for a profile.
+
+    Args:
+        profile: a profile of ``profiles.yaml``.
+        links: annotation (``runbook_url``, ``dashboard_url``) to where its address begins instead.
+        folder: where the rule pack lies, when not in :func:`rules_folder`.
+
+    Raises:
+        RulesError: no such profile or link, or a rule has a duration that the profile does not know.
+    """
+    folder = folder or rules_folder()
+    wanted = load_profile(folder, profile)
+    links = links or {}
+    for annotation in links.keys() - wanted.links.keys():
+        raise RulesError(f"no link {annotation!r}; alerts have {', '.join(wanted.links)}")
+    texts: dict[str, str] = {}
+    for name in FILES:
+        content: dict[str, list[dict[str, Any]]] = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
+        for group in content["groups"]:
+            place = f"{name}, group {group['name']}"
+            group["interval"] = _duration(group["interval"], wanted, place)
+            for rule in group["rules"]:
+                _render_rule(rule, wanted, links, f"{place}, {rule.get('record') or rule.get('alert')}")
+        texts[name] = _HEADER.format(name=name, profile=profile) + yaml.dump(
+            content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
+        )
+    return texts
+
+
+_HEADER = "# laggard's {name} in the profile {profile}. Rendered: the reasons stand in the pack's own files.\n"
+
+
+def _render_rule(rule: dict[str, Any], profile: Profile, links: Mapping[str, str], place: str) -> None:
+    """Change one rule in place."""
+    for field in WAITS:
+        if field in rule:
+            rule[field] = _duration(rule[field], profile, place)
+    threshold = rule.get("labels", {}).get("name")
+    if rule.get("record") == "laggard_threshold" and threshold in profile.thresholds:
+        rule["expr"] = f"vector({profile.thresholds[threshold]:g})"
+    else:
+        rule["expr"] = render_expression(rule["expr"], profile, place)
+    for annotation, base in links.items():
+        if annotation in rule.get("annotations", {}):
+            address: str = rule["annotations"][annotation]
+            rule["annotations"][annotation] = base + address.removeprefix(profile.links[annotation])
+
+
+def render_expression(text: str, profile: Profile, place: str) -> str:
+    """Return a PromQL expression with the profile's windows.
+
+    Raises:
+        RulesError: it does not parse, has a window that the profile does not know, or one of a kind that the pack
+            does not use: an offset, a fixed time or a subquery.
+    """
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, SubqueryExpr):
+            raise RulesError(f"{place}: a subquery has no place in a rule; record the inner expression")
+        if isinstance(node, VectorSelector) and (node.offset is not None or node.at is not None):
+            raise RulesError(f"{place}: offset and @ are not rendered: {node}")
+        if not isinstance(node, MatrixSelector):
+            return None
+        node.range = profile.duration(node.range, place)
+        return promql_parser.parse(str(node))
+
+    try:
+        tree = promql_parser.parse(text)
+    except ValueError as error:
+        raise RulesError(f"{place}: {error}") from None
+    return promql_parser.transform(tree, post_visit=visit).prettify()
+
+
+def _duration(text: str, profile: Profile, place: str) -> str:
+    return display_duration(profile.duration(parse_duration(text), place))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes expressions of several lines as blocks, as a person would."""
+
+
+def _represent_text(_: _Dumper, text: str) -> yaml.ScalarNode:
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)

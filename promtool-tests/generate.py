@@ -1,0 +1,57 @@
+"""Write the unit tests of the rules as files of promtool, from the scenarios in ``plays``.
+
+    python promtool-tests/generate.py FOLDER             one file for each module of plays
+    promtool test rules FOLDER/*.yml
+
+A scenario says in ten lines what the input of a few hundred series spells out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+import yaml
+
+from scenario import RULE_FILES, Play, Yaml
+
+HERE = Path(__file__).resolve().parent
+RULES = HERE.parent / "rules"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes labels and annotations that two tests share twice, without anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the signature is yaml's
+        return True
+
+
+def document(plays: tuple[Play, ...]) -> str:
+    """Return a promtool file that plays the scenarios."""
+    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
+    groups = [group["name"] for name in RULE_FILES for group in yaml.safe_load((RULES / name).read_text())["groups"]]
+    content: Yaml = {
+        "rule_files": [str(RULES / name) for name in RULE_FILES],
+        "evaluation_interval": tests[0]["interval"],
+        "group_eval_order": groups,
+        "tests": tests,
+    }
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def main() -> int:
+    """Write the files; return the exit status."""
+    parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
+    parser.add_argument("folder", type=Path, help="where the files go")
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted((HERE / "plays").glob("*.py")):
+        plays: tuple[Play, ...] = importlib.import_module(f"plays.{path.stem}").PLAYS
+        (folder / f"{path.stem}.yml").write_text(document(plays))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""How a scenario makes a run stand still, and the alert that tells."""
+
+from __future__ import annotations
+
+from laggard.conventions import Phase, RankState
+from scenario import Firing, Scenario
+from world import RUN
+
+
+def stick(scenario: Scenario, culprit: int | None, phase: Phase = Phase.FORWARD) -> None:
+    """Stop all steps: every rank waits in the next collective, but the culprit."""
+    scenario.world.training.discard(RUN)
+    for rank in scenario.world.ranks:
+        if rank.alive and rank.state is RankState.RUNNING:
+            waiting = {group: (sequence + 1, True) for group, (sequence, _) in rank.groups.items()}
+            if rank.rank == culprit:
+                rank.phase = phase
+            else:
+                rank.enters(Phase.COMMUNICATION, **waiting)
+
+
+def resume(scenario: Scenario) -> None:
+    """Let all ranks make steps again."""
+    for rank in scenario.world.ranks:
+        rank.phase = Phase.FORWARD
+    scenario.world.training.add(RUN)
+
+
+def stalled(rank: int | None = None, phase: str = "", host: str = "", source: str = "exporter") -> Firing:
+    """Return the alert, as the node exporter's word unless told otherwise."""
+    return Firing("TrainingStalled", rank, phase, host, source)

@@ -1,0 +1,130 @@
+"""TrainingStraggler: what only looks like it."""
+
+from __future__ import annotations
+
+import random
+
+from scenario import Firing, Play, Scenario, ranks
+from slow import make_slow, one_of, straggler
+from world import WORK
+
+RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
+
+
+def near_miss() -> Scenario:
+    """A rank of 1.15 is no straggler."""
+    scenario = one_of(4, 1.15)
+    scenario.after(minutes=15)
+    scenario.never()
+    return scenario
+
+
+def one_hiccup() -> Scenario:
+    """One long step is no straggler, however long it was."""
+    scenario = Scenario(ranks(4))
+    for wait in (0.3, 2.0, 20.0):
+        scenario.after(minutes=4)
+        scenario[1].work["data"] += wait
+        scenario.after(seconds=15)
+        scenario[1].work["data"] -= wait
+    scenario.after(minutes=4)
+    scenario.never()
+    return scenario
+
+
+def unmeasured_communication() -> Scenario:
+    """Where one rank can not tell waiting from work, no rank of the run is judged."""
+    everyone = ranks(4)
+    everyone[0].signals = {"data": 1, "communication": 0}
+    make_slow(everyone[3], 2.0, "data")
+    scenario = Scenario(everyone)
+    scenario.after(minutes=8)
+    scenario.never()
+    return scenario
+
+
+def silent_about_communication() -> Scenario:
+    """A rank that does not say whether it measures communication counts as one that does not."""
+    everyone = ranks(4)
+    everyone[2].signals = {"data": 1}
+    make_slow(everyone[3], 2.0, "data")
+    scenario = Scenario(everyone)
+    scenario.after(minutes=8)
+    scenario.never()
+    return scenario
+
+
+def waits_all_the_same() -> Scenario:
+    """A rank with more own time that does not wait less delays nobody: its step is longer, not its peers'."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
+        rank.measured_wait = 0.02
+    make_slow(scenario[1], 1.5, "other")
+    scenario.after(minutes=8)
+    scenario.never()
+    return scenario
+
+
+def few_steps() -> Scenario:
+    """With fewer than 16 steps in half an hour there is no verdict."""
+    scenario = Scenario(ranks(4), tick=60)
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 700 * seconds for phase, seconds in WORK.items()}
+    scenario[2].work["backward"] *= 3
+    scenario.after(minutes=60)
+    scenario.value("count(run_rank:training_step_own_seconds:mean)", {})
+    scenario.never()
+    return scenario
+
+
+def end_of_the_run() -> Scenario:
+    """Ends within two intervals of its run, and nothing fires later."""
+    scenario = one_of(4)
+    scenario.after(minutes=4)
+    scenario.fires(straggler(3, "data"))
+    for rank in scenario.world.ranks:
+        rank.finish()
+    scenario.after(seconds=30)
+    scenario.silent()
+    scenario.after(minutes=5)
+    scenario.silent()
+    return scenario
+
+
+def healthy_noise() -> Scenario:
+    """Own times that differ from scrape to scrape by 10 % make no verdict."""
+    scenario = Scenario(ranks(4))
+    chance = random.Random(4)  # noqa: S311  # the same noise in each file that is written
+    for _ in range(60):
+        for rank in scenario.world.ranks:
+            rank.work = {phase: round(seconds * chance.gauss(1, 0.1), 6) for phase, seconds in WORK.items()}
+        scenario.after(seconds=15)
+    scenario.never()
+    return scenario
+
+
+def threshold_of_a_run() -> Scenario:
+    """A run may have a threshold of its own, in either direction."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    scenario.threshold("straggler_score", 1.5)
+    scenario.threshold("straggler_score", 1.1, run="run-b")
+    scenario.after(minutes=3)
+    make_slow(scenario.world.ranks[3], 1.3, "data")
+    make_slow(scenario.world.ranks[7], 1.15, "data")
+    scenario.after(minutes=4)
+    scenario.fires(Firing("TrainingStraggler", 3, "data", "host-a", run="run-b"))
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (
+    near_miss,
+    one_hiccup,
+    unmeasured_communication,
+    silent_about_communication,
+    waits_all_the_same,
+    few_steps,
+    end_of_the_run,
+    healthy_noise,
+    threshold_of_a_run,
+)

@@ -1,0 +1,242 @@
+"""TrainingStraggler: who is slow, and in which phase."""
+
+from __future__ import annotations
+
+from hang import stalled, stick
+from scenario import Play, Scenario, ranks
+from slow import make_slow, one_of, straggler
+from world import RUN, WORK, Rank
+
+RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
+
+
+def four_ranks() -> Scenario:
+    """Names a rank of 1.3 among four within four minutes, with the arithmetic, and ends with the fault."""
+    scenario = one_of(4, phase="forward")
+    scenario.after(minutes=1.5)
+    scenario.never()
+    scenario.after(minutes=2)
+    scenario.fires(straggler(3, "forward"))
+    scenario.says(
+        straggler(3, "forward"),
+        summary="One rank makes the others wait in every step.",
+        description="Rank 3 of run run-a on host host-a needs 234ms for its own part of a step, its peers 180ms: "
+        "1.30 times as long, and it waits for them less than they wait for it. The difference is in phase forward.",
+        recommendation="Compare the rank's GPU with its peers: clocks, temperature, power and throttling, other "
+        "processes on it; then the shape of its batches.",
+        runbook_url=RUNBOOK,
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario.value("count by (training_rank) (run_rank_phase:training_phase_seconds:mean)", {'{training_rank="3"}': 6})
+    scenario.after(minutes=10)
+    scenario.fires(straggler(3, "forward"))
+    make_slow(scenario[3], 1, "forward")
+    scenario.after(minutes=2.25)
+    scenario.silent()
+    return scenario
+
+
+def two_ranks() -> Scenario:
+    """Of two ranks, the slow one is the one that waits less; slow data on one of two does not bind the run."""
+    scenario = one_of(2, 2.0)
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(1, "data"))
+    scenario.after(minutes=10)
+    scenario.fires(straggler(1, "data"))
+    return scenario
+
+
+def eight_ranks() -> Scenario:
+    """Names a rank of 1.3 among eight on two hosts."""
+    scenario = one_of(8, phase="optimizer", per_host=4)
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(7, "optimizer", "host-b"))
+    return scenario
+
+
+def sixty_four_ranks() -> Scenario:
+    """Names a rank of 1.3 among 64, and no other."""
+    everyone = ranks(64)
+    for rank in everyone:
+        rank.has_exporter = False
+    scenario = Scenario(everyone)
+    scenario.after(minutes=3)
+    make_slow(scenario[63], 1.3, "other")
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(63, "other", "host-h"))
+    return scenario
+
+
+def slow_in_everything() -> Scenario:
+    """A rank that is slow in all phases alike has no phase to blame, though one phase takes most of the time."""
+    scenario = Scenario(ranks(8))
+    scenario.after(minutes=3)
+    make_slow(scenario[5], 1.4)
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(5, "mixed"))
+    scenario.says(
+        straggler(5, "mixed"),
+        summary="One rank makes the others wait in every step.",
+        description="Rank 5 of run run-a on host host-a needs 252ms for its own part of a step, its peers 180ms: "
+        "1.40 times as long, and it waits for them less than they wait for it. It is slow in more than one phase.",
+        recommendation="The whole rank is slow: check its host and its GPU (clocks, temperature, power, CPU "
+        "contention) before its code. Moving the rank to another host tells the two apart.",
+        runbook_url=RUNBOOK,
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
+def two_phases() -> Scenario:
+    """An excess in two phases alike is mixed too."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    make_slow(scenario[0], 1.5, "data", "optimizer")
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(0, "mixed"))
+    return scenario
+
+
+def two_culprits() -> Scenario:
+    """Two slow ranks of four are both named, each with its phase."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    make_slow(scenario[0], 1.5, "data")
+    make_slow(scenario[2], 1.5, "backward")
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(0, "data"), straggler(2, "backward"))
+    return scenario
+
+
+def lost_scrape() -> Scenario:
+    """Goes on through a lost scrape of the straggler, of a peer, and of the straggler's exporter."""
+    scenario = one_of(4)
+    scenario.after(minutes=1)
+    scenario[3].lost = True
+    scenario.after(seconds=15)
+    scenario[3].lost = False
+    scenario.after(minutes=2.5)
+    scenario.fires(straggler(3, "data"))
+    for number in (3, 0):
+        scenario[number].lost = scenario[number].exporter_lost = True
+        scenario.after(seconds=15)
+        scenario.fires(straggler(3, "data"))
+        scenario[number].lost = scenario[number].exporter_lost = False
+        for _ in range(3):
+            scenario.after(seconds=15)
+            scenario.fires(straggler(3, "data"))
+    return scenario
+
+
+def peer_groups() -> Scenario:
+    """Ranks are compared with those that do the same work: a heavier stage is no straggler, a slow rank in it is."""
+    everyone = ranks(8)
+    for rank in everyone:
+        stage = rank.rank // 4
+        rank.peer_group = f"stage-{stage}"
+        make_slow(rank, 1 + stage, "forward")
+    scenario = Scenario(everyone)
+    scenario.after(minutes=8)
+    scenario.never()
+    scenario[6].work["data"] += 0.15
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(6, "data"))
+    return scenario
+
+
+def slow_steps() -> Scenario:
+    """With steps of eight seconds, means over three minutes decide, and a verdict takes eight minutes."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 40 * seconds for phase, seconds in WORK.items()}
+    scenario.after(minutes=7)
+    scenario[2].work["backward"] += 3
+    scenario.after(minutes=4)
+    scenario.never()
+    scenario.after(minutes=4)
+    scenario.fires(straggler(2, "backward"))
+    return scenario
+
+
+def slower_steps() -> Scenario:
+    """With steps of 20 seconds, means over ten minutes decide, and neither two nor six minutes of them suffice."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 100 * seconds for phase, seconds in WORK.items()}
+    scenario.world.transfer = 2
+    scenario.after(minutes=15)
+    scenario[1].work["data"] += 9
+    scenario.after(minutes=16)
+    scenario.never()
+    scenario.after(minutes=7)
+    scenario.fires(straggler(1, "data"))
+    return scenario
+
+
+def slowest_steps() -> Scenario:
+    """With steps of a minute, means over half an hour decide, and twenty minutes of them do not suffice."""
+    scenario = Scenario(ranks(2))
+    for rank in scenario.world.ranks:
+        rank.has_exporter = False
+        rank.work = {phase: 300 * seconds for phase, seconds in WORK.items()}
+    scenario.world.transfer = 6
+    scenario.after(minutes=30)
+    scenario[1].work["data"] += 27
+    scenario.after(minutes=40)
+    scenario.never()
+    scenario.after(minutes=15)
+    scenario.fires(straggler(1, "data"))
+    return scenario
+
+
+def two_places() -> Scenario:
+    """A rank that seems to be on two hosts at once has one alert, with the host where it started last."""
+    scenario = one_of(4)
+    place = {"training_run": RUN, "training_rank": "3", "host_name": "host-z"}
+    scenario.given("run_rank_host:training_start_timestamp_seconds:max", 5, **place)
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(3, "data", "host-z"))
+    stick(scenario, culprit=3)
+    scenario.after(minutes=1.25)
+    scenario.fires(straggler(3, "data", "host-z"), stalled(3, "forward", "host-z"))
+    return scenario
+
+
+def restart() -> Scenario:
+    """After an elastic restart into peer groups, the series of the former processes stay beside the new ones."""
+    everyone = ranks(4)
+    again = [Rank(number, "host-b", peer_group="stage-0", alive=False, has_exporter=False) for number in range(4)]
+    scenario = Scenario([*everyone, *again])
+    scenario.after(minutes=3)
+    make_slow(everyone[1], 1.5, "data")
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(1, "data"))
+    for old, new in zip(everyone, again, strict=True):
+        old.alive = False
+        old.lingers = True
+        new.alive = new.has_exporter = True
+        new.start, new.last_edge = scenario.world.now, scenario.world.now
+    scenario.after(minutes=3)
+    scenario.silent()
+    make_slow(again[3], 1.5, "backward")
+    scenario.after(minutes=3.5)
+    scenario.fires(straggler(3, "backward", "host-b"))
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (
+    four_ranks,
+    two_ranks,
+    eight_ranks,
+    sixty_four_ranks,
+    slow_in_everything,
+    two_phases,
+    two_culprits,
+    lost_scrape,
+    peer_groups,
+    slow_steps,
+    slower_steps,
+    slowest_steps,
+    two_places,
+    restart,
+)

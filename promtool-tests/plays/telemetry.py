@@ -1,0 +1,108 @@
+"""TrainingTelemetryDown: which of the two sources about a rank went silent."""
+
+from __future__ import annotations
+
+from laggard.conventions import RankState
+from scenario import Firing, Play, Scenario, ranks
+from world import RUN
+
+RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
+
+
+def _telemetry(rank: int, source: str, host: str = "host-a") -> Firing:
+    return Firing("TrainingTelemetryDown", rank, host=host, source=source)
+
+
+def rank_without_metrics() -> Scenario:
+    """Metrics of a rank that runs stop to arrive: told after three minutes, not for a gap of 90 seconds."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    scenario[1].lost = True
+    scenario.after(seconds=90)
+    scenario[1].lost = False
+    scenario.after(minutes=4)
+    scenario.never()
+    scenario[1].lost = True
+    scenario.after(minutes=2.75)
+    scenario.never()
+    scenario.after(minutes=0.75)
+    scenario.fires(_telemetry(1, "rank"))
+    scenario.says(
+        _telemetry(1, "rank"),
+        summary="A rank trains without its metrics.",
+        description="The process of rank 1 of run run-a on host host-a lives and runs by its state file, but none of "
+        "its metrics arrives any more. It can not be compared with its peers.",
+        recommendation="Check whether the rank's metrics port is scraped, or its collector reached, and whether a "
+        "thread of the process holds the interpreter for long.",
+        runbook_url=f"{RUNBOOKS}/TrainingTelemetryDown.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[1].lost = False
+    scenario.after(seconds=15)
+    scenario.silent()
+    return scenario
+
+
+def exporter_gone() -> Scenario:
+    """The state files that an exporter showed are gone while the ranks' metrics go on; ends with the run."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    for number in (2, 3):
+        scenario[number].exporter_lost = True
+    scenario.after(minutes=2.75)
+    scenario.never()
+    scenario.after(minutes=0.75)
+    scenario.fires(_telemetry(2, "exporter", "host-b"), _telemetry(3, "exporter", "host-b"))
+    scenario.says(
+        _telemetry(2, "exporter", "host-b"),
+        _telemetry(3, "exporter", "host-b"),
+        summary="A node exporter no longer shows a rank that trains.",
+        description="Rank {rank} of run run-a on host host-b trains, but the node exporter that showed its state "
+        "file no longer does. A stall or a death of this rank could not be named.",
+        recommendation="Check that laggard-exporter runs on the host, is scraped, and reads the folder that "
+        "LAGGARD_STATE_DIR names.",
+        runbook_url=f"{RUNBOOKS}/TrainingTelemetryDown.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    for rank in scenario.world.ranks:
+        rank.finish()
+    scenario.after(minutes=1.5)
+    scenario.silent()
+    scenario.after(minutes=10)
+    scenario.silent()
+    return scenario
+
+
+def silent_by_design() -> Scenario:
+    """No telemetry is missed of a rank that starts, is stopped or has finished, nor an exporter that never was."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.state, rank.lost = RankState.STARTING, True
+    scenario[3].has_exporter = False
+    scenario.world.training.clear()
+    scenario.after(minutes=8)
+    scenario.never()
+    for rank in scenario.world.ranks:
+        rank.state, rank.lost, rank.last_edge = RankState.RUNNING, False, scenario.world.now
+    scenario.world.training.add(RUN)
+    scenario.after(minutes=2)
+    scenario.never()
+    scenario[1].stopped = scenario[1].lost = True
+    scenario.world.training.clear()
+    scenario.after(minutes=5)
+    scenario.fires(Firing("TrainingStalled", 1, "forward", "host-a", "exporter"))
+    scenario[1].stopped = scenario[1].lost = False
+    for rank in scenario.world.ranks:
+        rank.finish()
+    scenario.after(minutes=1)
+    scenario.silent()
+    scenario.after(minutes=10)
+    scenario.silent()
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (
+    rank_without_metrics,
+    exporter_gone,
+    silent_by_design,
+)

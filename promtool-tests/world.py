@@ -1,0 +1,220 @@
+"""A simulated cluster: what the ranks of training runs and their node exporters would expose at each scrape.
+
+A :class:`World` advances scrape by scrape. Between two advances a scenario changes the ranks: their work, their
+state, whether a scrape of them succeeds. Steps are synchronous: all ranks of a run need the time of the slowest one
+plus the transfer, and who is faster waits in the communication phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from laggard.conventions import SIGNALS, Phase, RankState
+from notation import STALE, UNIT, Sample
+
+#: Seconds of each phase of a healthy rank's step.
+WORK = {"data": 0.01, "h2d": 0.01, "forward": 0.05, "backward": 0.09, "optimizer": 0.01, "other": 0.01}
+
+#: Seconds of a healthy step in which the transfer is exposed.
+TRANSFER = 0.02
+
+RUN = "run-a"
+
+Labels = tuple[tuple[str, str], ...]
+
+#: Phases that rules ask for by name.
+_SELECTED = {("training_phase", phase.label) for phase in (Phase.COMMUNICATION, Phase.CHECKPOINT, Phase.EVALUATION)}
+
+
+@dataclass
+class Rank:
+    """One rank. Scenarios set the fields; the world reads them at each scrape."""
+
+    rank: int
+    host: str
+    run: str = RUN
+    peer_group: str = ""
+    work: dict[str, float] = field(default_factory=lambda: dict(WORK))
+    signals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(SIGNALS, 1))
+    state: RankState = RankState.RUNNING
+    phase: Phase = Phase.FORWARD
+    start: float = 0.0
+    #: The process lives. Its own metrics are scraped only then.
+    alive: bool = True
+    stopped: bool = False
+    #: A scrape of the rank's own metrics, or of its exporter, fails: its series are marked stale.
+    lost: bool = False
+    exporter_lost: bool = False
+    #: No target at all: nothing was ever scraped there.
+    has_metrics: bool = True
+    has_exporter: bool = True
+    #: The process is gone, but a push path still shows its last samples, which no scrape marked stale.
+    lingers: bool = False
+    #: Seconds by which its host's clock differs.
+    clock: float = 0.0
+    #: What the rank measures, where that is not what follows from its peers.
+    measured_wait: float | None = None
+    floor: float | None = None
+    world_size: int | None = None
+    #: Exporters beside the host's own that read the same state file.
+    more_exporters: tuple[str, ...] = ()
+    #: Process group -> started collectives and whether the rank is inside one.
+    groups: dict[str, tuple[int, bool]] = field(default_factory=lambda: {"world": (0, False)})
+    # What the rank has counted so far, in units.
+    steps: int = 0
+    seconds: dict[str, int] = field(default_factory=dict[str, int])
+    last_step: float = 0.0
+    last_edge: float = 0.0
+
+    @property
+    def own(self) -> float:
+        """Seconds of a step in which the rank works itself."""
+        return sum(self.work.values())
+
+    def enters(self, phase: Phase, **groups: tuple[int, bool]) -> None:
+        """Put the rank into a phase, and some of its process groups into a state."""
+        self.phase = phase
+        self.groups.update(groups)
+
+    def finish(self) -> None:
+        """End cleanly: the state file says so, and the metrics endpoint is gone before the next scrape."""
+        self.state = RankState.FINISHED
+        self.alive = False
+
+
+class World:
+    """All series of a cluster, sample by sample."""
+
+    def __init__(self, ranks: Iterable[Rank], tick: int = 15) -> None:
+        self.ranks = list(ranks)
+        self.tick = tick
+        self.now = 0
+        #: Seconds of a step beside own work and waiting, by run: the transfer.
+        self.transfer = TRANSFER
+        #: Runs whose steps go on; the others stand where they are.
+        self.training = {rank.run for rank in self.ranks}
+        self._ticks = 0
+        self._series: dict[tuple[str, Labels], list[Sample]] = {}
+
+    def __getitem__(self, rank: int) -> Rank:
+        """Return the rank of that number in the first run."""
+        return next(each for each in self.ranks if each.rank == rank and each.run == self.ranks[0].run)
+
+    def series(self) -> dict[tuple[str, Labels], list[Sample]]:
+        """Return name and labels of each series with its samples, one for each scrape so far.
+
+        Phases that a rank never enters are left out, but for those that rules select: the files stay readable.
+        """
+        return {
+            key: samples + [None] * (self._ticks - len(samples))
+            for key, samples in self._series.items()
+            if key[0] != "training_process_phase" or UNIT in samples or _SELECTED & set(key[1])
+        }
+
+    def advance(self, seconds: float) -> None:
+        """Scrape the cluster for as long, after each interval of work."""
+        for _ in range(round(seconds / self.tick)):
+            self._scrape()
+            self.now += self.tick
+            for run in {rank.run for rank in self.ranks}:
+                self._work([rank for rank in self.ranks if rank.run == run])
+
+    def _work(self, ranks: list[Rank]) -> None:
+        working = [rank for rank in ranks if rank.alive and rank.state is RankState.RUNNING]
+        if ranks[0].run not in self.training or not working:
+            return
+        step = max(rank.own for rank in working) + self.transfer
+        steps = round(self.tick / step * UNIT)
+        for rank in working:
+            rank.steps += steps
+            wait = step - rank.own if rank.measured_wait is None else rank.measured_wait
+            for phase, seconds in {**rank.work, "communication": wait}.items():
+                rank.seconds[phase] = rank.seconds.get(phase, 0) + round(seconds * steps)
+            rank.last_step = rank.last_edge = self.now
+            rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
+
+    def _scrape(self) -> None:
+        present: set[tuple[str, Labels]] = set()
+        for rank in self.ranks:
+            answers = rank.has_metrics and not rank.lost and (rank.alive or rank.lingers)
+            samples = dict(self._own_metrics(rank)) if answers else {}
+            if rank.has_exporter and not rank.exporter_lost:
+                for exporter in (rank.host, *rank.more_exporters):
+                    samples.update(self._process_metrics(rank, exporter))
+            for key, value in samples.items():
+                line = self._series.setdefault(key, [])
+                line.extend([None] * (self._ticks - len(line)))
+                line.append(round(value * UNIT))
+            present |= samples.keys()
+        for key, line in self._series.items():
+            if key not in present and line[-1] not in (None, STALE) and len(line) == self._ticks:
+                line.append(STALE)
+        self._ticks += 1
+
+    def _world_size(self, rank: Rank) -> int:
+        return rank.world_size or len({each.rank for each in self.ranks if each.run == rank.run})
+
+    def _own_metrics(self, rank: Rank) -> Iterable[tuple[tuple[str, Labels], float]]:
+        """Yield what the rank's own metrics endpoint exposes."""
+
+        def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
+            return _key(name, rank, f"{rank.host}:{9464 + rank.rank}", peer_group=rank.peer_group, **labels), value
+
+        own = sum(seconds for phase, seconds in rank.seconds.items() if phase != "communication")
+        steps = rank.steps / UNIT
+        yield sample("training_steps_total", steps)
+        for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
+            yield sample(f"training_{metric}_duration_seconds_sum", seconds / UNIT)
+            yield sample(f"training_{metric}_duration_seconds_count", steps)
+        for phase, seconds in rank.seconds.items():
+            yield sample("training_phase_duration_seconds_sum", seconds / UNIT, phase=phase)
+        slowest = max(each.own for each in self.ranks if each.run == rank.run)
+        floor = slowest + self.transfer - rank.own if rank.floor is None else rank.floor
+        yield sample("training_communication_floor_seconds", floor)
+        if rank.last_step:
+            yield sample("training_last_step_timestamp_seconds", rank.last_step + rank.clock)
+        yield sample("training_ranks_expected", self._world_size(rank))
+        for state in (RankState.STARTING, RankState.RUNNING, RankState.FINISHED):
+            yield sample("training_rank_state", rank.state is state, state=state.label)
+        for signal, available in rank.signals.items():
+            yield sample("training_signal_available", available, signal=signal)
+        key = _key(
+            "training_rank_start_timestamp_seconds", rank, f"{rank.host}:{9464 + rank.rank}",
+            peer_group=rank.peer_group, host_name=rank.host,
+        )  # fmt: skip
+        yield key, rank.start
+
+    def _process_metrics(self, rank: Rank, exporter: str) -> Iterable[tuple[tuple[str, Labels], float]]:
+        """Yield what a node exporter says of the rank's state file."""
+
+        def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
+            return _key(f"training_process_{name}", rank, f"{exporter}:9495", **labels), value
+
+        yield sample("up", rank.alive)
+        for state in RankState:
+            yield sample("state", rank.state is state, state=state.label)
+        if rank.alive:
+            yield sample("stopped", rank.stopped)
+        yield sample("steps_total", rank.steps / UNIT)
+        for phase in Phase:
+            yield sample("phase", rank.phase is phase, phase=phase.label)
+        yield sample("phase_age_seconds", max(self.now - rank.last_edge, 0.1))
+        if rank.last_step:
+            yield sample("last_step_age_seconds", max(self.now - rank.last_step, 0.1))
+        for group, (sequence, inside) in rank.groups.items():
+            yield sample("collective_sequence", sequence, process_group=group)
+            yield sample("in_collective", inside, process_group=group)
+        yield sample("world_size", self._world_size(rank))
+        yield sample("start_timestamp_seconds", rank.start)
+        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid="1")
+        yield info, 1
+
+
+def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:
+    """Return a series' name and labels, less empty ones; a label without a prefix of its own is ours."""
+    everything = {"training_run": rank.run, "training_rank": str(rank.rank), "instance": instance}
+    for label, value in labels.items():
+        if value:
+            everything[label if label in ("host_name", "process_pid") else f"training_{label}"] = value
+    return name, tuple(everything.items())

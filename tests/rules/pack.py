@@ -1,0 +1,205 @@
+"""The rule pack as data, and which labels its expressions have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import yaml
+
+from laggard.conventions import (
+    IDENTITY,
+    PROCESS_METRICS,
+    TRAINING_METRICS,
+    Attribute,
+    prometheus_label,
+    prometheus_name,
+)
+from laggard_cli.rules.render import FILES
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "rules"
+
+#: What a user may record beside the pack.
+INPUTS = {"laggard_threshold_override": frozenset({"name", "training_run"})}
+
+#: What Prometheus itself records of alerts.
+ALERTS = {"ALERTS": frozenset({"alertname", "alertstate", "severity", *map(prometheus_label, IDENTITY)})}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule with the place where it stands."""
+
+    file: str
+    group: str
+    name: str
+    expr: str
+    is_alert: bool
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __str__(self) -> str:
+        """Name the rule as a test's parameter."""
+        return f"{self.name}-{'-'.join(self.labels.values())}" if self.labels else self.name
+
+
+@functools.cache
+def groups() -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return the file and content of each group, in the order of the layers."""
+    return tuple(
+        (name, group)
+        for name in FILES
+        for group in yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]
+    )
+
+
+@functools.cache
+def rules() -> tuple[Rule, ...]:
+    """Return all rules in the order of the layers."""
+    return tuple(
+        Rule(
+            file=file,
+            group=group["name"],
+            name=rule.get("record") or rule["alert"],
+            expr=rule["expr"],
+            is_alert="alert" in rule,
+            labels=rule.get("labels", {}),
+            annotations=rule.get("annotations", {}),
+        )
+        for file, group in groups()
+        for rule in group["rules"]
+    )
+
+
+def alerts() -> tuple[Rule, ...]:
+    """Return the alerts."""
+    return tuple(rule for rule in rules() if rule.is_alert)
+
+
+def selectors(expr: str) -> Iterator[promql.VectorSelector]:
+    """Yield each selector of an expression."""
+    found: list[promql.VectorSelector] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, promql.VectorSelector):
+            found.append(node)
+        elif isinstance(node, promql.MatrixSelector):
+            found.append(node.vector_selector)
+
+    promql.walk(promql.parse(expr), visit)
+    yield from found
+
+
+@functools.cache
+def emitted() -> Mapping[str, frozenset[str]]:
+    """Return the labels of each series that a rank or the node exporter exposes."""
+    found: dict[str, frozenset[str]] = {}
+    process_identity = (Attribute.RUN, Attribute.RANK)
+    for identity, metrics in ((IDENTITY, TRAINING_METRICS), (process_identity, PROCESS_METRICS)):
+        for metric in metrics:
+            labels = frozenset(map(prometheus_label, (*identity, *metric.attributes)))
+            name = prometheus_name(metric)
+            if metric.kind == "histogram":
+                found.update({f"{name}_sum": labels, f"{name}_count": labels, f"{name}_bucket": labels | {"le"}})
+            else:
+                found[name] = labels
+    return found
+
+
+@functools.cache
+def known() -> Mapping[str, frozenset[str]]:
+    """Return the labels of each series that an expression may use: emitted, given by the user, or recorded."""
+    series = {**emitted(), **INPUTS, **ALERTS}
+    recording = [rule for rule in rules() if not rule.is_alert]
+    # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs: two passes settle it.
+    for check in (False, True):
+        for rule in recording:
+            labels = Labels(series, check=check).of(promql.parse(rule.expr)) | set(rule.labels)
+            series[rule.name] = series.get(rule.name, frozenset()) | labels
+    return series
+
+
+class Labels:
+    """Follows the labels of series through an expression, as Prometheus would."""
+
+    def __init__(self, series: Mapping[str, frozenset[str]], *, check: bool = True) -> None:
+        self._series = series
+        self._check = check
+
+    def of(self, node: promql.Expr) -> frozenset[str]:
+        """Return the labels that the result may have.
+
+        Raises:
+            AssertionError: a name or label that no series of the operand has.
+        """
+        match node:
+            case promql.VectorSelector():
+                labels = self._selected(node)
+            case promql.MatrixSelector():
+                labels = self.of(node.vector_selector)
+            case promql.ParenExpr() | promql.UnaryExpr():
+                labels = self.of(node.expr)
+            case promql.Call():
+                labels = self._called(node)
+            case promql.AggregateExpr():
+                labels = self._aggregated(node)
+            case promql.BinaryExpr():
+                labels = self._combined(node)
+            case promql.NumberLiteral() | promql.StringLiteral():
+                labels = frozenset[str]()
+            case _:
+                raise AssertionError(f"the pack has no {type(node).__name__}")
+        return labels
+
+    def _selected(self, node: promql.VectorSelector) -> frozenset[str]:
+        labels = self._series.get(node.name or "", frozenset())
+        self._require(node.name in self._series, f"nobody emits or records {node.name}")
+        self._known((matcher.name for matcher in node.matchers.matchers), labels, node)
+        return labels
+
+    def _called(self, node: promql.Call) -> frozenset[str]:
+        operands = [self.of(each) for each in node.args]
+        if node.func.name in ("scalar", "vector", "time"):
+            return frozenset()
+        if node.func.name == "label_replace":
+            return operands[0] | {node.args[1].val}
+        return frozenset().union(*operands)
+
+    def _aggregated(self, node: promql.AggregateExpr) -> frozenset[str]:
+        labels = self.of(node.expr)
+        by = frozenset(node.modifier.labels) if node.modifier else frozenset[str]()
+        self._known(by, labels, node)
+        return labels if str(node.op) == "topk" else by
+
+    def _combined(self, node: promql.BinaryExpr) -> frozenset[str]:
+        left, right = self.of(node.lhs), self.of(node.rhs)
+        modifier = node.modifier
+        operation = str(node.op)
+        if modifier is None or modifier.matching is None:
+            return left | right if operation == "or" else left or right
+        matching = frozenset(modifier.matching.labels)
+        include = modifier.matching.type == promql.LabelModifierType.Include
+        one_to_one = modifier.card == promql.VectorMatchCardinality.OneToOne
+        if operation in ("and", "unless", "or"):
+            # What does not run at all matches on the empty label: `or on (training_run)` of a series without rank.
+            self._known(matching if include else (), left | right, node)
+            return left | right if operation == "or" else left
+        if include:
+            self._known(matching, left, node)
+            self._known(matching, right, node)
+            group = frozenset(modifier.group_labels or ())
+            self._known(group, right, node)
+            return matching if one_to_one else left | group
+        return left - matching if one_to_one else left
+
+    def _known(self, wanted: Iterator[str] | frozenset[str] | tuple[()], labels: frozenset[str], node: object) -> None:
+        missing = sorted(set(wanted) - labels)
+        self._require(not missing, f"no label {', '.join(missing)} in {node}")
+
+    def _require(self, condition: bool, text: str) -> None:  # noqa: FBT001  # an assertion
+        assert condition or not self._check, text

@@ -1,0 +1,143 @@
+"""What holds for every rule of the pack, without running it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import promql_parser as promql
+import pytest
+
+from laggard_cli.rules.profiles import load_profile
+from tests.rules.pack import RULES, Labels, Rule, alerts, groups, known, rules, selectors
+
+#: They differ from one path to Prometheus to the next.
+PATH_LABELS = {"job", "instance", "le", "pod", "container", "otel_scope_name", "otel_scope_version"}
+
+SUFFIXES = (
+    "estimate",
+    "mean",
+    "reference",
+    "ratio",
+    "count",
+    "max",
+    "min",
+    "last",
+    "info",
+    "value",
+    "margin",
+    "persistent",
+)
+
+
+@pytest.mark.parametrize("rule", rules(), ids=str)
+def test_uses_only_what_is_emitted_or_recorded(rule: Rule) -> None:
+    """Every metric of a rule is one that we emit or record, and has each label that the rule uses."""
+    labels = Labels(known()).of(promql.parse(rule.expr))
+    templated = set(re.findall(r"\$labels\.(\w+)", " ".join(rule.annotations.values())))
+    assert templated <= labels | rule.labels.keys()
+
+
+def test_labels_are_followed_as_prometheus_would() -> None:
+    """The check above is worth something: it knows when a label is lost, kept, added, or never was there."""
+    labels = Labels({"a": frozenset({"run", "rank"}), "b": frozenset({"run", "host"})})
+    cases = {
+        "max by (run) (a)": {"run"},
+        "a * on (run) group_left (host) b": {"run", "rank", "host"},
+        "a / on (run) b": {"run"},
+        "a and on (run) b": {"run", "rank"},
+        "topk by (run) (1, a)": {"run", "rank"},
+        'label_replace(a, "phase", "x", "", "")': {"run", "rank", "phase"},
+    }
+    assert {text: labels.of(promql.parse(text)) for text in cases} == cases
+    for text in ("c", "max by (host) (a)", 'a{host="x"}', "a / on (host) b", "a * on (run) group_left (rank) b"):
+        with pytest.raises(AssertionError):
+            labels.of(promql.parse(text))
+
+
+@pytest.mark.parametrize("rule", rules(), ids=str)
+def test_no_label_of_a_path(rule: Rule) -> None:
+    """No rule depends on a label that another way to Prometheus would not bring."""
+    assert not PATH_LABELS & set(re.findall(r"\w+", rule.expr))
+
+
+def test_groups_are_small_and_told_apart() -> None:
+    """A group has at most 20 rules, Mimir's default limit, an interval, and a name of its own of 40 characters."""
+    assert all(len(group["rules"]) <= 20 for _, group in groups())
+    assert all(group["name"].startswith("laggard-") and len(group["name"]) <= 40 for _, group in groups())
+    assert all(group["interval"] in ("15s", "1m") for _, group in groups())
+    assert max(Counter(group["name"] for _, group in groups()).values()) == 1
+
+
+def test_no_rule_reads_its_own_group() -> None:
+    """No rule uses what its own group records: there, order would decide which evaluation it sees."""
+    recorded = {(rule.group, rule.name) for rule in rules()}
+    for rule in rules():
+        used = {(rule.group, selector.name) for selector in selectors(rule.expr)}
+        assert not used & recorded, f"{rule} in {rule.group}"
+
+
+def test_names_of_recorded_series() -> None:
+    """Recorded series are named level:metric:operation, and the level names labels that they have."""
+    level_labels = {
+        "run": "training_run",
+        "rank": "training_rank",
+        "peer_group": "training_peer_group",
+        "phase": "training_phase",
+        "host": "host_name",
+    }
+    for rule in rules():
+        if rule.is_alert or rule.name in ("laggard_rules_info", "laggard_threshold"):
+            continue
+        level, metric, operation = rule.name.split(":")
+        assert metric.startswith(("training_", "laggard_"))
+        assert operation in SUFFIXES
+        for name, label in level_labels.items():
+            assert (name not in re.split("_(?!group)", level)) or label in known()[rule.name], rule.name
+
+
+def test_every_threshold_is_used_and_every_used_one_is_there() -> None:
+    """A threshold that no rule compares with would be a promise that nothing keeps."""
+    text = " ".join(rule.expr for rule in rules())
+    used = set(re.findall(r'laggard_threshold\{name="(\w+)"\}', text))
+    assert used == {rule.labels["name"] for rule in rules() if rule.name == "laggard_threshold"}
+    of_a_run = {rule.labels["name"] for rule in rules() if rule.name == "run:laggard_threshold:value"}
+    assert set(re.findall(r'run:laggard_threshold:value\{name="(\w+)"\}', text)) == of_a_run
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=str)
+def test_an_alert_is_complete(rule: Rule) -> None:
+    """An alert says how severe it is, what it is, with which numbers, what to do, and where to read on."""
+    links = load_profile(RULES, "production").links
+    assert re.fullmatch(r"Training[A-Z]\w+", rule.name)
+    assert len(rule.name) <= 40
+    assert rule.labels["severity"] in ("critical", "warning", "info")
+    assert set(rule.annotations) == {"summary", "description", "recommendation", *links}
+    summary = rule.annotations["summary"]
+    assert summary[0].isupper()
+    assert summary.endswith(".")
+    assert "{{" not in summary
+    assert "$labels.training_run" in rule.annotations["description"]
+    assert rule.annotations["runbook_url"] == f"{links['runbook_url']}{rule.name}.md"
+    assert rule.annotations["dashboard_url"].startswith(links["dashboard_url"])
+    assert not any("$value" in value or "{{" in value for value in rule.labels.values())
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=str)
+def test_an_alert_can_be_false(rule: Rule) -> None:
+    """An alert compares something, with a threshold or with a state."""
+    found: list[str] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, promql.BinaryExpr):
+            found.append(str(node.op))
+
+    promql.walk(promql.parse(rule.expr), visit)
+    assert {">", "<", "==", "unless"} & set(found)
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=str)
+def test_annotations_have_no_durations_of_a_profile(rule: Rule) -> None:
+    """A query in an annotation has no window, since annotations are not rendered."""
+    for text in rule.annotations.values():
+        assert not re.search(r"\[\d+\w\]", text)

@@ -1,0 +1,53 @@
+"""The rules load, and do what their unit tests say, in every version of Prometheus."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from laggard_cli.rules.render import FILES
+from tests.rules.pack import ROOT, RULES
+
+SCENARIOS = ROOT / "promtool-tests"
+PLAYS = sorted(path.stem for path in (SCENARIOS / "plays").glob("*.py"))
+
+
+def _run(*command: str | Path) -> str:
+    """Return the output of a command, which must succeed."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with promtool's files."""
+    folder = tmp_path_factory.mktemp("promtool")
+    _run(sys.executable, SCENARIOS / "generate.py", folder)
+    return folder
+
+
+def test_rules_load(promtool: Path) -> None:
+    """Every rule file passes promtool with every lint as an error."""
+    _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *(RULES / name for name in FILES))
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_unit_tests(promtool: Path, generated: Path, name: str) -> None:
+    """The unit tests pass."""
+    _run(promtool, "test", "rules", generated / f"{name}.yml")
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_order_of_groups_does_not_matter(generated: Path, name: str, tmp_path: Path) -> None:
+    """With the groups evaluated last layer first, verdicts come a little later, and within the same limits."""
+    head, _, tests = (generated / f"{name}.yml").read_text(encoding="utf-8").partition("\ntests:")
+    settings = yaml.safe_load(head)
+    settings["group_eval_order"].reverse()
+    reversed_tests = tmp_path / f"{name}.yml"
+    reversed_tests.write_text(f"{yaml.safe_dump(settings)}\ntests:{tests}", encoding="utf-8")
+    _run("promtool", "test", "rules", reversed_tests)

@@ -1,0 +1,147 @@
+"""Profiles: what rendering changes, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from laggard_cli.rules import RulesError, render, rules_folder
+from laggard_cli.rules.profiles import load_profile
+from laggard_cli.rules.render import FILES, render_expression
+from tests.rules.pack import ROOT, RULES
+
+FAST_TESTS = Path(__file__).with_name("fast.yml")
+
+
+def _write(texts: dict[str, str], folder: Path) -> Path:
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_production_is_the_pack_itself() -> None:
+    """Rendering production changes nothing but layout: same groups, rules and order, same expressions."""
+    texts = render("production")
+    for name in FILES:
+        original = yaml.safe_load((RULES / name).read_text(encoding="utf-8"))
+        rendered = yaml.safe_load(texts[name])
+        for content in (original, rendered):
+            for group in content["groups"]:
+                for rule in group["rules"]:
+                    rule["expr"] = promql.parse(rule["expr"]).prettify()
+        assert rendered == original
+
+
+def test_fast_changes_durations_and_thresholds_alone() -> None:
+    """The fast profile has the rules of production, with other intervals, windows, waits and limits in seconds."""
+    fast, production = render("fast"), render("production")
+    alerts = {}
+    for profile, texts in (("fast", fast), ("production", production)):
+        rules = [rule for group in yaml.safe_load(texts["alert.yml"])["groups"] for rule in group["rules"]]
+        alerts[profile] = [(rule["alert"], rule["labels"], rule["annotations"]) for rule in rules]
+        stalled = rules[0]
+        assert stalled["for"] == {"fast": "1s", "production": "15s"}[profile]
+        assert {"fast": "[8s]", "production": "[1m]"}[profile] in stalled["expr"]
+    assert alerts["fast"] == alerts["production"]
+    thresholds = {
+        rule["labels"]["name"]: rule["expr"]
+        for rule in yaml.safe_load(fast["thresholds.yml"])["groups"][0]["rules"]
+        if rule["record"] == "laggard_threshold"
+    }
+    assert thresholds["stall_seconds"] == "vector(5)"
+    assert thresholds["straggler_score"] == "vector(1.2)"
+
+
+def test_fast_loads(promtool: Path, tmp_path: Path) -> None:
+    """Prometheus loads the rendered files, in every version."""
+    _write(render("fast"), tmp_path)
+    command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", *(tmp_path / name for name in FILES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_fast_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> None:
+    """In the fast profile a slow rank is named within half a minute, and a stall within ten seconds."""
+    _write(render("fast"), tmp_path)
+    shutil.copy(FAST_TESTS, tmp_path)
+    command = [promtool, "test", "rules", tmp_path / FAST_TESTS.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_links_are_replaced() -> None:
+    """A site may point the links of all alerts elsewhere."""
+    texts = render(links={"dashboard_url": "https://grafana.example.com/d/"})
+    rule = yaml.safe_load(texts["alert.yml"])["groups"][0]["rules"][0]
+    assert rule["annotations"]["dashboard_url"] == (
+        "https://grafana.example.com/d/laggard-run?var-training_run={{ $labels.training_run | urlquery }}"
+    )
+    assert rule["annotations"]["runbook_url"].endswith("/rules/runbooks/TrainingStalled.md")
+    with pytest.raises(RulesError, match="no link 'wiki_url'; alerts have runbook_url, dashboard_url"):
+        render(links={"wiki_url": "https://wiki.example.com"})
+
+
+def test_only_durations_change() -> None:
+    """A label that reads like a duration stays what it is, and so does its quoting."""
+    profile = load_profile(RULES, "fast")
+    assert render_expression('max_over_time(a{b="[1m]", c=~"5m|x"}[1m]) > 60', profile, "here") == (
+        'max_over_time(a{b="[1m]",c=~"5m|x"}[8s]) > 60'
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("rate(a[7m])", "alert.yml, X: profiles.yaml has no duration 7m; add it there for each profile"),
+        ("max_over_time(a[10m:1m])", "alert.yml, X: a subquery has no place in a rule; record the inner expression"),
+        ("a offset 5m", "alert.yml, X: offset and @ are not rendered: a{} offset 5m"),
+        ("sum(", "alert.yml, X: "),
+    ],
+)
+def test_what_can_not_be_rendered_is_refused(expression: str, message: str) -> None:
+    """A window that no profile knows, or one that rendering would miss, is an error that names the rule."""
+    with pytest.raises(RulesError) as refused:
+        render_expression(expression, load_profile(RULES, "fast"), "alert.yml, X")
+    assert str(refused.value).startswith(message)
+
+
+def test_unknown_waits_are_refused(tmp_path: Path) -> None:
+    """So is an unknown interval, `for` or profile."""
+    for name in (*FILES, "profiles.yaml"):
+        shutil.copy(RULES / name, tmp_path)
+    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, fast"):
+        render("slow", folder=tmp_path)
+    alert = tmp_path / "alert.yml"
+    text = alert.read_text(encoding="utf-8")
+    alert.write_text(text.replace("for: 15s", "for: 25s", 1), encoding="utf-8")
+    with pytest.raises(RulesError, match=r"alert.yml, group laggard-alerts, TrainingStalled: .* no duration 25s"):
+        render("fast", folder=tmp_path)
+    alert.write_text(text.replace("interval: 15s", "interval: 25s", 1), encoding="utf-8")
+    with pytest.raises(RulesError, match=r"alert.yml, group laggard-alerts: .* no duration 25s"):
+        render("fast", folder=tmp_path)
+
+
+def test_each_duration_is_listed_once_and_used(tmp_path: Path) -> None:
+    """The table has no line twice, and none that no rule needs."""
+    table = yaml.safe_load((RULES / "profiles.yaml").read_text(encoding="utf-8"))
+    text = "".join((RULES / name).read_text(encoding="utf-8") for name in FILES)
+    for row in table["durations"]:
+        assert any(use.format(row["production"]) in text for use in ("[{}]", "for: {}\n", "interval: {}\n")), row
+    shutil.copy(RULES / "profiles.yaml", tmp_path)
+    with (tmp_path / "profiles.yaml").open("a", encoding="utf-8") as file:
+        file.write("")
+    doubled = (tmp_path / "profiles.yaml").read_text(encoding="utf-8")
+    doubled = doubled.replace("durations:\n", "durations:\n  - {production: 60s, fast: 1s}\n")
+    (tmp_path / "profiles.yaml").write_text(doubled, encoding="utf-8")
+    with pytest.raises(RulesError, match="two lines for the duration 1m"):
+        load_profile(tmp_path, "fast")
+
+
+def test_the_pack_is_found_in_a_checkout() -> None:
+    """Without a folder, the checkout's own rules are rendered."""
+    assert rules_folder() == ROOT / "rules"
