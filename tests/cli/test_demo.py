@@ -55,7 +55,8 @@ def test_interrupt_ends_everything(tmp_path: Path) -> None:
     marker = f"LAGGARD_TEST_MARKER={tmp_path}"
     name, _, value = marker.partition("=")
     demo = subprocess.Popen(
-        [sys.executable, "-m", "laggard_cli.main", "demo"],
+        # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+        ["env", "--default-signal=INT", sys.executable, "-m", "laggard_cli.main", "demo"],
         env={**os.environ, name: value, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
