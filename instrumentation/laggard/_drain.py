@@ -68,6 +68,8 @@ class Drain:
         self._lost_events = 0
         self._reported_self_time = 0
         self._state = RankState.STARTING
+        #: When training ended in a process that goes on; 0 before.
+        self._training_ended = 0
         self._flush = False
         self._failed_before = False
         self._open_state_file()
@@ -77,6 +79,10 @@ class Drain:
     def hook_failed(self) -> None:
         """Count a hook that was taken out of service. On any thread."""
         self._dropped["hook_failed"] += 1
+
+    def training_ended(self) -> None:
+        """Take note that training is over for now. On any thread."""
+        self._training_ended = time.perf_counter_ns()
 
     def stop(self, state: RankState, timeout: float, *, flush: bool) -> None:
         """Report all that is left and the final state, and end the thread. On any other thread.
@@ -134,12 +140,20 @@ class Drain:
             steps += self._partition.finish()
         for step in steps:
             self._seen.update(phase for phase in Phase if step.phases[phase])
-        if steps and self._state is RankState.STARTING:
-            self._state = RankState.RUNNING
+        if not last:
+            self._follow(steps)
         self._write_state(steps)
         for hook in self._hooks:
             hook.guarded(hook.steps_ended)(steps)
         self._report_steps(steps)
+
+    def _follow(self, steps: list[Step]) -> None:
+        """Follow the steps from one state to the next, while the process lives."""
+        if steps and steps[-1].ended > self._training_ended:
+            self._state = RankState.RUNNING
+            self._training_ended = 0
+        elif self._training_ended:
+            self._state = RankState.FINISHED
 
     def _identify(self) -> None:
         self._identity = _identity.resolve(self._identity)

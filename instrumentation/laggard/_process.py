@@ -81,6 +81,11 @@ class Process:
             except Exception:
                 _logger.exception("laggard can not report from this process; training goes on")
 
+    def training_ended(self) -> None:
+        """Report the rank as finished, until another step ends."""
+        if self._drain is not None:
+            self._drain.training_ended()
+
     def not_training(self) -> None:
         """Fall silent for good: this process is a data worker."""
         self._settled = True

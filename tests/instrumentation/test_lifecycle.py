@@ -61,6 +61,18 @@ def test_every_ending_is_reported_with_all_steps(
     assert receiver.value("training.steps") == 30
 
 
+def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher) -> None:
+    """What it does afterwards, and for how long, is no training: the state file says so while the process lives."""
+    process = launcher.start("python", LOOP, "destroy")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("trained")
+    deadline = time.monotonic() + 10
+    while snapshot(launcher).state is not RankState.FINISHED:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert snapshot(launcher).alive
+
+
 @pytest.mark.parametrize("arguments", [("finish", "fork"), ("finish", "spawn"), ("fork",)])
 def test_children_of_a_rank_export_nothing(arguments: tuple[str, ...], launcher: Launcher, receiver: Receiver) -> None:
     """Data workers of later epochs, forked with all that the parent measured, and other children stay silent."""

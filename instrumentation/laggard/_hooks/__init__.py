@@ -5,6 +5,7 @@ from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
+from laggard._hooks.ending import EndingHook
 from laggard._hooks.forward import ForwardHook
 from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.worker import DataLoaderWorkerHook
@@ -18,6 +19,7 @@ HOOKS: tuple[type[Hook], ...] = (
     OptimizerHook,
     DistributedDataParallelHook,
     CollectivesHook,
+    EndingHook,
 )
 
 __all__ = ["HOOKS", "Hook", "HookHost"]

@@ -28,6 +28,9 @@ class HookHost(Protocol):
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
 
+    def training_ended(self) -> None:
+        """Say that the rank has ended its training, though not its process. Never raises."""
+
     def not_training(self) -> None:
         """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
 
