@@ -59,7 +59,7 @@ class Process:
         self._settled = True
         for hook in reversed(self._hooks):
             hook.uninstall()
-        self.recorder.enabled = False
+        self.recorder.disable()
         if self._drain is not None:
             self._finish(RankState.FINISHED, flush=False)
             self._drain.close()
@@ -89,7 +89,7 @@ class Process:
     def not_training(self) -> None:
         """Fall silent for good: this process is a data worker."""
         self._settled = True
-        self.recorder.enabled = False
+        self.recorder.disable()
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service; the others go on."""
