@@ -168,7 +168,15 @@ class Drain:
             self._identity,
             environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
             environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
+            self._describe,
         )
+
+    def _describe(self, step: Step) -> dict[str, float]:
+        described: dict[str, float] = {}
+        for hook in self._hooks:
+            if hook.installed:
+                described.update(hook.step_attributes(step))
+        return described
 
     def _report_steps(self, steps: list[Step]) -> None:
         self._pending += steps

@@ -27,6 +27,7 @@ UPDATE = 16  # an optimizer changed the parameters, or a gradient scaler decided
 FIRST_BATCH = 17  # the fetch that just ended was the first of its iterator, workers were started
 STEP_BEGIN = 18  # `laggard.step()` was entered; from then on the steps are the ones that the script names
 STEP_END = 19
+RESUME = 20  # a checkpoint was loaded
 
 #: A forward without gradients: evaluation, or a teacher inside a training step. The low bits say evaluation, which is
 #: what the state file shows until the partition knows better.

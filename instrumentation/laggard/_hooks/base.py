@@ -65,6 +65,10 @@ class Hook:
     def steps_ended(self, steps: list[Step]) -> None:
         """Take the steps that ended since the last call. Called by the drain thread."""
 
+    def step_attributes(self, step: Step) -> Mapping[str, float]:  # noqa: ARG002 - for those that know something
+        """Return what the hook knows of a step that is being traced. Called by the drain thread. Must not raise."""
+        return {}
+
     def state_file_opened(self, words: memoryview[int]) -> None:
         """Write what the hook keeps in the state file's live words, now that there is one."""
 
