@@ -13,7 +13,9 @@ from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import get_tracer_provider
 
 from laggard import _identity, environment, statefile
+from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
+from laggard._recorder import LOST
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.conventions import DROP_REASONS, SIGNALS, Phase, RankState
@@ -53,6 +55,7 @@ class Drain:
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
+        self._device = next((hook for hook in hooks if isinstance(hook, DeviceHook)), None)
         self._identity = identity
         self._wakeup = wakeup
         self._ending = ending
@@ -132,9 +135,12 @@ class Drain:
             self._identify()
         events = recorder.take()
         if recorder.dropped != self._lost_events:
-            self._partition.lost_events()
+            events.append((LOST, 0, 0))
             self._dropped["buffer_full"] += recorder.dropped - self._lost_events
             self._lost_events = recorder.dropped
+        if self._device is not None:
+            events = self._device.translate(events)
+            self._dropped["device_edge"] = self._device.dropped
         steps = self._partition.feed(events)
         if last:
             steps += self._partition.finish()
@@ -213,11 +219,13 @@ class Drain:
         missing = set(SIGNALS) - {hook.signal for hook in self._hooks}
         # The host's clock does not see when a device works, only when work is handed to it.
         device = _device_in_use()
+        blind = device and (self._device is None or self._device.clock is None)
         return {
             signal: works
             and signal not in missing
             and (signal not in _PHASE_OF_SIGNAL or _PHASE_OF_SIGNAL[signal] in self._seen)
-            and (signal == "data" or not device)
+            and (signal == "data" or not blind)
+            and (signal != "communication" or not device)
             for signal, works in working.items()
         }
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, RESUME, STEP_BEGIN, STEP_END, UPDATE, Event
+from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, LOST, RESUME, STEP_BEGIN, STEP_END, UPDATE, Event
 from laggard.conventions import OWN_PHASES, Phase
 
 #: What begins a step: a fetch; in a loop without a loader a forward; in one without a module a backward.
@@ -84,9 +84,10 @@ class StepPartition:
             if code in (STEP_BEGIN, STEP_END):
                 self._explicit = True
                 self._mark_step(code, started, finished)
-            elif code == UPDATE:
+            elif code in (UPDATE, LOST):
                 if self._open is not None:
-                    self._open.updated = True
+                    self._open.updated |= code == UPDATE
+                    self._open.incomplete |= code == LOST
             elif code == FIRST_BATCH:
                 self._batch.first = True
             elif code == RESUME:
@@ -97,11 +98,6 @@ class StepPartition:
                 if self._open is not None:
                     self._take(code, started, ended)
         return finished
-
-    def lost_events(self) -> None:
-        """Say that events are missing: the step that is open can not be measured."""
-        if self._open is not None:
-            self._open.incomplete = True
 
     def finish(self) -> list[Step]:
         """Return the step that was updated but whose end never came, when there is one."""

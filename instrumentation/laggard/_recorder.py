@@ -28,7 +28,7 @@ FIRST_BATCH = 17  # the fetch that just ended was the first of its iterator, wor
 STEP_BEGIN = 18  # `laggard.step()` was entered; from then on the steps are the ones that the script names
 STEP_END = 19
 RESUME = 20  # a checkpoint was loaded
-
+LOST = 21  # events are missing here
 #: A forward without gradients: evaluation, or a teacher inside a training step. The low bits say evaluation, which is
 #: what the state file shows until the partition knows better.
 EVALUATION_FORWARD = 16 | Phase.EVALUATION
@@ -46,10 +46,10 @@ _Begin = Callable[[int], "Token | None"]
 _End = Callable[["Token | None"], int]
 
 
-def _hot_path(  # noqa: C901 - one scope is the point of it
+def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     events: list[Event],
-) -> tuple[_Begin, _End, dict[str, CellType]]:
-    """Return ``begin``, ``end`` and the variables that both share, by name.
+) -> tuple[_Begin, _End, Callable[[int], None], dict[str, CellType]]:
+    """Return ``begin``, ``end``, ``edge`` and the variables that they share, by name.
 
     Functions over variables of their own, not methods over attributes: with cold caches that is a fifth of their cost.
     """
@@ -60,6 +60,7 @@ def _hot_path(  # noqa: C901 - one scope is the point of it
     thread = 0
     enabled = True
     words: memoryview[int] | None = None
+    device: Callable[[int], None] | None = None
     offset_ns = 0
     capacity = EARLY_CAPACITY
     dropped = failures = self_time_ns = 0
@@ -77,6 +78,10 @@ def _hot_path(  # noqa: C901 - one scope is the point of it
                 words[progress_word] += 1
             except Exception:
                 detach()
+        if device is not None:
+            edge(entered)
+            self_time_ns += clock() - entered
+            return code, outer, entered
         started = clock()
         self_time_ns += started - entered
         return code, outer, started
@@ -87,6 +92,8 @@ def _hot_path(  # noqa: C901 - one scope is the point of it
             return 0
         ended = clock()
         code, outer, started = token
+        if device is not None:  # before the event is there to be taken
+            edge(ended)
         if len(events) < capacity:
             append((code, started, ended))
         else:
@@ -104,15 +111,24 @@ def _hot_path(  # noqa: C901 - one scope is the point of it
         # Any thread, until one is known to train; and none when the recorder is off, since no thread is number -1.
         return enabled and not thread
 
+    def edge(at: int) -> None:
+        nonlocal device, failures
+        try:
+            if device is not None:
+                device(at)
+        except Exception:
+            device = None
+            failures += 1
+
     def detach() -> None:
         nonlocal words, failures
         words = None
         failures += 1
 
     variables: dict[str, CellType] = {}
-    for function in (begin, end, admitted, detach):
+    for function in (begin, end, admitted, edge, detach):
         variables.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return begin, end, variables
+    return begin, end, edge, variables
 
 
 def _variable(name: str, description: str) -> Any:
@@ -133,15 +149,18 @@ class Recorder:
     Each read and write is a single operation; no lock is taken on the hot path.
     """
 
-    __slots__ = ("backwards", "begin", "end", "events", "variables")
+    __slots__ = ("backwards", "begin", "edge", "end", "events", "variables")
 
     begin: _Begin
     """Enter a phase. The result goes to ``end``; ``None`` on a thread that does not train. Hooks bind both once."""
     end: _End
     """Leave a phase; return the ``perf_counter_ns`` at which it ended, 0 for a token of ``None``."""
+    edge: Callable[[int], None]
+    """Note an edge that no phase has on the device's clock, if that is used."""
 
     phase: int = _variable("phase", "The phase that the training thread is in.")
     words: memoryview[int] | None = _variable("words", "Live words of the state file, while there is one.")
+    device: Callable[[int], None] | None = _variable("device", "Notes an edge on the device's clock, if that is used.")
     capacity: int = _variable("capacity", "Events kept between two drains.")
     dropped: int = _variable("dropped", "Events that found no room.")
     failures: int = _variable("failures", "How often the state file was given up.")
@@ -151,7 +170,7 @@ class Recorder:
         self.events: list[Event] = []
         #: Backward passes begun.
         self.backwards = 0
-        self.begin, self.end, self.variables = _hot_path(self.events)
+        self.begin, self.end, self.edge, self.variables = _hot_path(self.events)
         self.synchronize_clock()
 
     @property
@@ -184,6 +203,7 @@ class Recorder:
     def mark(self, code: int) -> None:
         """Append a mark at the present time."""
         now = perf_counter_ns()
+        self.edge(now)
         self.add(code, now, now)
 
     def take(self) -> list[Event]:

@@ -107,7 +107,7 @@ QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 EXCLUSION_REASONS = ("warmup", "compile", "first_batch", "resume", "incomplete")
 
 #: Why something that was measured is not in the export.
-DROP_REASONS = ("buffer_full", "no_run", "hook_failed", "report_failed")
+DROP_REASONS = ("buffer_full", "device_edge", "no_run", "hook_failed", "report_failed")
 
 #: 16 bounds on one logarithmic grid, three a decade from 1 ms to 100 s, for step and own time.
 STEP_BOUNDS = tuple(float(f"{10 ** (i / 3 - 3):.3g}") for i in range(16))

@@ -6,6 +6,7 @@ from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
+from laggard._hooks.device import DeviceHook
 from laggard._hooks.ending import EndingHook
 from laggard._hooks.fetch import FetchHook
 from laggard._hooks.forward import ForwardHook
@@ -25,6 +26,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DistributedDataParallelHook,
     CollectivesHook,
     EndingHook,
+    DeviceHook,
     CheckpointHook,
     FetchHook,
     PrefetchHook,
@@ -33,4 +35,4 @@ HOOKS: tuple[type[Hook], ...] = (
     GarbageHook,
 )
 
-__all__ = ["HOOKS", "Hook", "HookHost"]
+__all__ = ["HOOKS", "DeviceHook", "Hook", "HookHost"]
