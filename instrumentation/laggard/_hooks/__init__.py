@@ -12,6 +12,7 @@ from laggard._hooks.garbage import GarbageHook
 from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.prefetch import PrefetchHook
+from laggard._hooks.transfer import TransferHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
@@ -24,6 +25,7 @@ HOOKS: tuple[type[Hook], ...] = (
     DistributedDataParallelHook,
     CollectivesHook,
     CheckpointHook,
+    TransferHook,
     FetchHook,
     PrefetchHook,
     MemoryHook,
