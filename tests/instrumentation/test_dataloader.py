@@ -156,11 +156,16 @@ def test_workers_are_watched_until_their_iterator_is_gone(process: Process, tmp_
     assert measure(hook) == expected(0, 0, 0, 0)
 
 
-@pytest.mark.usefixtures("process")
 def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
-    """When the script drops its iterator its workers end at once, and nothing of it is held."""
+    """When the script drops its iterator its workers end at once, and nothing of it is held; nor at its end."""
     (hook,) = [hook for hook in process._hooks if isinstance(hook, PrefetchHook)]
-    batches = iter(DataLoader(Stream(), num_workers=1, multiprocessing_context="spawn"))
+    loader = DataLoader(Stream(), num_workers=1, multiprocessing_context="spawn")
+    ended = iter(loader)
+    assert len(list(ended)) == 5
+    assert measure(hook)["training.dataloader.workers",] == [0]
+    assert measure(hook)["training.dataloader.queue.length",] == [0]
+    del ended
+    batches = iter(loader)
     ((worker,),) = [loader.workers for loader in hook._loaders.values()]
     assert worker.is_alive()
     del batches
