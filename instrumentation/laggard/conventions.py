@@ -226,13 +226,13 @@ DATALOADER_QUEUE_LENGTH = Metric(
     "training.dataloader.queue.length",
     "gauge",
     "{batch}",
-    "Batches that workers have finished and that wait to be fetched, of the loader that the newest batch came from.",
+    "Batches that the rank's data workers have finished and that wait to be fetched.",
 )
 DATALOADER_WORKERS = Metric(
     "training.dataloader.workers",
     "gauge",
     "{worker}",
-    "Worker processes of the loader that the newest batch came from; 0 where the training thread loads itself.",
+    "Data worker processes of the rank; 0 where the training thread loads for itself.",
 )
 DATALOADER_FETCH_DURATION = Metric(
     "training.dataloader.fetch.duration",

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint as distributed_checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+from laggard import _process
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._partition import StepPartition
 from laggard._process import Process
@@ -86,7 +88,7 @@ def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: Checkpoint
     assert counts(hook) == {"save": 2}
     process.recorder.take()
     assert torch.equal(torch.load(tmp_path / "sample.pt"), torch.ones(2))
-    assert codes(process) == [Phase.OTHER]
+    assert codes(process) == []
 
     class Samples(Dataset[Any]):
         def __len__(self) -> int:
@@ -121,9 +123,9 @@ def test_a_save_on_another_thread_moves_the_last_save_and_nothing_else(
 def test_a_background_save_counts_when_it_is_done(hook: CheckpointHook) -> None:
     """What async_save returns moves the last save when its upload succeeds, and not when it fails."""
     failing, working = Future[None](), Future[None]()
-    hook._after("save", None, failing)
+    hook._after("save", 0, failing)
     failing.set_exception(OSError("disk full"))
-    hook._after("save", None, working)
+    hook._after("save", 0, working)
     assert measure(hook) == {}
     working.set_result(None)
     assert list(measure(hook)) == [("training.checkpoint.last_save.timestamp",)]
@@ -179,6 +181,30 @@ def test_waits_inside_a_checkpoint_are_checkpoint() -> None:
     assert step.phases[Phase.COMMUNICATION] == 3
     assert step.phases[Phase.CHECKPOINT] == 20
     assert sum(step.phases) == step.duration == 100
+
+
+def test_a_distributed_save_is_checkpoint_as_a_whole(process: Process, tmp_path: Path) -> None:
+    """Its collectives are seen as they wait, and none of that time is left in the step's communication."""
+    parameter = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    took = 0.0
+    try:
+        for number in range(4):
+            (parameter * 2).sum().backward()
+            optimizer.step()
+            if number == 2:
+                began = time.perf_counter()
+                checkpoint.save(STATE, checkpoint_id=tmp_path / "distributed")
+                took = time.perf_counter() - began
+        events = process.recorder.take()
+    finally:
+        _process.uninstrument()
+        dist.destroy_process_group()
+    assert Phase.COMMUNICATION in {code for code, _, _ in events}
+    step = StepPartition(warmup_steps=0).feed(events)[2]
+    assert step.phases[Phase.COMMUNICATION] == 0
+    assert step.phases[Phase.CHECKPOINT] * 1e-9 == pytest.approx(took, abs=0.001)
 
 
 def test_the_first_step_after_a_load_is_apart() -> None:

@@ -7,13 +7,15 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from laggard import statefile
-from laggard._hooks.prefetch import PrefetchHook, _Usage
+from laggard._hooks.fetch import FetchHook, _timed
+from laggard._hooks.prefetch import PrefetchHook
 from laggard._process import Process
 from laggard._recorder import FIRST_BATCH
 from laggard.conventions import Phase
@@ -104,14 +106,110 @@ def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) ->
     assert measure(hooks["fetch"]) == {}
 
 
-def test_usage_of_a_process_is_read_from_proc(process: Process, tmp_path: Path) -> None:
-    """Whatever a worker calls itself the fields are found; a zombie and one that is gone are left out."""
-    fields = "S 1 1 1 0 -1 64 10 0 3 0 150 50 7 8 20 0 1 0 777 9000 300 0 1 1 1 0 0 0 0 0 0 0 0 0 17 1 0 0 42 0 0"
-    for pid, text in ((4, fields), (5, "Z" + fields[1:])):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (pt) data (x) {text}\n")
+class Workers:
+    """Stands for an iterator with workers: two processes of a made-up machine and what waits in its queues."""
+
+    def __init__(self) -> None:
+        self._workers = [SimpleNamespace(pid=pid) for pid in (4, 6)]
+        self._worker_result_queue = SimpleNamespace(qsize=lambda: 3)
+        self._data_queue = SimpleNamespace(queue=[1, 2])  # what the thread that pins memory has made ready
+        self._task_info = {7: (0,), 8: (1, "arrived before its turn"), 9: (0,)}
+
+
+def write_stat(proc: Path, pid: int, *, state: str, user: int, io_wait: int, started: int = 777) -> None:
+    """One process of the machine, by the fields of proc(5)."""
+    head = f"{state} 1 1 1 0 -1 64 10 0 3 0 {user} 50 7 8 20 0 1 0 {started} 9000 300"
+    (proc / str(pid)).mkdir(exist_ok=True)
+    (proc / str(pid) / "stat").write_text(f"{pid} (pt) data (x) {head} 0 1 1 1{' 0' * 9} 17 1 0 0 {io_wait} 0 0\n")
+
+
+def test_workers_are_watched_until_their_iterator_is_gone(process: Process, tmp_path: Path) -> None:
+    """What waits in all queues counts; times count on from the last look, also when a number is used again."""
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/task_delayacct").write_text("1\n")
+    tick, resident = 1 / os.sysconf("SC_CLK_TCK"), 300 * os.sysconf("SC_PAGE_SIZE")
     hook = PrefetchHook(process, tmp_path)
-    page = os.sysconf("SC_PAGE_SIZE")
-    assert hook._read_usage([4, 5, 6]) == {4: _Usage(777, 200, 42, 300 * page)}
-    assert hook._read_usage([os.getpid()]) == {}
-    assert PrefetchHook(process)._read_usage([os.getpid()])[os.getpid()].cpu >= int(time.process_time() * 100) - 5
+    hook.installed = True
+    iterator = Workers()
+    hook._seen(iterator)
+    hook._started(iterator)
+    hook._started(iterator)  # the next epoch of the same workers
+
+    def expected(workers: int, queue: int, cpu: int, io_wait: int) -> dict[tuple[str, ...], Any]:
+        return {
+            ("training.dataloader.workers",): [workers],
+            ("training.dataloader.queue.length",): [queue],
+            ("training.memory.usage", "worker_rss"): [workers * resident],
+            ("training.dataloader.worker.cpu.time",): [pytest.approx(cpu * tick)],
+            ("training.dataloader.worker.io_wait.time",): [pytest.approx(io_wait * tick)],
+        }
+
+    write_stat(tmp_path, 4, state="S", user=100, io_wait=10)
+    write_stat(tmp_path, 6, state="R", user=200, io_wait=0)
+    assert measure(hook) == expected(2, 6, 150 + 250, 10)
+    write_stat(tmp_path, 4, state="S", user=130, io_wait=15)
+    write_stat(tmp_path, 6, state="R", user=5, io_wait=0, started=999)
+    assert measure(hook) == expected(2, 6, 30 + 55, 5)
+    write_stat(tmp_path, 6, state="Z", user=500, io_wait=0, started=999)
+    assert measure(hook) == expected(1, 6, 0, 0)
+    del iterator
+    assert measure(hook) == expected(0, 0, 0, 0)
+
+
+def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
+    """When the script drops its iterator its workers end at once, and nothing of it is held; nor at its end."""
+    (hook,) = [hook for hook in process._hooks if isinstance(hook, PrefetchHook)]
+    loader = DataLoader(Stream(), num_workers=1, multiprocessing_context="spawn")
+    ended = iter(loader)
+    assert len(list(ended)) == 5
+    assert measure(hook)["training.dataloader.workers",] == [0]
+    assert measure(hook)["training.dataloader.queue.length",] == [0]
+    del ended
+    batches = iter(loader)
+    ((worker,),) = [loader.workers for loader in hook._loaders.values()]
+    assert worker.is_alive()
+    del batches
+    assert hook._loaders == {}
+    assert not worker.is_alive()
+
+
+def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Process) -> None:
+    """Durations that nobody takes are left out; an error of the data set passes through."""
+    (hook,) = [hook for hook in process._hooks if isinstance(hook, FetchHook)]
+    hook._open_pipe()
+    assert hook._loop is not None
+    writer = hook._loop.writer
+    assert writer is not None
+
+    def fetch(_fetcher: Any, index: int) -> int:
+        if index < 0:
+            raise KeyError(index)
+        return index
+
+    timed = _timed(fetch, writer)
+    with pytest.raises(KeyError):
+        timed(None, -1)
+    assert [timed(None, index) for index in range(10_000)] == list(range(10_000))
+    reported = [len(measure(hook).get(("training.dataloader.fetch.duration",), [])) for _ in range(9)]
+    assert reported == [1024] * 8 + [0]
+
+
+def test_a_forked_rank_has_a_pipe_of_its_own(process: Process) -> None:
+    """What workers of a forked child write is the child's, and the child does not take its parent's."""
+    (hook,) = [hook for hook in process._hooks if isinstance(hook, FetchHook)]
+    hook._open_pipe()
+    parents = hook._reader
+    hook._owner = -1  # as seen from a child
+    assert measure(hook) == {}
+    hook._open_pipe()
+    assert hook._reader is not parents
+    assert hook._owner == os.getpid()
+
+
+def test_usage_of_a_process_is_read_from_proc(process: Process) -> None:
+    """On the real machine the fields are where they are looked for."""
+    usage = PrefetchHook(process)._read_usage([os.getpid()])[os.getpid()]
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert usage.cpu == pytest.approx(time.process_time() * ticks, abs=0.2 * ticks)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    assert usage.resident == pytest.approx(pages * os.sysconf("SC_PAGE_SIZE"), rel=0.1)

@@ -14,6 +14,7 @@ from laggard._hooks.garbage import GarbageHook
 from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.prefetch import PrefetchHook
+from laggard._hooks.transfer import TransferHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
@@ -28,6 +29,7 @@ HOOKS: tuple[type[Hook], ...] = (
     EndingHook,
     DeviceHook,
     CheckpointHook,
+    TransferHook,
     FetchHook,
     PrefetchHook,
     MemoryHook,

@@ -20,12 +20,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from threading import get_ident, main_thread
+from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import RESUME, Token
+from laggard._recorder import RESUME
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -111,40 +112,37 @@ class CheckpointHook(Hook):
             where = place(args, kwargs)
             # Before the first backward no thread is known to train, and a script is restored by its main one.
             if get_ident() != (recorder.thread or main_thread().ident):
+                result = call(*args, **kwargs)
                 # An open file may be one of many that a writer of distributed checkpoints fills at a time.
                 if operation == "save" and (where is None or isinstance(where, (str, os.PathLike))):
-                    result = call(*args, **kwargs)
-                    after(operation, None, result)
-                    return result
-                return call(*args, **kwargs)
+                    after(operation, 0, result)
+                return result
             if self._running or recorder.phase not in _BETWEEN or isinstance(where, io.BytesIO):
                 return call(*args, **kwargs)
             self._running = True
-            token = recorder.begin(Phase.CHECKPOINT)
+            # What a load is turns out afterwards.
+            token = recorder.begin(Phase.CHECKPOINT) if operation == "save" else None
+            started = perf_counter_ns()
             try:
                 result = call(*args, **kwargs)
-            except BaseException:
-                recorder.end(token)
-                raise
             finally:
                 self._running = False
-            after(operation, token, result)
+                recorder.end(token)
+            after(operation, started, result)
             return result
 
         return checkpoint
 
-    def _after(self, operation: _Operation, token: Token | None, result: Any) -> None:
-        """Note a call that succeeded."""
-        if token is not None:
-            restored = operation == "save" or result is None or isinstance(result, (Mapping, self._module_class))
-            code, outer, started = token
-            ended = self.recorder.end((code if restored else outer, outer, started))
-            if not restored:
+    def _after(self, operation: _Operation, started: int, result: Any) -> None:
+        """Note a call that succeeded; without a start it was in the background."""
+        ended = perf_counter_ns()
+        if operation == "load":
+            if result is not None and not isinstance(result, (Mapping, self._module_class)):
                 return
-            if operation == "load":
-                self.recorder.add(RESUME, ended, ended)
-            if len(self._finished) < _MAX_PENDING:
-                self._finished.append((operation, ended - started))
+            self.recorder.add(Phase.CHECKPOINT, started, ended)
+            self.recorder.add(RESUME, ended, ended)
+        if started and len(self._finished) < _MAX_PENDING:
+            self._finished.append((operation, ended - started))
         if operation == "save":
             # What async_save returns is done when the background part is: a future, or a pair of them.
             upload: Any = getattr(result, "upload_completion", result)
