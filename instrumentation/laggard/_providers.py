@@ -42,7 +42,7 @@ def end(seconds: float) -> None:
             atexit.unregister(shutdown)
     # Threads that still try must not be inside a write to stderr when the interpreter ends: that aborts the process.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
-    _logger.warning("the last metrics or spans could not be sent within %g s", seconds)
+    _logger.warning("the last metrics or spans could not be sent within %.1f s", seconds)
 
 
 def _providers() -> list[Any]:
