@@ -136,6 +136,7 @@ def _mark(code: int) -> None:
     if process is not None:
         process.training_evidence()
         process.recorder.mark(code)
+        process.profiler.named_steps = True
         at_step = process.at_step
         if code == STEP_END and at_step is not None:
             at_step(code)

@@ -2,7 +2,7 @@
 
 The cost is the time of the hooks on training threads and of the drain thread's processor, as a share of the steps'
 time over the last minute. Above the budget the traces of steps go first, then what hooks call optional. It all comes
-back, one level at a time, when the cost has stayed below half of the budget for a minute.
+back, one level at a time, when the cost of a minute was below half of the budget.
 """
 
 from __future__ import annotations

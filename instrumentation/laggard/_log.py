@@ -90,17 +90,19 @@ class Log(Hook):
         super().__init__(host)
         self._entries: list[tuple[str, Any]] = []
         self._dropped = 0
+        self._is_compiling: Callable[[], bool] = _never
         self._pools: dict[Any, _Pool] = {}
         self._refused: set[tuple[str, str]] = set()
         self._inherited: list[Any] = []
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing."""
-        return {}
+        """Patch nothing; wait for torch to ask it whether a graph is being compiled."""
+        return {"torch": self._patch}
 
     def take(self, values: dict[str, Any]) -> None:
         """Keep values. On any thread, and on the hot path."""
-        if not self.installed:
+        # Asked first: to a compiler this is a constant, and it looks no further.
+        if self._is_compiling() or not self.installed:
             return
         entered = perf_counter_ns()
         entries = self._entries
@@ -130,7 +132,10 @@ class Log(Hook):
                     break
                 number = value.read()
             arrived += 1
-            self._report(report, name, float(number))
+            try:
+                self._report(report, name, float(number))
+            except OverflowError as error:
+                self._refuse(name, str(error))
         del self._entries[:arrived]
         dropped, self._dropped = self._dropped, 0
         if dropped:
@@ -140,6 +145,9 @@ class Log(Hook):
         """Keep the parent's copies as they are: their destruction would touch its device."""
         self._inherited = [self._entries, self._pools]
         self._entries, self._pools = [], {}
+
+    def _patch(self, torch: ModuleType) -> None:
+        self._is_compiling = torch.compiler.is_compiling
 
     def _report(self, report: Report, name: str, value: float) -> None:
         watched = _WATCHED.get(name)
@@ -196,3 +204,7 @@ class Log(Hook):
         if known not in self._refused and len(self._refused) < 100:  # noqa: PLR2004 - no memory for endless names
             self._refused.add(known)
             _logger.warning("laggard.log(%s=…) is ignored: %s", name, reason)
+
+
+def _never() -> bool:
+    return False

@@ -45,8 +45,6 @@ class _Capture:
     path: Path
     answer: Answer
     deadline: float
-    #: Steps that are named by hand count, once one was seen; else updates of an optimizer.
-    explicit: bool = False
     thread: int = 0
     profiler: Any = None
 
@@ -61,6 +59,8 @@ class Profiler(Hook):
         self._requests: deque[tuple[int, str, Answer]] = deque(maxlen=16)
         self._capture: _Capture | None = None
         self._starting = False
+        #: The script names its steps, so that they count and not the updates of its optimizers.
+        self.named_steps = False
         #: Profilers of the script that have been prepared and have not ended.
         self._others: WeakSet[Any] = WeakSet()
 
@@ -113,9 +113,7 @@ class Profiler(Hook):
             self.host.at_step = None
             return
         try:
-            if code == STEP_END:
-                capture.explicit = True
-            elif capture.explicit:
+            if self.named_steps and code != STEP_END:
                 return
             if capture.profiler is None:
                 self._start(capture)
