@@ -304,7 +304,6 @@ COMPACT = (
     RUN_INFO,
     SIGNAL_AVAILABLE,
     SELF_TIME,
-    DROPPED,
     LOSS,
     SAMPLES,
     TOKENS,
