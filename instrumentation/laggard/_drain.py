@@ -132,11 +132,13 @@ class Drain:
         if self._report is None:
             self._identify()
         events = recorder.take()
-        if recorder.dropped != self._lost_events:
-            self._partition.lost_events()
-            self._dropped["buffer_full"] += recorder.dropped - self._lost_events
-            self._lost_events = recorder.dropped
+        lost = recorder.dropped
         steps = self._partition.feed(events)
+        if lost != self._lost_events:
+            # What finds no room comes after what was taken, so it is the step still open that is not whole.
+            self._partition.lost_events()
+            self._dropped["buffer_full"] += lost - self._lost_events
+            self._lost_events = lost
         if last:
             steps += self._partition.finish()
         for step in steps:
