@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from laggard.version import __version__
 
 if TYPE_CHECKING:
-    from laggard._api import instrument, phase, step, uninstrument
+    from laggard._api import dump_trace, instrument, log, phase, profile, step, uninstrument
 
-__all__ = ["__version__", "instrument", "phase", "step", "uninstrument"]
+__all__ = ["__version__", "dump_trace", "instrument", "log", "phase", "profile", "step", "uninstrument"]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,5 +35,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from laggard import _api  # noqa: PLC0415 - as the comment above says
 
-        return getattr(_api, name)
+        # Found without this function from now on.
+        return globals().setdefault(name, getattr(_api, name))
     raise AttributeError(f"module 'laggard' has no attribute {name!r}")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from laggard import _process
 from laggard._recorder import STEP_BEGIN, STEP_END, Token
+from laggard.control import MAX_STEPS
 from laggard.conventions import Phase
 
 _logger = logging.getLogger(__name__)
@@ -83,11 +87,59 @@ class phase:  # noqa: N801 - reads as a function where it is used
             process.recorder.end(self._token)
 
 
+def log(**values: Any) -> None:
+    """Report numbers that only the script knows: ``loss``, ``gradient_norm``, ``learning_rate``, and of this rank since
+    the last call ``samples``, ``tokens`` and ``flops``.
+
+    Tensors of one element are taken too. One on a device is copied without waiting for the device. A name or a value
+    that is none of this is named in one warning.
+    """  # noqa: D205
+    process = _process.current()
+    if process is not None:
+        process.log.take(values)
+
+
+def dump_trace(path: str | os.PathLike[str] = "") -> None:
+    """Have the last steps written within about a second: as JSON lines to a name that ends in ``.jsonl``, else as a
+    trace for Chrome's viewer and Perfetto. Without a path it goes to the state folder.
+    """  # noqa: D205
+    process = _process.current()
+    if process is not None and (name := _path("dump_trace", path)) is not None:
+        process.trace.request(name)
+
+
+def profile(steps: int = 5, path: str | os.PathLike[str] = "") -> None:
+    """Have the next steps profiled by torch's profiler. Its Chrome trace goes to ``path`` or to the state folder.
+
+    A step is here an update of an optimizer or a :class:`step`. Refused with one line while another profile runs.
+    """
+    process = _process.current()
+    if process is None or (name := _path("profile", path)) is None:
+        return
+    if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
+        _logger.warning("laggard.profile(steps=%r) is ignored: not a whole number of 1 to %d", steps, MAX_STEPS)
+        return
+    process.profiler.request(steps, name)
+
+
+def _path(function: str, path: Any) -> str | None:
+    try:
+        # Absolute now: the script may change its folder before the file is written.
+        return str(Path(os.fsdecode(path)).absolute()) if path else ""
+    except Exception:
+        _logger.warning("laggard.%s(path=%r) is ignored: no path", function, path)
+        return None
+
+
 def _mark(code: int) -> None:
     process = _process.current()
     if process is not None:
         process.training_evidence()
         process.recorder.mark(code)
+        process.profiler.named_steps = True
+        at_step = process.at_step
+        if code == STEP_END and at_step is not None:
+            at_step(code)
 
 
 def _ensure_meter_provider() -> None:

@@ -7,12 +7,12 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
-from opentelemetry.metrics import get_meter_provider
-from opentelemetry.trace import get_tracer_provider
-
-from laggard import _identity, environment, statefile
+from laggard import _identity, _providers, environment, statefile
+from laggard import conventions as names
+from laggard._budget import Budget
 from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 1.0
-_FLUSH_MILLISECONDS = 1500
+_FLUSH_SECONDS = 1.5
 #: Steps kept while the run's name is not known yet.
 _MAX_PENDING = 4096
 #: Signals that are there when steps show time in the phase.
@@ -52,6 +52,8 @@ class Drain:
         identity: Identity,
         wakeup: Wakeup,
         ending: ExitHandling,
+        *,
+        slow_collectives: deque[tuple[str, int, int]],
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
@@ -59,6 +61,7 @@ class Drain:
         self._identity = identity
         self._wakeup = wakeup
         self._ending = ending
+        self._slow_collectives = slow_collectives
         self._partition = StepPartition(environment.whole_number(environment.LAGGARD_WARMUP_STEPS, 3))
         self._facts = identity.facts(metrics_port=0)
         self._writer: statefile.StateWriter | None = None
@@ -74,6 +77,7 @@ class Drain:
         #: When training ended in a process that goes on; 0 before.
         self._training_ended = 0
         self._flush = False
+        self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
         self._failed_before = False
         self._open_state_file()
         self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
@@ -114,6 +118,9 @@ class Drain:
             last = terminated or 0 in woken_by
             if terminated:
                 self._state = RankState.FAILED
+            if woken_by:
+                for hook in self._hooks:
+                    hook.guarded(hook.woken)(woken_by)
             try:
                 self._drain(last=last)
             except Exception:
@@ -122,7 +129,7 @@ class Drain:
                     self._failed_before = True
                     _logger.exception("a report failed; training goes on, further failures are only counted")
             if last and (terminated or self._flush):
-                _flush_providers()
+                _providers.flush(_FLUSH_SECONDS)
             if terminated:
                 self._ending.terminate_unless_main_does()
             if last:
@@ -135,6 +142,7 @@ class Drain:
             self._identify()
         events = recorder.take()
         if recorder.dropped != self._lost_events:
+            # What finds no room comes after what was taken, so it is the step still open that is not whole.
             events.append((LOST, 0, 0))
             self._dropped["buffer_full"] += recorder.dropped - self._lost_events
             self._lost_events = recorder.dropped
@@ -172,6 +180,7 @@ class Drain:
         self._report = Report(self._identity, self._facts)
         self._spans = Spans(
             self._identity,
+            self._slow_collectives,
             environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
             environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
             self._describe,
@@ -193,7 +202,7 @@ class Drain:
             self._dropped["no_run"] += surplus
             return
         steps, self._pending = self._pending, []
-        spans.begin_drain()
+        spans.begin_drain(enabled=self._budget.level == 0)
         for step in steps:
             report.step(step)
             spans.step(step)
@@ -208,6 +217,11 @@ class Drain:
         self_time = self._recorder.self_time_ns
         dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
         report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
+        cost = self_time + time.thread_time_ns()
+        if self._budget.measure(time.monotonic(), cost, sum(step.duration for step in steps)):
+            for hook in self._hooks:
+                hook.guarded(hook.rest if self._budget.optional_rest else hook.resume)()
+        report.set(names.TELEMETRY_LEVEL, self._budget.level)
         self._reported_self_time = self_time
         self._reported_dropped = dict(self._dropped)
 
@@ -264,16 +278,6 @@ def _start_metrics_endpoint(local_rank: int) -> int:
     """Start the Prometheus endpoint where OpenTelemetry was told to use ours; return its port, else 0."""
     prometheus = sys.modules.get("laggard.prometheus")
     return 0 if prometheus is None else prometheus.serve(local_rank)
-
-
-def _flush_providers() -> None:
-    for provider in (get_meter_provider(), get_tracer_provider()):
-        flush = getattr(provider, "force_flush", None)
-        if flush is not None:
-            try:
-                flush(_FLUSH_MILLISECONDS)
-            except Exception:
-                _logger.warning("the last metrics or spans could not be sent", exc_info=True)
 
 
 def _device_in_use() -> bool:

@@ -14,10 +14,13 @@ from multiprocessing import util
 from types import FrameType
 from typing import Protocol
 
+from laggard import _providers
 from laggard.conventions import RankState
 
 #: What the last report may take. A process that nobody listens to must still end.
 FLUSH_SECONDS = 2.0
+#: What an exit may take with the providers' last sending, from the begin of the last report.
+_END_SECONDS = 2.2
 #: How long the main thread gets to act on SIGTERM before the drain thread does it.
 _GRACE_SECONDS = 0.5
 
@@ -81,7 +84,10 @@ class ExitHandling:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _at_exit(self, *, flush: bool = False) -> None:
+        began = time.monotonic()
         self._once(RankState.FAILED if _ended_by_exception() else RankState.FINISHED, flush=flush)
+        if not flush:
+            _providers.end(max(0.0, began + _END_SECONDS - time.monotonic()))
 
     def _once(self, state: RankState, *, flush: bool) -> None:
         if self._done.acquire(blocking=False):

@@ -11,20 +11,28 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
 from laggard import _identity, environment
+from laggard._control import ControlFile
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._hooks import HOOKS, Hook
+from laggard._log import Log
+from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
+from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
 from laggard.conventions import RankState
 
 _logger = logging.getLogger(__name__)
+
+#: Slow waits kept for the traces of the last steps.
+_SLOW_COLLECTIVES = 1024
 
 
 class Process:
@@ -33,6 +41,18 @@ class Process:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.backward_observers: list[Callable[[int, int], None]] = []
+        self.at_step: Callable[[int], None] | None = None
+        self.slow_collectives: deque[tuple[str, int, int]] = deque(maxlen=_SLOW_COLLECTIVES)
+        self.log = Log(self)
+        self.trace = TraceDump(self)
+        self.profiler = Profiler(self)
+        #: What is no patch of torch but fails alone, like a hook.
+        self._parts: tuple[Hook, ...] = (
+            ControlFile(self, self.trace, self.profiler),
+            self.log,
+            self.trace,
+            self.profiler,
+        )
         self._hooks: list[Hook] = []
         self._lock = threading.Lock()
         self._drain: Drain | None = None
@@ -44,11 +64,13 @@ class Process:
     def start(self) -> None:
         """Install the hooks; each waits for the torch module that it patches. Imports no torch."""
         disabled = environment.names(environment.LAGGARD_DISABLED_HOOKS)
-        unknown = disabled - {hook.name for hook in HOOKS}
+        known = [hook.name for hook in (*HOOKS, *self._parts)]
+        unknown = disabled.difference(known)
         if unknown:
-            known = ", ".join(hook.name for hook in HOOKS)
-            _logger.warning("%s names no hook: %s; known are %s", environment.LAGGARD_DISABLED_HOOKS, unknown, known)
-        self._hooks = [hook(self) for hook in HOOKS if hook.name not in disabled]
+            _logger.warning(
+                "%s names no hook: %s; known are %s", environment.LAGGARD_DISABLED_HOOKS, unknown, ", ".join(known)
+            )
+        self._hooks = [hook for hook in (*(kind(self) for kind in HOOKS), *self._parts) if hook.name not in disabled]
         for hook in self._hooks:
             hook.installed = True
             for module, patch in hook.targets().items():
@@ -116,6 +138,8 @@ class Process:
         recorder.capacity = EARLY_CAPACITY
         self._lock = threading.Lock()
         self._drain = self._wakeup = self._exit = None
+        for hook in self._hooks:
+            hook.guarded(hook.forked)()
         self._settled = not recorder.enabled
 
     def _start_drain(self, rank: int | None, world_size: int | None) -> None:
@@ -123,11 +147,16 @@ class Process:
         self._wakeup = Wakeup()
         self._exit = ExitHandling(self._finish)
         identity = _identity.from_environment(rank, world_size)
-        self._drain = Drain(self.recorder, self._hooks, identity, self._wakeup, self._exit)
+        self._drain = Drain(
+            self.recorder, self._hooks, identity, self._wakeup, self._exit, slow_collectives=self.slow_collectives
+        )
         self._exit.install()
         self._wakeup.listen_to_signals()
+        for hook in self._hooks:
+            hook.guarded(hook.training_began)()
 
     def _finish(self, state: RankState, *, flush: bool) -> None:
+        self.profiler.finish(export=state is RankState.FINISHED)
         if self._drain is not None:
             self._drain.stop(state, FLUSH_SECONDS, flush=flush)
 

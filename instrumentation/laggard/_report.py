@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from math import ceil
 
-from opentelemetry.metrics import Counter, Histogram, Meter, get_meter
+from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter, get_meter
 from opentelemetry.metrics import _Gauge as Gauge
 
 from laggard import conventions as names
+from laggard import environment
 from laggard._identity import Identity
 from laggard._partition import Step
 from laggard.conventions import Attribute, Phase, RankState, clip_name
@@ -36,6 +37,7 @@ class Report:
         self._identity = identity
         self._base = identity.attributes()
         self._meter = get_meter(names.METER_NAME, __version__)
+        self._made: dict[str, Counter | Gauge] = {}
         self._step = _histogram(self._meter, names.STEP_DURATION)
         self._own = _histogram(self._meter, names.STEP_OWN_DURATION)
         self._phase = _histogram(self._meter, names.PHASE_DURATION)
@@ -84,6 +86,25 @@ class Report:
             Attribute.WORKLOAD: facts.workload,
         }
         _gauge(self._meter, names.RUN_INFO).set(1, {**self._base, **info})
+
+    @property
+    def identity(self) -> Identity:
+        """Who is reported."""
+        return self._identity
+
+    def set(self, metric: names.Metric, value: float, attributes: Attributes | None = None) -> None:
+        """Set a gauge of the table; the identity is added."""
+        gauge = self._made.get(metric.name)
+        if gauge is None:
+            gauge = self._made[metric.name] = _gauge(self._meter, metric)
+        gauge.set(value, {**self._base, **(attributes or {})})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+    def add(self, metric: names.Metric, amount: float, attributes: Attributes | None = None) -> None:
+        """Add to a counter of the table; the identity is added."""
+        counter = self._made.get(metric.name)
+        if counter is None:
+            counter = self._made[metric.name] = _counter(self._meter, metric)
+        counter.add(amount, {**self._base, **(attributes or {})})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def step(self, step: Step) -> None:
         """Report a finished step."""
@@ -187,18 +208,35 @@ def _version(module: str) -> str:
         return "absent"
 
 
+def _wanted(meter: Meter, metric: names.Metric) -> Meter:
+    """Return the meter, or for a metric that the chosen profile leaves out one that makes silent instruments."""
+    left_out = _compact() and metric not in names.COMPACT
+    return NoOpMeter(names.METER_NAME) if left_out else meter
+
+
+def _compact() -> bool:
+    return environment.choice(environment.LAGGARD_SERIES, "default", "compact") == "compact"
+
+
+def _bounds(metric: names.Metric) -> tuple[float, ...]:
+    if _compact():
+        return ()
+    full = environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full"
+    return names.STEP_BOUNDS if full else metric.bounds
+
+
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
-    return meter.create_histogram(
+    return _wanted(meter, metric).create_histogram(
         metric.name,
         unit=metric.unit,
         description=metric.description,
-        explicit_bucket_boundaries_advisory=metric.bounds,
+        explicit_bucket_boundaries_advisory=_bounds(metric),
     )
 
 
 def _counter(meter: Meter, metric: names.Metric) -> Counter:
-    return meter.create_counter(metric.name, unit=metric.unit, description=metric.description)
+    return _wanted(meter, metric).create_counter(metric.name, unit=metric.unit, description=metric.description)
 
 
 def _gauge(meter: Meter, metric: names.Metric) -> Gauge:
-    return meter.create_gauge(metric.name, unit=metric.unit, description=metric.description)
+    return _wanted(meter, metric).create_gauge(metric.name, unit=metric.unit, description=metric.description)

@@ -34,9 +34,15 @@ class Spans:
     """Chooses steps and writes their spans. Called by the drain thread only."""
 
     def __init__(
-        self, identity: Identity, every: int, slow: float, describe: Callable[[Step], Mapping[str, float]]
+        self,
+        identity: Identity,
+        collectives: deque[tuple[str, int, int]],
+        every: int,
+        slow: float,
+        describe: Callable[[Step], Mapping[str, float]],
     ) -> None:
         self._identity = identity
+        self._collectives = collectives
         self._describe = describe
         self._every = every
         self._slow = slow
@@ -45,9 +51,9 @@ class Spans:
         self._left = _MAX_STEPS
         self._slow_from = 0
 
-    def begin_drain(self) -> None:
-        """Renew the allowance of traced steps and the duration from which a step is slow."""
-        self._left = _MAX_STEPS
+    def begin_drain(self, *, enabled: bool) -> None:
+        """Renew the allowance of traced steps, which is none when not enabled, and what is a slow step."""
+        self._left = _MAX_STEPS if enabled else 0
         enough = self._slow > 0 and len(self._durations) >= _MEDIAN_STEPS
         self._slow_from = int(self._slow * median(self._durations)) if enough else 0
 
@@ -80,7 +86,26 @@ class Spans:
                     attributes={**attributes, Attribute.PHASE: phase.label},
                 )
                 child.end(ended + offset)
+            for operation, started, ended in collectives_of(step, self._collectives):
+                child = self._tracer.start_span(
+                    "training.collective",
+                    context=inside,
+                    start_time=started + offset,
+                    attributes={**attributes, Attribute.COLLECTIVE_OPERATION: operation},
+                )
+                child.end(ended + offset)
         root.end(step.ended + offset)
+
+
+def collectives_of(step: Step, collectives: deque[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Return the waits for a collective inside the step that took a twentieth of it or more."""
+    shortest = step.duration // 20
+    return [
+        (operation, started, ended)
+        # Copied first, in one operation: the training thread appends.
+        for operation, started, ended in collectives.copy()
+        if started >= step.started and ended <= step.ended and ended - started >= shortest
+    ]
 
 
 def step_context(run: str, number: int) -> Context:

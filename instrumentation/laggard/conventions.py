@@ -71,6 +71,7 @@ class Attribute:
     REASON = "training.reason"
     STATE = "training.state"
     SIGNAL = "training.signal"
+    VALUE = "training.value"
     COLLECTIVE_OPERATION = "training.collective.operation"
     PROCESS_GROUP = "training.process_group"
     CHECKPOINT_OPERATION = "training.checkpoint.operation"
@@ -323,6 +324,26 @@ DROPPED = Metric(
     (Attribute.REASON,),
 )
 
+LOSS = Metric("training.loss", "gauge", "", "Newest loss given to laggard.log.")
+GRADIENT_NORM = Metric("training.gradient.norm", "gauge", "", "Newest norm of the gradients given to laggard.log.")
+LEARNING_RATE = Metric("training.learning_rate", "gauge", "", "Newest learning rate given to laggard.log.")
+SAMPLES = Metric("training.samples", "counter", "{sample}", "Samples trained on by this rank, as given to laggard.log.")
+TOKENS = Metric("training.tokens", "counter", "{token}", "Tokens trained on by this rank, as given to laggard.log.")
+FLOPS = Metric("training.flops", "counter", "{operation}", "Floating-point operations given to laggard.log.")
+NONFINITE = Metric(
+    "training.nonfinite",
+    "counter",
+    "{value}",
+    "Losses and gradient norms given to laggard.log that were infinite or not a number.",
+    (Attribute.VALUE,),
+)
+TELEMETRY_LEVEL = Metric(
+    "training.telemetry.level",
+    "gauge",
+    "",
+    "What was given up to keep the budget of telemetry: 0 nothing, 1 traces of steps, 2 optional signals too.",
+)
+
 #: What a training process emits through OpenTelemetry.
 TRAINING_METRICS = (
     STEP_DURATION,
@@ -358,6 +379,36 @@ TRAINING_METRICS = (
     SIGNAL_AVAILABLE,
     SELF_TIME,
     DROPPED,
+    LOSS,
+    GRADIENT_NORM,
+    LEARNING_RATE,
+    SAMPLES,
+    TOKENS,
+    FLOPS,
+    NONFINITE,
+    TELEMETRY_LEVEL,
+)
+
+#: What is left with ``LAGGARD_SERIES=compact``, without the buckets of histograms: at most 60 series a rank, and all
+#: that the rules read.
+COMPACT = (
+    STEP_DURATION,
+    STEP_OWN_DURATION,
+    PHASE_DURATION,
+    COMMUNICATION_FLOOR,
+    STEPS,
+    LAST_STEP_TIMESTAMP,
+    RANKS_EXPECTED,
+    RESTARTS,
+    RANK_STATE,
+    RANK_START_TIMESTAMP,
+    RUN_INFO,
+    SIGNAL_AVAILABLE,
+    SELF_TIME,
+    LOSS,
+    SAMPLES,
+    TOKENS,
+    TELEMETRY_LEVEL,
 )
 
 PROCESS_UP = Metric(

@@ -13,6 +13,9 @@ from laggard import statefile
 
 _logger = logging.getLogger(__name__)
 
+#: Variables and values that :func:`choice` has warned of; it is asked many times.
+_refused: set[tuple[str, str]] = set()
+
 LAGGARD_RUN = "LAGGARD_RUN"
 """
 .. envvar:: LAGGARD_RUN
@@ -57,6 +60,35 @@ LAGGARD_TRACE_SLOW = "LAGGARD_TRACE_SLOW"
 A step longer than this many times the median of the recent steps becomes a trace. 0: none. Default: 2.
 """
 
+LAGGARD_TRACE_SIGNAL = "LAGGARD_TRACE_SIGNAL"
+"""
+.. envvar:: LAGGARD_TRACE_SIGNAL
+
+Signal that makes a rank write its last steps to a file, for example ``SIGRTMIN+1``. Default: none.
+"""
+
+LAGGARD_BUDGET = "LAGGARD_BUDGET"
+"""
+.. envvar:: LAGGARD_BUDGET
+
+Per cent of the step that telemetry may take; above it traces are given up, then optional signals. 0: no limit.
+Default: 0.5.
+"""
+
+LAGGARD_SERIES = "LAGGARD_SERIES"
+"""
+.. envvar:: LAGGARD_SERIES
+
+``compact`` leaves what the rules need, at most 60 series a rank. Default: ``default``, every signal.
+"""
+
+LAGGARD_HISTOGRAMS = "LAGGARD_HISTOGRAMS"
+"""
+.. envvar:: LAGGARD_HISTOGRAMS
+
+``full`` gives every histogram of durations the 16 bounds of the step's. Default: ``default``, decades.
+"""
+
 LAGGARD_WARMUP_STEPS = "LAGGARD_WARMUP_STEPS"
 """
 .. envvar:: LAGGARD_WARMUP_STEPS
@@ -95,6 +127,17 @@ def number(name: str, default: float, *, minimum: float = 0) -> float:
 def whole_number(name: str, default: int, *, minimum: int = 0) -> int:
     """Return the variable as a whole number of at least ``minimum``, else ``default`` with one warning."""
     return int(number(name, default, minimum=minimum))
+
+
+def choice(name: str, *options: str) -> str:
+    """Return the variable if it is one of the options, else the first of them, with one warning where it is set."""
+    value = text(name) or options[0]
+    if value in options:
+        return value
+    if (name, value) not in _refused:
+        _refused.add((name, value))
+        _logger.warning("%s=%r is none of %s; using %s", name, value, ", ".join(options), options[0])
+    return options[0]
 
 
 def names(name: str) -> frozenset[str]:

@@ -139,3 +139,48 @@ def test_a_taken_port_is_passed_over_and_the_state_file_says_which(launcher: Lau
     assert process.returncode == 0
     assert f"port {port} is taken; the metrics of local rank 0 are on port {port + 1}" in errors
     assert snapshot(launcher).facts.metrics_port == port + 1
+
+
+def test_a_notebook_is_instrumented_when_it_asks(launcher: Launcher, receiver: Receiver) -> None:
+    """With torch, a model and an event loop there already, the steps after instrument() count, and only those."""
+    # A job without a launcher's instrumentation, as a kernel is; providers come from the environment.
+    variables = {**receiver.environment, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "laggard"}
+    process = launcher.start("python", PROGRAMS / "notebook.py", **variables)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert output == '{"trained": 120}\n'
+    # Three epochs before uninstrument() and one after the second instrument().
+    assert receiver.value("training.steps") == 80
+    assert receiver.value("training.phase.duration", training__phase="forward").count > 40
+    assert errors.count("this process is instrumented already") == 1
+
+
+def test_an_elastic_restart_is_another_life_of_the_same_rank(launcher: Launcher, receiver: Receiver) -> None:
+    """Each life has its own state file with the number of restarts; the first failed, the second finished."""
+    launcher.run(
+        "torchrun",
+        "--nproc-per-node",
+        "1",
+        "--max-restarts",
+        "1",
+        "--monitor-interval",
+        "0.1",
+        PROGRAMS / "elastic.py",
+        **receiver.environment,
+    )
+    lives = [statefile.read(path) for path in launcher.state_directory.iterdir()]
+    assert sorted((life.facts.restarts, life.state, life.steps) for life in lives) == [
+        (0, RankState.FAILED, 10),
+        (1, RankState.FINISHED, 10),
+    ]
+    assert receiver.value("training.restarts") == 1
+
+
+def test_overload_is_dropped_and_counted(launcher: Launcher, receiver: Receiver) -> None:
+    """More events than the drain takes never grow the buffer; the drops are counted, and so is a step they spoil."""
+    longest = int(launcher.run("python", PROGRAMS / "overload.py", **receiver.environment))
+    assert longest == 99
+    assert receiver.value("training.telemetry.dropped", training__reason="buffer_full") > 30_000
+    # The step whose end was dropped reaches over a pause of a second to the next end that was kept.
+    assert receiver.value("training.steps.excluded", training__reason="incomplete") > 0
+    assert receiver.value("training.step.duration").sum < 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -22,6 +24,11 @@ class HookHost(Protocol):
     """What a hook may ask of the process that it runs in."""
 
     recorder: Recorder
+    #: Called on the training thread with UPDATE or STEP_END when a step has ended, while somebody waits for that.
+    at_step: Callable[[int], None] | None
+    #: The newest waits for a collective of a millisecond or more: operation and the ``perf_counter_ns`` of its begin
+    #: and end.
+    slow_collectives: deque[tuple[str, int, int]]
     #: Called at the end of each backward pass with the ``perf_counter_ns`` of its begin and end. Must not raise.
     backward_observers: list[Callable[[int, int], None]]
 
@@ -48,11 +55,14 @@ class Hook:
     name: ClassVar[str]
     #: The signal of :data:`laggard.conventions.SIGNALS` that is gone when the hook fails, if it has one.
     signal: ClassVar[str] = ""
+    #: The hook may be taken out for a while when telemetry costs more than its budget.
+    optional: ClassVar[bool] = False
 
     def __init__(self, host: HookHost) -> None:
         self.host = host
         self.recorder = host.recorder
         self.installed = False
+        self._resting = False
         self._patches: list[_Patch] = []
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
@@ -71,6 +81,31 @@ class Hook:
 
     def state_file_opened(self, words: memoryview[int]) -> None:
         """Write what the hook keeps in the state file's live words, now that there is one."""
+
+    def training_began(self) -> None:
+        """Begin what only a rank does. On the thread that proved that this process trains."""
+
+    def woken(self, signals: bytes) -> None:
+        """Take the numbers of signals that arrived. Called by the drain thread, also while the main thread is stuck."""
+
+    def forked(self) -> None:
+        """Forget what the parent gathered. In a forked child, which destroys nothing that belongs to the parent."""
+
+    def rest(self) -> None:
+        """Give up what is optional, since telemetry costs more than its budget. Called by the drain thread."""
+        if self.optional and self.installed:
+            self.uninstall()
+            self._resting = True
+
+    def resume(self) -> None:
+        """End the rest. Called by the drain thread."""
+        if self._resting:
+            self._resting = False
+            self.installed = True
+            # A module that is not imported yet still has the hook that waits for it.
+            for module, patch in self.targets().items():
+                if module in sys.modules:
+                    self.guarded(patch)(sys.modules[module])
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace an attribute by what ``make`` makes of it.

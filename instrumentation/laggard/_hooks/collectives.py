@@ -51,6 +51,8 @@ _INIT_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed", "tor
 
 #: Waits kept between two drains; what does not fit is missing from the collectives' histogram only.
 _MAX_WAITS = 8192
+#: Waits that a trace shows by name.
+_SLOW_WAIT_NS = 1_000_000
 
 
 class _Group:
@@ -201,16 +203,19 @@ class CollectivesHook(Hook):
             finally:
                 ended = recorder.end(token)
                 if token is not None:
-                    self._waited(ended - token[2])
+                    self._waited(token[2], ended)
 
         return timed_wait
 
-    def _waited(self, duration: int) -> None:
+    def _waited(self, started: int, ended: int) -> None:
         (operation, watched), self._blocking = self._blocking, ("asynchronous", None)
         if watched is not None:
             self._finished(watched)
+        duration = ended - started
         if len(self._waits) < _MAX_WAITS:
             self._waits.append((operation, duration))
+        if duration >= _SLOW_WAIT_NS:
+            self.host.slow_collectives.append((operation, started, ended))
 
     def _after_backward(self, _started: int, _ended: int) -> None:
         """DDP and FSDP wait inside backward, in C++, for all that they have issued."""

@@ -56,3 +56,6 @@ class OptimizerHook(Hook):
         ended = self.recorder.end(token)
         if ended:
             self.recorder.add(UPDATE, ended, ended)
+            at_step = self.host.at_step
+            if at_step is not None:
+                at_step(UPDATE)

@@ -1,0 +1,69 @@
+"""What telemetry may cost, and what is given up when it costs more.
+
+The cost is the time of the hooks on training threads and of the drain thread's processor, as a share of the steps'
+time over the last minute. Above the budget the traces of steps go first, then what hooks call optional. It all comes
+back, one level at a time, when the cost of a minute was below half of the budget.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+_logger = logging.getLogger(__name__)
+
+#: The time over which the cost is taken, and how long a level lasts at least.
+WINDOW_SECONDS = 60.0
+#: Share of the budget below which a level is taken back: what was given up must fit in again.
+_RECOVERY = 0.5
+
+#: What is given up at each level, for the log.
+_LEVELS = ("nothing is given up any more", "traces of steps are given up", "optional signals are given up")
+
+
+class Budget:
+    """Chooses a level from 0, nothing given up, to 2. Called by the drain thread only."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.level = 0
+        #: Time of the measurement, with the cost and the steps' time so far, both in nanoseconds.
+        self._window: deque[tuple[float, int, int]] = deque()
+        self._steps_ns = 0
+
+    @property
+    def optional_rest(self) -> bool:
+        """Whether optional signals are given up."""
+        return self.level > 1
+
+    def measure(self, now: float, cost_ns: int, steps_ns: int) -> bool:
+        """Take the cost so far and the time of the steps since the last call; return whether the level changed."""
+        self._steps_ns += steps_ns
+        window = self._window
+        window.append((now, cost_ns, self._steps_ns))
+        if now - window[0][0] < WINDOW_SECONDS:
+            return False
+        began, cost_before, steps_before = window[0]
+        while now - window[0][0] >= WINDOW_SECONDS:
+            window.popleft()
+        steps = self._steps_ns - steps_before
+        if not self._share or not steps:
+            return False
+        share = (cost_ns - cost_before) / steps
+        level = self.level
+        if share > self._share:
+            level = min(level + 1, len(_LEVELS) - 1)
+        elif share < self._share * _RECOVERY:
+            level = max(level - 1, 0)
+        if level == self.level:
+            return False
+        self.level = level
+        window.clear()  # the next decision is about the new level only
+        _logger.warning(
+            "telemetry took %.2f %% of the steps in the last %.0f s, the budget is %.2f %%: %s",
+            share * 100,
+            now - began,
+            self._share * 100,
+            _LEVELS[level],
+        )
+        return True

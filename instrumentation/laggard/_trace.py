@@ -1,0 +1,210 @@
+"""The last steps on request: as JSON lines, or as a trace for Chrome's viewer and Perfetto.
+
+A request comes from :func:`laggard.dump_trace`, from the signal in ``LAGGARD_TRACE_SIGNAL`` or from a control file. The
+drain thread writes the file, under another name until it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from laggard import control, environment
+from laggard._hooks.base import Hook, HookHost
+from laggard._identity import Identity
+from laggard._partition import Step
+from laggard._report import unix_offset_ns
+from laggard._spans import collectives_of
+from laggard.conventions import RECENT_STEPS, Phase
+
+if TYPE_CHECKING:
+    from laggard._report import Report
+
+_logger = logging.getLogger(__name__)
+
+#: Intervals of all kept steps together, about 6 MB; gradient accumulation can have thousands in one step.
+_MAX_INTERVALS = 32768
+#: One signal reaches the process on two ways, by its handler and by the wake-up pipe.
+_SIGNAL_SECONDS = 2.0
+
+Answer = Callable[[str], None]
+"""Takes what became of a request: an empty string, or in one line why it failed."""
+
+
+class TraceDump(Hook):
+    """Keeps the last steps and writes them when it is asked to."""
+
+    name = "trace"
+
+    def __init__(self, host: HookHost) -> None:
+        super().__init__(host)
+        self._steps: deque[Step] = deque(maxlen=RECENT_STEPS)
+        self._intervals = 0
+        self._requests: deque[tuple[str, Answer]] = deque(maxlen=16)
+        self._signal = 0
+        self._signalled = 0.0
+
+    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
+        """Patch nothing."""
+        return {}
+
+    def request(self, path: str = "", answer: Answer | None = None) -> None:
+        """Have the last steps written, to a file in the state folder unless ``path`` names another. On any thread."""
+        self._requests.append((path, answer or _say_failure))
+
+    def training_began(self) -> None:
+        """Take the signal that asks for a trace, if one is named."""
+        name = environment.text(environment.LAGGARD_TRACE_SIGNAL)
+        if not name:
+            return
+        number = _signal_number(name)
+        if threading.current_thread() is not threading.main_thread():
+            reason = "training did not begin on the main thread"
+        elif number is None:
+            reason = "no such signal"
+        elif signal.getsignal(number) is not signal.SIG_DFL:
+            reason = "the process has a handler of its own"
+        else:
+            signal.signal(number, self._on_signal)
+            self._signal = number
+            return
+        _logger.warning("%s=%s is not used: %s", environment.LAGGARD_TRACE_SIGNAL, name, reason)
+
+    def uninstall(self) -> None:
+        """Give the signal back."""
+        super().uninstall()
+        number, self._signal = self._signal, 0
+        if (
+            number
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(number) == self._on_signal
+        ):
+            signal.signal(number, signal.SIG_DFL)
+
+    def woken(self, signals: bytes) -> None:
+        """Take the signal where the main thread is stuck and runs no handler."""
+        if self._signal and self._signal in signals:
+            self._on_signal()
+
+    def steps_ended(self, steps: list[Step]) -> None:
+        """Keep the newest steps."""
+        kept = self._steps
+        for step in steps:
+            if len(kept) == kept.maxlen:
+                self._intervals -= len(kept.popleft().intervals)
+            kept.append(step)
+            self._intervals += len(step.intervals)
+            while self._intervals > _MAX_INTERVALS and len(kept) > 1:
+                self._intervals -= len(kept.popleft().intervals)
+
+    def report(self, report: Report) -> None:
+        """Write what was asked for."""
+        while self._requests:
+            path, answer = self._requests.popleft()
+            try:
+                self._write(report.identity, path)
+            except (OSError, ValueError) as error:
+                answer(f"trace of the last steps: {error}")
+            else:
+                answer("")
+
+    def forked(self) -> None:
+        """Forget the parent's steps."""
+        self._steps.clear()
+        self._requests.clear()
+        self._intervals = 0
+
+    def _on_signal(self, _number: int = 0, _frame: FrameType | None = None) -> None:
+        now = time.monotonic()
+        if now - self._signalled > _SIGNAL_SECONDS:
+            self._signalled = now
+            self.request()
+
+    def _write(self, identity: Identity, name: str) -> None:
+        path = Path(name) if name else default_path(identity, "trace")
+        steps = list(self._steps)
+        if path.suffix == ".jsonl":
+            lines: Iterable[str] = (json.dumps(line) + "\n" for line in json_lines(identity, steps))
+        else:
+            lines = [json.dumps(chrome_trace(identity, steps, self.host.slow_collectives), separators=(",", ":"))]
+        control.write_atomically(path, lines)
+        _logger.info("the last %d steps are in %s", len(steps), path)
+
+
+def default_path(identity: Identity, kind: str) -> Path:
+    """Return where a trace goes that nobody gave a path for."""
+    name = f"{control.stem(identity.run, identity.rank)}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.{kind}.json"
+    return environment.state_directory() / name
+
+
+def json_lines(identity: Identity, steps: Iterable[Step]) -> Iterator[dict[str, Any]]:
+    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's begin."""
+    offset = unix_offset_ns()
+    for step in steps:
+        yield {
+            "run": identity.run,
+            "rank": identity.rank,
+            "step": step.number,
+            "started_unix_ns": step.started + offset,
+            "duration_ns": step.duration,
+            "excluded": step.excluded,
+            "phases_ns": {phase.label: step.phases[phase] for phase in Phase if step.phases[phase]},
+            "intervals": [
+                [phase.label, started - step.started, ended - started] for phase, started, ended in step.intervals
+            ],
+        }
+
+
+def chrome_trace(identity: Identity, steps: Iterable[Step], collectives: deque[tuple[str, int, int]]) -> dict[str, Any]:
+    """Return the steps in the trace event format: one row for the rank, the phases and slow collectives inside steps.
+
+    Times are whole microseconds since 1970, so that the files of several ranks can be put together.
+    """
+    offset = unix_offset_ns()
+    rank = identity.rank
+
+    def complete(name: str, started: int, ended: int, **arguments: Any) -> dict[str, Any]:
+        # Both ends are rounded alike, so that what touches keeps touching and what nests keeps nesting.
+        begin, end = (started + offset) // 1000, (ended + offset) // 1000
+        event = {"ph": "X", "name": name, "cat": "laggard", "pid": rank, "tid": 0, "ts": begin, "dur": end - begin}
+        return {**event, "args": arguments} if arguments else event
+
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}},
+        {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}},
+        {"ph": "M", "name": "thread_name", "pid": rank, "tid": 0, "args": {"name": "training"}},
+    ]
+    for step in steps:
+        arguments: dict[str, Any] = {"step": step.number}
+        if step.excluded:
+            arguments["excluded"] = step.excluded
+        events.append(complete("step", step.started, step.ended, **arguments))
+        events += [complete(phase.label, started, ended) for phase, started, ended in step.intervals]
+        events += [complete(operation, *times) for operation, *times in collectives_of(step, collectives)]
+    facts = {"run": identity.run, "host": identity.host, "workload": identity.workload}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+
+
+def _signal_number(name: str) -> signal.Signals | int | None:
+    """Return the number of a signal given as ``SIGUSR2``, ``USR2``, ``SIGRTMIN+1`` or ``35``."""
+    if name.isdecimal():
+        return int(name) if int(name) in signal.valid_signals() else None
+    base, _, more = name.upper().removeprefix("SIG").partition("+")
+    number = getattr(signal, f"SIG{base}", None)
+    if not isinstance(number, int) or (more and not more.isdecimal()):
+        return None
+    number += int(more or 0)
+    return number if number in signal.valid_signals() else None
+
+
+def _say_failure(reason: str) -> None:
+    if reason:
+        _logger.warning("%s", reason)

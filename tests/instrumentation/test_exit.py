@@ -1,0 +1,69 @@
+"""A rank whose telemetry goes nowhere ends as fast, and with the same exit code, as one without."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.launch import PROGRAMS, Launcher
+
+#: What an exit may take, the interpreter's own included.
+LIMIT_SECONDS = 3.0
+CODES = {"finish": 0, "raise": 1, "wait": -signal.SIGTERM}
+
+
+@pytest.fixture(params=["closed", "silent"])
+def nowhere(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A port that nobody listens on, or one where connections are taken and never answered."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        port = server.getsockname()[1]
+        if request.param == "closed":
+            server.close()
+        yield port
+
+
+def printed_time(process: subprocess.Popen[str]) -> float:
+    """When the program began to end, in its own words."""
+    assert process.stdout is not None
+    return float(process.stdout.readline())
+
+
+def test_an_endpoint_that_does_not_answer_holds_no_exit_up(nowhere: int, launcher: Launcher) -> None:
+    """A clean end, an exception and SIGTERM take at most three seconds with metrics and traces to send.
+
+    By gRPC and by HTTP, with the exporters' own time limit of ten seconds.
+    """
+    running = {
+        (ending, protocol): launcher.start(
+            "python",
+            PROGRAMS / "endings.py",
+            ending,
+            OTEL_METRICS_EXPORTER="otlp",
+            OTEL_TRACES_EXPORTER="otlp",
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{nowhere}",
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            LAGGARD_TRACE_EVERY="1",
+        )
+        for ending in CODES
+        for protocol in ("grpc", "http/protobuf")
+    }
+    began: dict[tuple[str, str], float] = {}
+    for case, process in running.items():
+        began[case] = printed_time(process)
+        if case[0] == "wait":
+            began[case] = time.time()
+            process.terminate()
+    took: dict[tuple[str, str], float] = {}
+    while len(took) < len(running) and time.time() < max(began.values()) + 30:
+        for case, process in running.items():
+            if case not in took and process.poll() is not None:
+                took[case] = time.time() - began[case]
+        time.sleep(0.01)
+    print({" ".join(case): round(seconds, 2) for case, seconds in took.items()})
+    assert {case: process.returncode for case, process in running.items()} == {case: CODES[case[0]] for case in running}
+    assert max(took.values()) < LIMIT_SECONDS
