@@ -19,7 +19,7 @@ import wrapt
 from laggard import _identity, environment
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
-from laggard._hooks import HOOKS, Hook
+from laggard._hooks import HOOKS, Hook, Traced
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._wakeup import Wakeup
 from laggard.conventions import RankState
@@ -32,6 +32,7 @@ class Process:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
+        self.traced = Traced()
         self.backward_observers: list[Callable[[int, int], None]] = []
         self._hooks: list[Hook] = []
         self._lock = threading.Lock()

@@ -1,12 +1,14 @@
 """The hooks: one module per patched thing, each with what it patches, when, and how it is undone."""
 
 from laggard._hooks.backward import BackwardHook
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, Traced
 from laggard._hooks.collectives import CollectivesHook
+from laggard._hooks.compiled import CompiledHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.forward import ForwardHook
 from laggard._hooks.optimizer import OptimizerHook
+from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
@@ -16,8 +18,10 @@ HOOKS: tuple[type[Hook], ...] = (
     ForwardHook,
     BackwardHook,
     OptimizerHook,
+    GradScalerHook,
+    CompiledHook,
     DistributedDataParallelHook,
     CollectivesHook,
 )
 
-__all__ = ["HOOKS", "Hook", "HookHost"]
+__all__ = ["HOOKS", "Hook", "HookHost", "Traced"]

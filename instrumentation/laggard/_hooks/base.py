@@ -14,14 +14,39 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 
+
+def hide_from_compiler(dynamo: ModuleType, function: Any, *, callees: bool) -> None:
+    """Keep a function that runs between compiled pieces of code from being compiled, with what it calls or without.
+
+    Nothing changes for a compiler that comes upon the function inside of code that it traces.
+    """
+    frames = dynamo.eval_frame
+    action = frames.FrameAction
+    strategy = frames.FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+
+
 _Patch = tuple[Any, str, Any, Any]
 """Owner, attribute, the owner's own entry before, and what stands there now."""
+
+
+class Traced:
+    """What the compiled code that runs says of itself.
+
+    To a compiler the assignment of an attribute is something that the compiled code has to do, each time it runs, and
+    it costs neither a graph, a break nor a guard. So code that is traced once tells what happens in every call.
+    """
+
+    def __init__(self) -> None:
+        #: An optimizer's step was in it.
+        self.updated = False
 
 
 class HookHost(Protocol):
     """What a hook may ask of the process that it runs in."""
 
     recorder: Recorder
+    traced: Traced
     #: Called at the end of each backward pass with the ``perf_counter_ns`` of its begin and end. Must not raise.
     backward_observers: list[Callable[[int, int], None]]
 
@@ -103,6 +128,14 @@ class Hook:
                 self.host.hook_failed(self, error)
 
         return call
+
+    def hide_guarded(self, dynamo: ModuleType) -> None:
+        """Hide what :meth:`guarded` makes, of any hook, from the compiler."""
+        hide_from_compiler(dynamo, self.guarded(_nothing), callees=True)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _own_entry(owner: Any, name: str) -> Any:
