@@ -34,6 +34,7 @@ class Process:
         self.recorder = Recorder()
         self.traced = Traced()
         self.backward_observers: list[Callable[[int, int], None]] = []
+        self.compilation_observers: list[Callable[[bool], None]] = []
         self._hooks: list[Hook] = []
         self._lock = threading.Lock()
         self._drain: Drain | None = None

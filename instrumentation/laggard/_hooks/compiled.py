@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard._hooks.base import Hook, HookHost, hide_from_compiler
+from laggard._hooks.base import Hook, HookHost, hide_from_compiler, nothing
 from laggard._recorder import COMPILED, EVALUATION_FORWARD, UPDATE, Recorder
 from laggard.conventions import Phase
 
@@ -61,8 +61,9 @@ class CompiledHook(Hook):
         super().__init__(host)
         self._backward_ended = 0
         self._observer = self.guarded(self._after_backward)
-        self._callback = self.guarded(self._compilation_begins)
-        self._callbacks: list[Any] | None = None
+        self._begins = self.guarded(self._compilation_begins)
+        self._ends = self.guarded(self._compilation_ends)
+        self._compiler: Any = None
         self._recompilations = 0
         self._reported = 0
 
@@ -75,17 +76,21 @@ class CompiledHook(Hook):
         super().uninstall()
         if self._observer in self.host.backward_observers:
             self.host.backward_observers.remove(self._observer)
-        if self._callbacks is not None and self._callback in self._callbacks:
-            self._callbacks.remove(self._callback)
+        compiler, self._compiler = self._compiler, None
+        if compiler is not None and self._begins in compiler.start_callbacks:
+            compiler.remove_start_callback(self._begins)
+            compiler.remove_end_callback(self._ends)
 
     def steps_ended(self, steps: list[Step]) -> None:  # noqa: ARG002 - what every hook is told
         """Listen again after ``torch.compiler.reset``, which forgets all listeners."""
-        if self._callbacks is not None and self._callback not in self._callbacks:
-            self._callbacks.append(self._callback)
+        compiler = self._compiler
+        if compiler is not None and self._begins not in compiler.start_callbacks:
+            compiler.register_start_callback(self._begins)
+            compiler.register_end_callback(self._ends)
 
     def report(self, report: Report) -> None:
         """Report recompilations since the last call."""
-        if self._callbacks is not None:
+        if self._compiler is not None:
             count = self._recompilations
             report.recompilations(count - self._reported)
             self._reported = count
@@ -95,11 +100,17 @@ class CompiledHook(Hook):
         for function in (recorder.begin, recorder.end, recorder.add, recorder.mark, self.host.training_evidence):
             hide_from_compiler(dynamo, function, callees=True)
         self.hide_guarded(dynamo)
-        callbacks: list[Any] = dynamo.callback_handler.start_callbacks
-        callbacks.append(self._callback)
-        self._callbacks = callbacks
+        hide_from_compiler(dynamo, self._time(nothing), callees=False)
+        self._compiler = dynamo.callback_handler
+        self.steps_ended([])
+
+    def _compilation_ends(self, _found: Any) -> None:
+        for observer in self.host.compilation_observers:
+            observer(False)
 
     def _compilation_begins(self, found: Any) -> None:
+        for observer in self.host.compilation_observers:
+            observer(True)
         recorder = self.recorder
         if recorder.thread in (0, get_ident()):
             recorder.mark(COMPILED)
@@ -144,14 +155,15 @@ class CompiledHook(Hook):
             if is_compiling() or not self.installed:
                 return compiled(*args, **kwargs)
             # Its own step alone, not that of compiled code around it.
-            around, traced.updated = traced.updated, False
+            around = traced.running, traced.updated
+            traced.running, traced.updated = True, False
             call = _Call(function, recorder)
             try:
                 call.result = compiled(*args, **kwargs)
                 return call.result
             finally:
                 done(call)
-                traced.updated = around
+                traced.running, traced.updated = around
 
         # So a second torch.compile finds the function that was compiled, as it would without us.
         vars(timed)["_torchdynamo_wrapper_id"] = id(timed)

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from types import CodeType, ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, nothing, show_compiler
 from laggard._recorder import RESUMED, UPDATE, Token
 from laggard.conventions import Phase
 
@@ -50,10 +50,9 @@ class OptimizerHook(Hook):
         before, after = self.guarded(self._before), self.guarded(self._after)
         traced = self.host.traced
 
-        # A compiler that follows an optimizer's step comes through here and must find nothing but this.
-        def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        def pre_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if is_compiling():
-                traced.updated = True
+                compiled_pre_hook(optimizer, args, kwargs)
             else:
                 before(optimizer)
 
@@ -61,7 +60,14 @@ class OptimizerHook(Hook):
             if not is_compiling():
                 after(optimizer)
 
-        self._step_code = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
+        # The compiler follows an optimizer's step, hooks included. To ask it whether it does would already make it
+        # compile what it else leaves alone.
+        def compiled_pre_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            traced.updated = True
+
+        show_compiler(compiled_pre_hook, pre_hook)
+        show_compiler(_compiled_post_hook, post_hook)
+        self._step_code = torch.optim.Optimizer.profile_hook_step(nothing).__code__
         module = sys.modules[torch.optim.Optimizer.__module__]
         self._handles.append(module.register_optimizer_step_pre_hook(pre_hook))
         self._handles.append(module.register_optimizer_step_post_hook(post_hook))
@@ -118,5 +124,5 @@ class OptimizerHook(Hook):
         return load_state_dict
 
 
-def _nothing() -> None:
+def _compiled_post_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
     pass

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, hide_from_compiler, nothing, show_compiler
 from laggard._recorder import SKIPPED, UPDATE
 from laggard.conventions import Phase
 
@@ -35,6 +35,7 @@ class GradScalerHook(Hook):
         """Wait for torch, and for the scaler of sharded models, which has an update of its own."""
         return {
             "torch": self._patch,
+            "torch._dynamo": self._hide,
             "torch.distributed.fsdp.sharded_grad_scaler": self._patch_sharded,
         }
 
@@ -50,6 +51,11 @@ class GradScalerHook(Hook):
         self.replace(module.ShardedGradScaler, "unscale_", self._time)
         self.replace(module.ShardedGradScaler, "update", self._wrap_update)
 
+    def _hide(self, dynamo: ModuleType) -> None:
+        # A scaler looks at values of tensors, so a compiled train step calls it between two graphs.
+        hide_from_compiler(dynamo, self._time(nothing), callees=False)
+        hide_from_compiler(dynamo, self._wrap_update(nothing), callees=False)
+
     def _time(self, method: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
         is_compiling = self._is_compiling
@@ -64,6 +70,7 @@ class GradScalerHook(Hook):
             finally:
                 recorder.end(token)
 
+        show_compiler(method, timed)
         return timed
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,6 +89,7 @@ class GradScalerHook(Hook):
             finally:
                 recorder.end(token)
 
+        show_compiler(update, timed_update)
         return timed_update
 
     def _note(self, scaler: Any) -> None:
