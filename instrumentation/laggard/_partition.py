@@ -5,8 +5,8 @@ gives every nanosecond of a step to exactly one phase: the innermost interval wi
 ``other``. So phases never overlap, none is negative, and their sum is the step.
 
 A step ends at the first batch fetch, without a loader at the first training forward (without a module at the first
-backward), after at least one optimizer update. Several updates in between are one step. ``laggard.step()`` names
-the steps itself.
+backward), after at least one optimizer update. Several updates in between are one step, and an update that a gradient
+scaler leaves out is one too. ``laggard.step()`` names the steps itself.
 """
 
 from __future__ import annotations
@@ -14,11 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, LOST, RESUME, STEP_BEGIN, STEP_END, UPDATE, Event
+from laggard._recorder import (
+    COMPILED,
+    EVALUATION_FORWARD,
+    EXHAUSTED,
+    FIRST_BATCH,
+    LOST,
+    RESUME,
+    SKIPPED,
+    STEP_BEGIN,
+    STEP_END,
+    UPDATE,
+    Event,
+)
 from laggard.conventions import OWN_PHASES, Phase
 
 #: What begins a step: a fetch; in a loop without a loader a forward; in one without a module a backward.
 _BOUNDARIES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
+#: What says that the newest batch is trained on.
+_TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+#: Marks that belong to the step in whose time they stand.
+_MARKS = frozenset({UPDATE, SKIPPED, COMPILED})
 
 Interval = tuple[Phase, int, int]
 """A phase with the ``perf_counter_ns`` at which it began and ended."""
@@ -36,6 +52,8 @@ class Step:
     """The step cut into phases, in order and without overlap; ``other`` fills the gaps and is not listed."""
     excluded: str = ""
     """Why the step stays out of the histograms; empty for a step like any other."""
+    skipped: bool = False
+    """Whether a gradient scaler left an update out."""
 
     @property
     def duration(self) -> int:
@@ -54,9 +72,8 @@ class _Open:
 
     started: int
     intervals: list[Interval] = field(default_factory=list[Interval])
-    updated: bool = False
     seen: set[int] = field(default_factory=set[int])
-    """Codes of the intervals so far, for what begins the next step."""
+    """Codes of the intervals so far, for what begins the next step. A fetch counts once its batch is trained on."""
     first_batch: bool = False
     incomplete: bool = False
 
@@ -68,6 +85,8 @@ class StepPartition:
         self._warmup_steps = warmup_steps
         self._number = 0
         self._open: _Open | None = None
+        #: First and newest time of each kind of mark since the open step began.
+        self._marks: dict[int, tuple[int, int]] = {}
         self._batch = _Batch()
         self._explicit = False
         self._resumed = False
@@ -84,14 +103,10 @@ class StepPartition:
             if code in (STEP_BEGIN, STEP_END):
                 self._explicit = True
                 self._mark_step(code, started, finished)
-            elif code in (UPDATE, LOST):
-                if self._open is not None:
-                    self._open.updated |= code == UPDATE
-                    self._open.incomplete |= code == LOST
-            elif code == FIRST_BATCH:
-                self._batch.first = True
-            elif code == RESUME:
-                self._resumed = True
+            elif code in _MARKS:
+                self._marks[code] = (self._marks.get(code, (ended,))[0], ended)
+            elif code in (EXHAUSTED, FIRST_BATCH, RESUME, LOST):
+                self._note(code)
             else:
                 if not self._explicit and self._begins_step(code):
                     self._cut(started, finished)
@@ -99,34 +114,47 @@ class StepPartition:
                     self._take(code, started, ended)
         return finished
 
+    def _note(self, code: int) -> None:
+        """Take a mark that belongs to the newest batch, to the step that is open or to the one to come."""
+        if code == EXHAUSTED:
+            self._batch.exhausted()
+        elif code == FIRST_BATCH:
+            self._batch.first = True
+        elif code == RESUME:
+            self._resumed = True
+        elif self._open is not None:
+            self._open.incomplete = True
+
     def finish(self) -> list[Step]:
         """Return the step that was updated but whose end never came, when there is one."""
         step = self._open
         self._open = None
-        if step is None or self._explicit or not step.updated:
+        if step is None or self._explicit or UPDATE not in self._marks:
             return []
         step.incomplete = True
         self._batch.close(step.intervals)
-        return [self._close(step, max((end for _, _, end in step.intervals), default=step.started))]
+        ended = max((end for _, _, end in step.intervals), default=step.started)
+        return [self._close(step, ended, set(self._marks))]
 
     def _begins_step(self, code: int) -> bool:
         step = self._open
         if step is None:
             return code in _BOUNDARIES
-        if not step.updated or code not in _BOUNDARIES:
+        if UPDATE not in self._marks or code not in _BOUNDARIES:
             return False
         # The kind of event that begins this loop's steps, unless an earlier kind shows up.
         return step.seen.isdisjoint(_BOUNDARIES[: _BOUNDARIES.index(code)])
 
     def _cut(self, at: int, finished: list[Step]) -> None:
         step, self._open = self._open, _Open(at)
+        # What was found inside the interval that begins the new step arrived before it.
+        marks, self._marks = self._marks, {code: (end, end) for code, (_, end) in self._marks.items() if end > at}
         if step is None:
             return
         step.first_batch |= self._batch.close(step.intervals)
-        # Intervals inside the one that begins the new step arrived before it.
         self._open.intervals = [interval for interval in step.intervals if interval[1] >= at]
         step.intervals = [interval for interval in step.intervals if interval[1] < at]
-        finished.append(self._close(step, at))
+        finished.append(self._close(step, at, {code for code, (begin, _) in marks.items() if begin <= at}))
 
     def _mark_step(self, code: int, at: int, finished: list[Step]) -> None:
         step = self._open
@@ -134,9 +162,10 @@ class StepPartition:
         if code == STEP_BEGIN:
             self._open = _Open(at)
             self._batch = _Batch()
+            self._marks = {}
         elif step is not None:
             step.first_batch |= self._batch.close(step.intervals)
-            finished.append(self._close(step, at))
+            finished.append(self._close(step, at, set(self._marks)))
 
     def _take(self, code: int, started: int, ended: int) -> None:
         step = self._open
@@ -144,20 +173,23 @@ class StepPartition:
             return
         if code == Phase.DATA:
             step.first_batch |= self._batch.next(step.intervals, started)
-        elif code == Phase.CHECKPOINT:
+        else:
+            step.seen.add(code)
+        if code == Phase.CHECKPOINT:
             # All of a checkpoint is checkpoint, its own waits for peers too.
             while step.intervals and step.intervals[-1][1] >= started:
                 step.intervals.pop()
-        step.seen.add(code)
         self._batch.see(code)
+        if self._batch.fetched and self._batch.trained:
+            step.seen.add(Phase.DATA)
         if code == EVALUATION_FORWARD:
             # Without a loader nothing but its place tells a teacher from an evaluation between two steps.
-            phase = Phase.EVALUATION if step.updated and Phase.DATA not in step.seen else Phase.FORWARD
+            phase = Phase.EVALUATION if UPDATE in self._marks and not self._batch.fetched else Phase.FORWARD
         else:
             phase = Phase(code)
         step.intervals.append((phase, started, ended))
 
-    def _close(self, step: _Open, ended: int) -> Step:
+    def _close(self, step: _Open, ended: int, marks: set[int]) -> Step:
         self._number += 1
         intervals = flatten(step.intervals, step.started, ended)
         phases = [0] * len(Phase)
@@ -172,9 +204,11 @@ class StepPartition:
             excluded = "resume"
         elif self._number <= self._warmup_steps:
             excluded = "warmup"
+        elif COMPILED in marks:
+            excluded = "compile"
         elif step.first_batch:
             excluded = "first_batch"
-        return Step(self._number, step.started, ended, tuple(phases), tuple(intervals), excluded)
+        return Step(self._number, step.started, ended, tuple(phases), tuple(intervals), excluded, SKIPPED in marks)
 
 
 class _Batch:
@@ -192,17 +226,29 @@ class _Batch:
         self._first = 0
         self._started = -1
         self._evaluated = False
-        self._trained = False
         self._after_evaluation = False
+        #: Whether the batch came from a loader; after the end of an evaluation loader none does.
+        self.fetched = False
+        self.trained = False
 
     def see(self, code: int) -> None:
         """Note what the batch is used for."""
         self._evaluated |= code == EVALUATION_FORWARD
-        self._trained |= code in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+        self.trained |= code in _TRAINING
+
+    def exhausted(self) -> None:
+        """Say that the newest fetch gave no batch."""
+        # At the end of the training loader a loop that reads ahead still has a batch to train on.
+        self.fetched = not self._after_evaluation
 
     def next(self, intervals: list[Interval], at: int) -> bool:
-        """Judge the batch that the fetch beginning at ``at`` ends; return whether it was a first one of training."""
-        evaluation = not self._trained and (self._evaluated or self._after_evaluation)
+        """Begin a batch with the fetch at ``at``; return whether the one before was a first one of training."""
+        self.fetched = True
+        return self._judge(intervals, at)
+
+    def _judge(self, intervals: list[Interval], at: int) -> bool:
+        """Say what the batch that ends at ``at`` was used for; return whether it was a first one of training."""
+        evaluation = not self.trained and (self._evaluated or self._after_evaluation)
         if evaluation and self._started >= 0:
             begin = self._started
             checkpoints = [interval for interval in intervals[self._first :] if interval[0] == Phase.CHECKPOINT]
@@ -213,19 +259,19 @@ class _Batch:
         first = self.first and not evaluation
         self.first = False
         self._after_evaluation = evaluation
-        self._evaluated = self._trained = False
+        self._evaluated = self.trained = False
         self._first = len(intervals)
         self._started = at
         return first
 
     def close(self, intervals: list[Interval]) -> bool:
         """End the batch with the step; return whether it was a first one of training."""
-        if self._evaluated and not self._trained and intervals:
-            self.next(intervals, max(end for _, _, end in intervals))
+        if self._evaluated and not self.trained and intervals:
+            self._judge(intervals, max(end for _, _, end in intervals))
         first, self.first = self.first, False
         self._first = 0
         self._started = -1
-        self._evaluated = self._trained = False
+        self._evaluated = self.trained = False
         return first
 
 

@@ -21,7 +21,7 @@ from laggard import _identity, environment
 from laggard._control import ControlFile
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
-from laggard._hooks import HOOKS, Hook
+from laggard._hooks import HOOKS, Hook, Traced
 from laggard._log import Log
 from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
@@ -40,7 +40,9 @@ class Process:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
+        self.traced = Traced()
         self.backward_observers: list[Callable[[int, int], None]] = []
+        self.compilation_observers: list[Callable[[bool], None]] = []
         self.at_step: Callable[[int], None] | None = None
         self.slow_collectives: deque[tuple[str, int, int]] = deque(maxlen=_SLOW_COLLECTIVES)
         self.log = Log(self)

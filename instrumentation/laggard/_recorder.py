@@ -27,8 +27,12 @@ UPDATE = 16  # an optimizer changed the parameters, or a gradient scaler decided
 FIRST_BATCH = 17  # the fetch that just ended was the first of its iterator, workers were started
 STEP_BEGIN = 18  # `laggard.step()` was entered; from then on the steps are the ones that the script names
 STEP_END = 19
-RESUME = 20  # a checkpoint was loaded
+RESUME = 20  # a checkpoint or the state of an optimizer was loaded
 LOST = 21  # events are missing here
+SKIPPED = 32  # a gradient scaler found gradients that are not finite, the update was left out
+COMPILED = 33  # the compiler began to work on code that is about to run
+EXHAUSTED = 34  # the fetch that just ended found the end of its loader, not a batch
+
 #: A forward without gradients: evaluation, or a teacher inside a training step. The low bits say evaluation, which is
 #: what the state file shows until the partition knows better.
 EVALUATION_FORWARD = 16 | Phase.EVALUATION

@@ -43,6 +43,7 @@ class Report:
         self._phase = _histogram(self._meter, names.PHASE_DURATION)
         self._collective = _histogram(self._meter, names.COLLECTIVE_DURATION)
         self._steps = _counter(self._meter, names.STEPS)
+        self._skipped = _counter(self._meter, names.STEPS_SKIPPED)
         self._excluded = _counter(self._meter, names.STEPS_EXCLUDED)
         self._excluded_duration = _counter(self._meter, names.STEPS_EXCLUDED_DURATION)
         self._collective_io = _counter(self._meter, names.COLLECTIVE_IO)
@@ -61,7 +62,7 @@ class Report:
 
     def _start(self, facts: Facts) -> None:
         # A counter first seen above zero hides its first increments from increase(); so all begin at 0.
-        for counter in (self._steps, _counter(self._meter, names.STEPS_SKIPPED), self._self_time):
+        for counter in (self._steps, self._skipped, self._self_time):
             counter.add(0, self._base)
         for reason in names.EXCLUSION_REASONS:
             self._excluded.add(0, self._with(Attribute.REASON, reason))
@@ -109,6 +110,8 @@ class Report:
     def step(self, step: Step) -> None:
         """Report a finished step."""
         self._steps.add(1, self._base)
+        if step.skipped:
+            self._skipped.add(1, self._base)
         if step.excluded:
             attributes = self._with(Attribute.REASON, step.excluded)
             self._excluded.add(1, attributes)

@@ -192,6 +192,12 @@ STEPS_EXCLUDED_DURATION = Metric(
     "Time of the steps kept out of the duration histograms.",
     (Attribute.REASON,),
 )
+COMPILE_RECOMPILATIONS = Metric(
+    "training.compile.recompilations",
+    "counter",
+    "{recompilation}",
+    "Compilations of code that had been compiled before; absent in a process that never loads the compiler.",
+)
 LAST_STEP_TIMESTAMP = Metric("training.last_step.timestamp", "gauge", "s", "Unix time at which the newest step ended.")
 COLLECTIVE_DURATION = Metric(
     "training.collective.duration",
@@ -355,6 +361,7 @@ TRAINING_METRICS = (
     STEPS_SKIPPED,
     STEPS_EXCLUDED,
     STEPS_EXCLUDED_DURATION,
+    COMPILE_RECOMPILATIONS,
     LAST_STEP_TIMESTAMP,
     COLLECTIVE_DURATION,
     COLLECTIVE_IO,

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from laggard._partition import Step, StepPartition, flatten
-from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, LOST, STEP_BEGIN, STEP_END, UPDATE, Event
+from laggard._recorder import (
+    COMPILED,
+    EVALUATION_FORWARD,
+    FIRST_BATCH,
+    LOST,
+    SKIPPED,
+    STEP_BEGIN,
+    STEP_END,
+    UPDATE,
+    Event,
+)
 from laggard.conventions import Phase
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
@@ -181,4 +191,36 @@ def test_flatten_gives_time_to_the_innermost_interval_and_cuts_what_overlaps() -
         (BACKWARD, 30, 50),
         (COMMUNICATION, 50, 60),
         (OPTIMIZER, 90, 100),
+    ]
+
+
+def test_marks_belong_to_the_step_in_whose_time_they_are() -> None:
+    """What happens inside the interval that begins a step arrives before it and is that step's all the same."""
+    events: list[Event] = []
+    for start in (0, 100, 200):
+        if start == 100:
+            events += [(COMPILED, 105, 105)]  # while the forward below runs
+        events += [(FORWARD, start, start + 20), (BACKWARD, start + 20, start + 50)]
+        events += [(SKIPPED, start + 55, start + 55)] * (start == 100)
+        events += [(OPTIMIZER, start + 50, start + 60), (UPDATE, start + 60, start + 60)]
+    events += [(FORWARD, 300, 320)]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [(step.started, step.excluded, step.skipped) for step in steps] == [
+        (0, "", False),
+        (100, "compile", True),
+        (200, "", False),
+    ]
+
+
+def test_updates_inside_the_backward_that_begins_a_step_are_of_that_step() -> None:
+    """Without loader and module, optimizers that run in backward end the step that this backward begins."""
+    events: list[Event] = []
+    for start in (0, 100, 200):
+        events += [(OPTIMIZER, start + 20, start + 30), (UPDATE, start + 30, start + 30), (BACKWARD, start, start + 50)]
+    partition = StepPartition(warmup_steps=0)
+    steps = partition.feed(events) + partition.finish()
+    assert [(step.started, phases(step)) for step in steps] == [
+        (0, {BACKWARD: 50, OTHER: 50}),  # before the first step there is none that its optimizer could belong to
+        (100, {BACKWARD: 40, OPTIMIZER: 10, OTHER: 50}),
+        (200, {BACKWARD: 40, OPTIMIZER: 10}),
     ]

@@ -1,9 +1,10 @@
 """The hooks: one module per patched thing, each with what it patches, when, and how it is undone."""
 
 from laggard._hooks.backward import BackwardHook
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, Traced
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
+from laggard._hooks.compiled import CompiledHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
@@ -14,6 +15,7 @@ from laggard._hooks.garbage import GarbageHook
 from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.prefetch import PrefetchHook
+from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.transfer import TransferHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
@@ -24,6 +26,8 @@ HOOKS: tuple[type[Hook], ...] = (
     ForwardHook,
     BackwardHook,
     OptimizerHook,
+    GradScalerHook,
+    CompiledHook,
     DistributedDataParallelHook,
     CollectivesHook,
     EndingHook,
@@ -37,4 +41,4 @@ HOOKS: tuple[type[Hook], ...] = (
     GarbageHook,
 )
 
-__all__ = ["HOOKS", "DeviceHook", "Hook", "HookHost"]
+__all__ = ["HOOKS", "DeviceHook", "Hook", "HookHost", "Traced"]

@@ -16,8 +16,39 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 
+
+def hide_from_compiler(dynamo: ModuleType, function: Any, *, callees: bool) -> None:
+    """Keep a function that runs between compiled pieces of code from being compiled, with what it calls or without.
+
+    Nothing changes where the compiler comes upon the function in code that it traces.
+    """
+    frames = dynamo.eval_frame
+    action = frames.FrameAction
+    strategy = frames.FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+
+
 _Patch = tuple[Any, str, Any, Any]
 """Owner, attribute, the owner's own entry before, and what stands there now."""
+
+
+class Traced:
+    """What is known of the compiled function that runs.
+
+    To the compiler the assignment of an attribute is something that the compiled code has to do, each time it runs, and
+    it costs neither a graph, a break nor a guard. So code that is traced once tells what happens in every call.
+    """
+
+    def __init__(self) -> None:
+        #: A function that was compiled is running, with graphs that are called like modules.
+        self.running = False
+        #: It took an optimizer's step. Assigned by the compiled code.
+        self.updated = False
+
+
+def show_compiler(shown: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Have the compiler find ``shown`` where it comes upon ``function`` in code that it traces."""
+    vars(function)["_torchdynamo_inline"] = shown
 
 
 class HookHost(Protocol):
@@ -29,8 +60,11 @@ class HookHost(Protocol):
     #: The newest waits for a collective of a millisecond or more: operation and the ``perf_counter_ns`` of its begin
     #: and end.
     slow_collectives: deque[tuple[str, int, int]]
+    traced: Traced
     #: Called at the end of each backward pass with the ``perf_counter_ns`` of its begin and end. Must not raise.
     backward_observers: list[Callable[[int, int], None]]
+    #: Called with True when the compiler begins to look at code, with False when it has. Must not raise.
+    compilation_observers: list[Callable[[bool], None]]
 
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
@@ -64,6 +98,7 @@ class Hook:
         self.installed = False
         self._resting = False
         self._patches: list[_Patch] = []
+        self._suspended: list[_Patch] = []
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Return the torch modules that the hook waits for, each with what is done then."""
@@ -126,6 +161,17 @@ class Hook:
                 _undo(self._patches.pop(index))
                 return
 
+    def suspend(self, begins: bool) -> None:  # noqa: FBT001 - an observer of compilations
+        """Take the patches out while the compiler looks, so that nothing of ours is in what it makes or guards."""
+        if begins:
+            self._suspended = [patch for patch in reversed(self._patches) if _undo(patch)]
+            return
+        while self._suspended:
+            patch = self._suspended.pop()
+            owner, name, own, replacement = patch
+            if _own_entry(owner, name) is own and any(patch is kept for kept in self._patches):
+                setattr(owner, name, replacement)
+
     def uninstall(self) -> None:
         """Undo every patch, the newest first."""
         self.installed = False
@@ -146,16 +192,25 @@ class Hook:
 
         return call
 
+    def hide_guarded(self, dynamo: ModuleType) -> None:
+        """Hide what :meth:`guarded` makes, of any hook, from the compiler."""
+        hide_from_compiler(dynamo, self.guarded(nothing), callees=True)
+
+
+def nothing() -> None:
+    """Do nothing: for a wrapper that is made for its code alone."""
+
 
 def _own_entry(owner: Any, name: str) -> Any:
     return owner.__dict__.get(name, _MISSING)
 
 
-def _undo(patch: _Patch) -> None:
+def _undo(patch: _Patch) -> bool:
     owner, name, own, replacement = patch
     if _own_entry(owner, name) is not replacement:
-        return  # somebody else has patched it since, and what they put there calls ours
+        return False  # somebody else has patched it since, and what they put there calls ours
     if own is _MISSING:
         delattr(owner, name)
     else:
         setattr(owner, name, own)
+    return True

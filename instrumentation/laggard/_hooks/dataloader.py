@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook
-from laggard._recorder import FIRST_BATCH
+from laggard._recorder import EXHAUSTED, FIRST_BATCH
 from laggard.conventions import Phase
 
 
@@ -31,12 +31,16 @@ class DataLoaderHook(Hook):
         @functools.wraps(fetch)
         def __next__(iterator: Any) -> Any:  # noqa: N807 - it stands in for the method
             first = getattr(iterator, "_num_yielded", 1) == 0
+            mark = FIRST_BATCH if first else 0
             token = recorder.begin(Phase.DATA)
             try:
                 return fetch(iterator)
+            except StopIteration:
+                mark = EXHAUSTED
+                raise
             finally:
                 ended = recorder.end(token)
-                if first and ended:
-                    recorder.add(FIRST_BATCH, ended, ended)
+                if mark and ended:
+                    recorder.add(mark, ended, ended)
 
         return __next__

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, hide_from_compiler, nothing
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
@@ -50,11 +50,18 @@ class ForwardHook(Hook):
         self._searches = 0
         #: Steps of the present search, or else steps without a forward.
         self._steps = 0
+        self._observer = self.guarded(self.suspend)
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for ``nn.Module`` and for the classes that stand for a whole model."""
         named = {module: functools.partial(self._wrap_named, name) for module, name in _OUTERMOST.items()}
-        return {"torch": self._start, **named}
+        return {"torch": self._start, "torch._dynamo": self._hide, **named}
+
+    def uninstall(self) -> None:
+        """Undo the patches and stop listening to the compiler."""
+        super().uninstall()
+        if self._observer in self.host.compilation_observers:
+            self.host.compilation_observers.remove(self._observer)
 
     def steps_ended(self, steps: list[Step]) -> None:
         """End the search for outermost modules, or begin another one when no forward is seen any more.
@@ -77,8 +84,14 @@ class ForwardHook(Hook):
         # Not when their own modules are imported: torch is then only half there.
         self._module_class = torch.nn.Module
         self._graph_module_class = torch.fx.GraphModule
+        self.host.compilation_observers.append(self._observer)
         self._wrap(torch.nn.parallel.DistributedDataParallel)
         self._search()
+
+    def _hide(self, dynamo: ModuleType) -> None:
+        # Where a graph breaks inside of a module, modules are called between two graphs.
+        hide_from_compiler(dynamo, self._time(nothing), callees=False)
+        hide_from_compiler(dynamo, self._found, callees=True)
 
     def _search(self) -> None:
         self._searching = True
@@ -108,6 +121,8 @@ class ForwardHook(Hook):
 
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
         recorder = self.recorder
+        traced = self.host.traced
+        graph = self._graph_module_class
         torch = sys.modules["torch"]
         is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
@@ -115,7 +130,7 @@ class ForwardHook(Hook):
         @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
             # Asked first: to a compiler this is a constant, and it looks no further.
-            if is_compiling() or self._running:
+            if is_compiling() or self._running or (traced.running and isinstance(module, graph)):
                 return call(module, *args, **kwargs)
             self._running = True
             token = recorder.begin(Phase.FORWARD if module.training and is_grad_enabled() else EVALUATION_FORWARD)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from threading import get_ident, local
+from time import perf_counter_ns
+from types import CodeType, ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import UPDATE, Token
+from laggard._hooks.base import Hook, HookHost, nothing, show_compiler
+from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
+
+
+class _Running(local):
+    """Steps that run on this thread, the innermost last: optimizer, open interval, begin."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, Token | None, int]] = []
 
 
 class OptimizerHook(Hook):
@@ -20,13 +32,12 @@ class OptimizerHook(Hook):
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
         self._handles: list[Any] = []
-        #: Steps that are running, the innermost last: a subclass that calls its parent's step fires twice.
-        self._running: list[tuple[int, Token | None]] = []
-        self._backwards = 0
+        self._running = _Running()
+        self._step_code: CodeType | None = None
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for the optimizers' base module."""
-        return {"torch.optim.optimizer": self._patch}
+        """Wait for torch, which brings the optimizers."""
+        return {"torch": self._patch}
 
     def uninstall(self) -> None:
         """Remove the global hooks."""
@@ -34,28 +45,87 @@ class OptimizerHook(Hook):
         while self._handles:
             self._handles.pop().remove()
 
-    def _patch(self, module: ModuleType) -> None:
-        self._handles.append(module.register_optimizer_step_pre_hook(self.guarded(self._before)))
-        self._handles.append(module.register_optimizer_step_post_hook(self.guarded(self._after)))
+    def _patch(self, torch: ModuleType) -> None:
+        is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        before, after = self.guarded(self._before), self.guarded(self._after)
+        traced = self.host.traced
 
-    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._running and self._backwards != self.recorder.backwards:
-            # A step that raised never reaches its post hook; a backward since then proves that it is over.
-            self._running.clear()
-            self.recorder.phase = Phase.OTHER
-        self._backwards = self.recorder.backwards
-        nested = any(running == id(optimizer) for running, _ in self._running)
-        if not nested:
-            self.host.training_evidence()
-        self._running.append((id(optimizer), None if nested else self.recorder.begin(Phase.OPTIMIZER)))
+        def pre_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling():
+                compiled_pre_hook(optimizer, args, kwargs)
+            else:
+                before(optimizer)
 
-    def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not self._running or self._running[-1][0] != id(optimizer):
+        def post_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_compiling():
+                after(optimizer)
+
+        # The compiler follows an optimizer's step, hooks included. To ask it whether it does would already make it
+        # compile what it else leaves alone.
+        def compiled_pre_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            traced.updated = True
+
+        show_compiler(compiled_pre_hook, pre_hook)
+        show_compiler(_compiled_post_hook, post_hook)
+        self._step_code = torch.optim.Optimizer.profile_hook_step(nothing).__code__
+        module = sys.modules[torch.optim.Optimizer.__module__]
+        self._handles.append(module.register_optimizer_step_pre_hook(pre_hook))
+        self._handles.append(module.register_optimizer_step_post_hook(post_hook))
+        self.replace(torch.optim.Optimizer, "load_state_dict", self._wrap_load)
+
+    def _before(self, optimizer: Any) -> None:
+        recorder = self.recorder
+        running = self._running.steps
+        if running:
+            self._forget_raised(running)
+        # A subclass that calls its parent's step fires twice.
+        if any(outer == id(optimizer) for outer, _, _ in running):
+            running.append((id(optimizer), None, 0))
             return
-        _, token = self._running.pop()
+        self.host.training_evidence()
+        if not recorder.thread:
+            recorder.thread = get_ident()
+        running.append((id(optimizer), recorder.begin(Phase.OPTIMIZER), perf_counter_ns()))
+
+    def _after(self, optimizer: Any) -> None:
+        running = self._running.steps
+        if not running or running[-1][0] != id(optimizer):
+            return
+        _, token, started = running.pop()
         ended = self.recorder.end(token)
+        if not ended and started and self.recorder.phase == Phase.BACKWARD:
+            # The training thread waits in backward for autograd's thread of a device, on which this step ran.
+            ended = perf_counter_ns()
+            self.recorder.add(Phase.OPTIMIZER, started, ended)
         if ended:
             self.recorder.add(UPDATE, ended, ended)
             at_step = self.host.at_step
             if at_step is not None:
                 at_step(UPDATE)
+
+    def _forget_raised(self, running: list[tuple[int, Token | None, int]]) -> None:
+        """Drop the steps that raised and so never reached their post hook: they are not on the stack any more."""
+        frame = inspect.currentframe()
+        alive = -1  # the step that is about to begin is on the stack too
+        while frame is not None:
+            alive += frame.f_code is self._step_code
+            frame = frame.f_back
+        if len(running) > alive:
+            _, token, _ = running[alive]
+            del running[alive:]
+            if token is not None:
+                self.recorder.phase = token[1]
+
+    def _wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self.recorder
+
+        @functools.wraps(load)
+        def load_state_dict(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder.mark(RESUME)
+            return load(optimizer, *args, **kwargs)
+
+        return load_state_dict
+
+
+def _compiled_post_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    pass

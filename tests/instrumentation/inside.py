@@ -1,0 +1,42 @@
+"""The instrumentation in the test's own process, without its drain: what the hooks recorded, cut into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from laggard import _process
+from laggard._hooks import Hook
+from laggard._partition import Step, StepPartition
+from laggard.conventions import Phase
+
+
+@contextmanager
+def instrumented() -> Iterator[_process.Process]:
+    """Instrument this process for a while; nothing is drained, opened or served."""
+    _process.instrument()
+    process = _process.current()
+    assert process is not None
+    process._settled = True
+    try:
+        yield process
+    finally:
+        if _process.current() is not None:
+            _process.uninstrument()
+
+
+def hook_named(process: _process.Process, name: str) -> Hook:
+    """The hook of this name."""
+    (hook,) = [hook for hook in process._hooks if hook.name == name]
+    return hook
+
+
+def steps_of(process: _process.Process) -> list[Step]:
+    """The steps in all that was recorded so far, as the drain would find them."""
+    partition = StepPartition(warmup_steps=0)
+    return partition.feed(process.recorder.take()) + partition.finish()
+
+
+def phases(step: Step) -> set[str]:
+    """Names of the phases that the step has time in, but for ``other``, which every step has."""
+    return {phase.label for phase in Phase if step.phases[phase]} - {"other"}
