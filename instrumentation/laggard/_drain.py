@@ -187,7 +187,7 @@ class Drain:
         working = dict.fromkeys(SIGNALS, True)
         for hook in self._hooks:
             if hook.signal:
-                working[hook.signal] &= hook.installed
+                working[hook.signal] &= hook.available
         missing = set(SIGNALS) - {hook.signal for hook in self._hooks}
         # The host's clock does not see when a device works, only when work is handed to it.
         device = _device_in_use()

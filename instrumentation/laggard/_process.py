@@ -20,6 +20,7 @@ from laggard import _identity, environment
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._hooks import HOOKS, Hook
+from laggard._hooks.exposure import Exposure
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._wakeup import Wakeup
 from laggard.conventions import RankState
@@ -33,6 +34,7 @@ class Process:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.backward_observers: list[Callable[[int, int], None]] = []
+        self.exposure = Exposure()
         self._hooks: list[Hook] = []
         self._lock = threading.Lock()
         self._drain: Drain | None = None

@@ -3,6 +3,7 @@
 from laggard._hooks.backward import BackwardHook
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.collectives import CollectivesHook
+from laggard._hooks.compiler import CompilerHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.forward import ForwardHook
@@ -11,6 +12,7 @@ from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
 HOOKS: tuple[type[Hook], ...] = (
+    CompilerHook,
     DataLoaderWorkerHook,
     DataLoaderHook,
     ForwardHook,

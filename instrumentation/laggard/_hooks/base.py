@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
     from laggard._recorder import Recorder
     from laggard._report import Report
@@ -24,6 +25,8 @@ class HookHost(Protocol):
     recorder: Recorder
     #: Called at the end of each backward pass with the ``perf_counter_ns`` of its begin and end. Must not raise.
     backward_observers: list[Callable[[int, int], None]]
+    #: Whether exposed communication is seen; what times a wait counts it there.
+    exposure: Exposure
 
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
@@ -51,6 +54,11 @@ class Hook:
         self.recorder = host.recorder
         self.installed = False
         self._patches: list[_Patch] = []
+
+    @property
+    def available(self) -> bool:
+        """Whether the hook's signal can be trusted now."""
+        return self.installed
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Return the torch modules that the hook waits for, each with what is done then."""
