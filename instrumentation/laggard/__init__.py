@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from laggard.version import __version__
 
 if TYPE_CHECKING:
-    from laggard._api import instrument, phase, step, uninstrument
+    from laggard._api import instrument, phase, set_peer_group, step, uninstrument
 
-__all__ = ["__version__", "instrument", "phase", "step", "uninstrument"]
+__all__ = ["__version__", "instrument", "phase", "set_peer_group", "step", "uninstrument"]
 
 
 def __getattr__(name: str) -> Any:

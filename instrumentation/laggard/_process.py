@@ -21,6 +21,7 @@ from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._hooks import HOOKS, Hook
 from laggard._hooks.exposure import Exposure
+from laggard._peers import PeerGroup
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._wakeup import Wakeup
 from laggard.conventions import RankState
@@ -35,6 +36,7 @@ class Process:
         self.recorder = Recorder()
         self.backward_observers: list[Callable[[int, int], None]] = []
         self.exposure = Exposure()
+        self.peers = PeerGroup()
         self._hooks: list[Hook] = []
         self._lock = threading.Lock()
         self._drain: Drain | None = None
@@ -120,7 +122,7 @@ class Process:
         self._wakeup = Wakeup()
         self._exit = ExitHandling(self._finish)
         identity = _identity.from_environment(rank, world_size)
-        self._drain = Drain(self.recorder, self._hooks, identity, self._wakeup, self._exit)
+        self._drain = Drain(self.recorder, self._hooks, identity, self._wakeup, self._exit, peers=self.peers)
         self._exit.install()
         self._wakeup.listen_to_signals()
 

@@ -8,6 +8,7 @@ from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.forward import ForwardHook
 from laggard._hooks.optimizer import OptimizerHook
+from laggard._hooks.peers import PeersHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
@@ -20,6 +21,7 @@ HOOKS: tuple[type[Hook], ...] = (
     OptimizerHook,
     DistributedDataParallelHook,
     CollectivesHook,
+    PeersHook,
 )
 
 __all__ = ["HOOKS", "Hook", "HookHost"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
+    from laggard._peers import PeerGroup
     from laggard._recorder import Recorder
     from laggard._report import Report
 
@@ -27,6 +28,8 @@ class HookHost(Protocol):
     backward_observers: list[Callable[[int, int], None]]
     #: Whether exposed communication is seen; what times a wait counts it there.
     exposure: Exposure
+    #: What is known of the ranks that do the same work.
+    peers: PeerGroup
 
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""

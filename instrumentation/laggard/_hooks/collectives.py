@@ -8,18 +8,21 @@ collectives and compiled graphs wait with is communication.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.groups import KINDS, Groups, Kind, pre_hook
+from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
+from laggard._hooks.groups import Groups
+from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -31,57 +34,6 @@ _hook_ids = itertools.count(0x1A66A4D)
 
 #: Modules that hold `init_process_group` under its name.
 _INIT_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed", "torch.distributed.device_mesh")
-
-#: Methods of a process group, for versions without pre-hooks: torch's name of the operation, and which argument holds
-#: the input.
-_METHODS = {
-    "allreduce": ("ALLREDUCE", 0),
-    "allreduce_coalesced": ("ALLREDUCE_COALESCED", 0),
-    "broadcast": ("BROADCAST", 0),
-    "reduce": ("REDUCE", 0),
-    "allgather": ("ALLGATHER", 1),
-    "_allgather_base": ("ALLGATHER_BASE", 1),
-    "all_gather_single": ("ALLGATHER_BASE", 1),
-    "allgather_coalesced": ("ALLGATHER_COALESCED", 1),
-    "allgather_into_tensor_coalesced": ("ALLGATHER_INTO_TENSOR_COALESCED", 1),
-    "all_gather_single_coalesced": ("ALLGATHER_INTO_TENSOR_COALESCED", 1),
-    "reduce_scatter": ("REDUCE_SCATTER", 1),
-    "_reduce_scatter_base": ("REDUCE_SCATTER_BASE", 1),
-    "reduce_scatter_single": ("REDUCE_SCATTER_BASE", 1),
-    "reduce_scatter_tensor_coalesced": ("REDUCE_SCATTER_TENSOR_COALESCED", 1),
-    "reduce_scatter_single_coalesced": ("REDUCE_SCATTER_TENSOR_COALESCED", 1),
-    "alltoall": ("ALLTOALL", 1),
-    "alltoall_base": ("ALLTOALL_BASE", 1),
-    "all_to_all_single": ("ALLTOALL_BASE", 1),
-    "gather": ("GATHER", 1),
-    "gather_single": ("GATHER", 1),
-    "scatter": ("SCATTER", 1),
-    "barrier": ("BARRIER", -1),
-}
-
-#: What a ``Work`` says of itself, c10d's ``OpType``.
-_WORK_OPERATIONS = {
-    0: "broadcast",
-    1: "all_reduce",
-    2: "all_reduce",
-    3: "reduce",
-    4: "all_gather",
-    5: "all_gather",
-    6: "all_gather",
-    7: "gather",
-    8: "scatter",
-    9: "reduce_scatter",
-    10: "all_to_all",
-    11: "all_to_all",
-    12: "point_to_point",
-    13: "point_to_point",
-    14: "point_to_point",
-    15: "barrier",
-    16: "reduce_scatter",
-}
-
-#: Operators that wait for functional collectives.
-_WAIT_OPERATORS = ("wait_tensor", "wait_tensors")
 
 #: Waits kept between two drains; what does not fit is missing from the collectives' histogram only.
 _MAX_WAITS = 8192
@@ -165,7 +117,7 @@ class CollectivesHook(Hook):
             names = sys.modules["torch._C._distributed_c10d"].HookOpName.__members__
             self._kinds = {names[name]: kind for name, kind in KINDS.items() if name in names}
         else:
-            for method, (name, argument) in _METHODS.items():
+            for method, (name, argument) in METHODS.items():
                 if hasattr(c10d.ProcessGroup, method):
                     wrap = functools.partial(self._wrap_method, kind=KINDS[name], argument=argument)
                     self.replace(c10d.ProcessGroup, method, wrap)
@@ -175,7 +127,7 @@ class CollectivesHook(Hook):
 
     def _patch_functional(self, _module: ModuleType) -> None:
         namespace = sys.modules["torch"].ops._c10d_functional  # noqa: SLF001 - the operators have no public name
-        for name in _WAIT_OPERATORS:
+        for name in WAIT_OPERATORS:
             packet = getattr(namespace, name, None)
             if packet is not None:
                 # Called by the one from Python, by the other from compiled graphs.
@@ -214,7 +166,7 @@ class CollectivesHook(Hook):
             watched = self._groups.add(group)
             if watched is not None and self._has_pre_hooks:
                 failed = functools.partial(self.host.hook_failed, self)
-                group.register_pre_hook(self._hook_id, pre_hook(self._groups, watched, self._kinds, failed))
+                group.register_pre_hook(self._hook_id, self._groups.pre_hook(watched, self._kinds, failed))
 
     def _wrap_method(self, method: Callable[..., Any], kind: Kind, argument: int) -> Callable[..., Any]:
         issuing = self.guarded(self._issuing)
@@ -250,14 +202,13 @@ class CollectivesHook(Hook):
         return timed_wait
 
     def _wrap_operator(self, operator: Callable[..., Any]) -> Callable[..., Any]:
-        return _WaitOperator(operator, sys.modules["torch"].Tensor, self.recorder, self._waited_for_tensor)
+        return WaitOperator(operator, sys.modules["torch"].Tensor, self.recorder, self._waited_for_tensor)
 
     def _waited(self, work: Any, duration: int) -> None:
         operation = self._groups.take_blocking()
-        try:
-            operation = _WORK_OPERATIONS.get(work._get_op_type(), operation)  # noqa: SLF001 - and only newer ones say it
-        except Exception:  # noqa: S110 - a work of somebody's own; what was issued last is the next best name
-            pass
+        # Older versions do not say it, nor does a work of somebody's own: then it is what was issued last.
+        with contextlib.suppress(Exception):
+            operation = WORK_OPERATIONS.get(work._get_op_type(), operation)  # noqa: SLF001
         self._keep(operation, duration)
 
     def _waited_for_tensor(self, duration: int) -> None:
@@ -274,49 +225,10 @@ class CollectivesHook(Hook):
             self._groups.finish(watched)
 
 
-class _WaitOperator:
-    """Stands in for the C++ function behind a torch operator. Compilers know the operator and never look at this."""
-
-    __slots__ = ("_operator", "_recorder", "_tensor", "_waited")
-
-    def __init__(
-        self, operator: Callable[..., Any], tensor: type, recorder: Any, waited: Callable[[int], None]
-    ) -> None:
-        self._operator = operator
-        self._tensor = tensor
-        self._recorder = recorder
-        self._waited = waited
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        first = args[0] if args else None
-        if isinstance(first, list) and first:
-            first = first[0]
-        # Anything but a plain tensor is being traced, or comes back here for the tensor inside.
-        if type(first) is not self._tensor:
-            return self._operator(*args, **kwargs)
-        token = self._recorder.begin(Phase.COMMUNICATION)
-        try:
-            return self._operator(*args, **kwargs)
-        finally:
-            ended = self._recorder.end(token)
-            if token is not None:
-                self._waited(ended - token[2])
-
-    def __hash__(self) -> int:
-        # An operator's hash is that of its function, and torch keeps tables of operators.
-        return hash(self._operator)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._operator, name)
-
-
-def _flat(tensors: Any) -> Any:
+def _flat(tensors: Any) -> Iterator[Any]:
     """Yield the tensors of a tensor, a list of tensors or a list of lists."""
     if isinstance(tensors, (list, tuple)):
-        for part in tensors:
+        for part in cast("list[Any]", tensors):
             yield from _flat(part)
     else:
         yield tensors

@@ -40,8 +40,6 @@ def _code(values: Iterable[Any], module: str) -> Iterable[CodeType]:
     for value in values:
         if isinstance(value, property):
             yield from _code((value.fget,), module)
-        elif isinstance(value, (staticmethod, classmethod)):
-            yield from _code((value.__func__,), module)
         elif isinstance(value, FunctionType) and value.__module__ == module:
             yield from _nested(value.__code__)
         elif isinstance(value, type) and value.__module__ == module:

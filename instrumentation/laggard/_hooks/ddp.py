@@ -100,7 +100,7 @@ class DistributedDataParallelHook(Hook):
         for reducer, clock in list(self._clocks.items()):
             if not clock.started:
                 continue
-            # Inside no_sync(), or when this backward was that of another model, the numbers are those of an earlier one.
+            # Inside no_sync(), or in the backward of another model, the numbers are those of an earlier one.
             newest = max(reducer.get_backward_stats(), default=0)
             if newest != clock.newest_gradient:
                 ready = max(ready, clock.started + newest)

@@ -11,32 +11,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from laggard._hooks.exposure import Exposure
+from laggard._hooks.operations import KINDS, Kind
 from laggard._recorder import Recorder
 from laggard.conventions import Phase
 from laggard.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
-
-Kind = tuple[str, int]
-"""An operation's name in metrics and its number in the state file."""
-
-#: By torch's name of the operation; variants of one operation share a name. The numbers are torch's own.
-KINDS: dict[str, Kind] = {
-    "BROADCAST": ("broadcast", 2),
-    "ALLREDUCE": ("all_reduce", 3),
-    "ALLREDUCE_COALESCED": ("all_reduce", 13),
-    "REDUCE": ("reduce", 4),
-    "ALLGATHER": ("all_gather", 5),
-    "ALLGATHER_BASE": ("all_gather", 14),
-    "ALLGATHER_COALESCED": ("all_gather", 15),
-    "ALLGATHER_INTO_TENSOR_COALESCED": ("all_gather", 16),
-    "REDUCE_SCATTER": ("reduce_scatter", 6),
-    "REDUCE_SCATTER_BASE": ("reduce_scatter", 17),
-    "REDUCE_SCATTER_TENSOR_COALESCED": ("reduce_scatter", 18),
-    "ALLTOALL": ("all_to_all", 7),
-    "ALLTOALL_BASE": ("all_to_all", 19),
-    "BARRIER": ("barrier", 8),
-    "SCATTER": ("scatter", 9),
-    "GATHER": ("gather", 10),
-}
 
 
 class Group:
@@ -127,25 +105,24 @@ class Groups:
             self.finish(watched)
         return operation
 
+    def pre_hook(
+        self, watched: Group, kinds: dict[Any, Kind], failed: Callable[[Exception], None]
+    ) -> Callable[[Any], None]:
+        """Return what a group calls before each of its operations. ``kinds`` is by torch's enum."""
+        recorder = self._recorder
 
-def pre_hook(
-    groups: Groups, watched: Group, kinds: dict[Any, Kind], failed: Callable[[Exception], None]
-) -> Callable[[Any], None]:
-    """Return the function that a process group calls before each of its operations. ``kinds`` is by torch's enum."""
-    recorder = groups._recorder  # noqa: SLF001 - the other half of the same hot path
+        def before(issued: Any) -> None:
+            if self.closed or not recorder.enabled:
+                return
+            entered = perf_counter_ns()
+            try:
+                kind = kinds.get(issued.name)
+                if kind is None:
+                    return  # point to point: its counts differ between ranks by design
+                self.issue(watched, kind, issued.input_tensors, blocking=not issued.async_op)
+            except Exception as error:
+                self.failed = True
+                failed(error)
+            recorder.self_time_ns += perf_counter_ns() - entered
 
-    def before(issued: Any) -> None:
-        if groups.closed or not recorder.enabled:
-            return
-        entered = perf_counter_ns()
-        try:
-            kind = kinds.get(issued.name)
-            if kind is None:
-                return  # point to point: its counts differ between ranks by design
-            groups.issue(watched, kind, issued.input_tensors, blocking=not issued.async_op)
-        except Exception as error:
-            groups.failed = True
-            failed(error)
-        recorder.self_time_ns += perf_counter_ns() - entered
-
-    return before
+        return before

@@ -28,9 +28,9 @@ from torch.utils.data import DataLoader, Dataset
 
 PLACES = ("none", "data", "forward", "backward", "optimizer", "host")
 #: Seconds that the slow rank takes longer in a step.
-EXTRA = 0.030
+EXTRA = 0.040
 #: Steps of a segment; and those before the first one, in which a compiler works.
-STEPS = 7
+STEPS = 6
 WARMUP = 3
 WIDTH = 64
 #: Microbatches of a pipeline, and passes of a step that accumulates gradients.
