@@ -25,9 +25,19 @@ from typing import TYPE_CHECKING, Any
 from laggard.version import __version__
 
 if TYPE_CHECKING:
-    from laggard._api import dump_trace, instrument, log, phase, profile, step, uninstrument
+    from laggard._api import dump_trace, instrument, log, phase, profile, set_peer_group, step, uninstrument
 
-__all__ = ["__version__", "dump_trace", "instrument", "log", "phase", "profile", "step", "uninstrument"]
+__all__ = [
+    "__version__",
+    "dump_trace",
+    "instrument",
+    "log",
+    "phase",
+    "profile",
+    "set_peer_group",
+    "step",
+    "uninstrument",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,6 +37,17 @@ def uninstrument() -> None:
     _process.uninstrument()
 
 
+def set_peer_group(name: str) -> None:
+    """Say which ranks do the same work: those that give the same name, for example a pipeline stage.
+
+    Only ranks of one peer group are compared. Before the first step has ended, for the group is part of every series;
+    wins over ``LAGGARD_PEER_GROUP`` and over what a device mesh shows.
+    """
+    process = _process.current()
+    if process is not None:
+        process.peers.named = str(name).strip()
+
+
 class step:  # noqa: N801 - reads as a function where it is used
     """Context of one training step, for loops whose steps laggard can not see. From its first use on, only such
     contexts are steps.

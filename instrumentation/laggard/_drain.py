@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from laggard import _identity, _providers, environment, statefile
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from laggard._exit import ExitHandling
     from laggard._hooks import Hook
     from laggard._identity import Identity
+    from laggard._peers import PeerGroup
     from laggard._recorder import Recorder
     from laggard._wakeup import Wakeup
 
@@ -31,6 +33,8 @@ _logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 1.0
 _FLUSH_SECONDS = 1.5
+#: Until the first step has ended, reporting waits so long for the script to make the layout of its ranks.
+_LAYOUT_SECONDS = 30.0
 #: Steps kept while the run's name is not known yet.
 _MAX_PENDING = 4096
 #: Signals that are there when steps show time in the phase.
@@ -53,12 +57,15 @@ class Drain:
         wakeup: Wakeup,
         ending: ExitHandling,
         *,
+        peers: PeerGroup,
         slow_collectives: deque[tuple[str, int, int]],
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
         self._device = next((hook for hook in hooks if isinstance(hook, DeviceHook)), None)
         self._identity = identity
+        self._peers = peers
+        self._report_by = time.monotonic() + _LAYOUT_SECONDS
         self._wakeup = wakeup
         self._ending = ending
         self._slow_collectives = slow_collectives
@@ -139,7 +146,9 @@ class Drain:
         recorder = self._recorder
         recorder.synchronize_clock()
         if self._report is None:
-            self._identify()
+            self._identify(last=last)
+        elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
+            self._change_peers()
         events = recorder.take()
         if recorder.dropped != self._lost_events:
             # What finds no room comes after what was taken, so it is the step still open that is not whole.
@@ -169,10 +178,11 @@ class Drain:
         elif self._training_ended:
             self._state = RankState.FINISHED
 
-    def _identify(self) -> None:
+    def _identify(self, *, last: bool) -> None:
         self._identity = _identity.resolve(self._identity)
-        if not self._identity.run:
+        if not self._identity.run or not (last or self._peers_settled()):
             return
+        self._identity = replace(self._identity, peer_group=self._peers.name(self._identity.peer_group))
         port = _start_metrics_endpoint(self._identity.local_rank)
         self._facts = self._identity.facts(port)
         if self._writer is not None:
@@ -192,6 +202,28 @@ class Drain:
             if hook.installed:
                 described.update(hook.step_attributes(step))
         return described
+
+    def _peers_settled(self) -> bool:
+        # The peer group is part of every series, so it must not change once there are some.
+        return bool(
+            self._identity.world_size <= 1
+            or self._peers.named
+            or self._identity.peer_group
+            or self._partition.steps
+            or time.monotonic() > self._report_by
+        )
+
+    def _change_peers(self) -> None:
+        group = self._peers.name(self._identity.peer_group)
+        if self._writer is None or group == self._facts.peer_group:
+            return
+        _logger.warning(
+            "the peer group %r became known after reporting began: the state file says it, the metrics keep %r",
+            group,
+            self._identity.peer_group,
+        )
+        self._facts = replace(self._facts, peer_group=group)
+        self._writer.write_facts(self._facts)
 
     def _report_steps(self, steps: list[Step]) -> None:
         self._pending += steps
@@ -229,7 +261,7 @@ class Drain:
         working = dict.fromkeys(SIGNALS, True)
         for hook in self._hooks:
             if hook.signal:
-                working[hook.signal] &= hook.installed
+                working[hook.signal] &= hook.available
         missing = set(SIGNALS) - {hook.signal for hook in self._hooks}
         # The host's clock does not see when a device works, only when work is handed to it.
         device = _device_in_use()

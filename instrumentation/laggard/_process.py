@@ -22,7 +22,9 @@ from laggard._control import ControlFile
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._hooks import HOOKS, Hook, Traced
+from laggard._hooks.exposure import Exposure
 from laggard._log import Log
+from laggard._peers import PeerGroup
 from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._trace import TraceDump
@@ -43,6 +45,8 @@ class Process:
         self.traced = Traced()
         self.backward_observers: list[Callable[[int, int], None]] = []
         self.compilation_observers: list[Callable[[bool], None]] = []
+        self.exposure = Exposure()
+        self.peers = PeerGroup()
         self.at_step: Callable[[int], None] | None = None
         self.slow_collectives: deque[tuple[str, int, int]] = deque(maxlen=_SLOW_COLLECTIVES)
         self.log = Log(self)
@@ -150,7 +154,13 @@ class Process:
         self._exit = ExitHandling(self._finish)
         identity = _identity.from_environment(rank, world_size)
         self._drain = Drain(
-            self.recorder, self._hooks, identity, self._wakeup, self._exit, slow_collectives=self.slow_collectives
+            self.recorder,
+            self._hooks,
+            identity,
+            self._wakeup,
+            self._exit,
+            peers=self.peers,
+            slow_collectives=self.slow_collectives,
         )
         self._exit.install()
         self._wakeup.listen_to_signals()

@@ -36,7 +36,7 @@ LAGGARD_PEER_GROUP = "LAGGARD_PEER_GROUP"
 .. envvar:: LAGGARD_PEER_GROUP
 
 Ranks with the same value do the same work and are compared with one another, for example a pipeline stage.
-Default: none, all ranks are peers.
+Default: the place along the pipeline and tensor dimensions of the script's device mesh, else none, all ranks are peers.
 """
 
 LAGGARD_STATE_DIR = "LAGGARD_STATE_DIR"

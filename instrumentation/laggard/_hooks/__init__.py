@@ -5,6 +5,7 @@ from laggard._hooks.base import Hook, HookHost, Traced
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.compiled import CompiledHook
+from laggard._hooks.compiler import CompilerHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
@@ -14,6 +15,7 @@ from laggard._hooks.forward import ForwardHook
 from laggard._hooks.garbage import GarbageHook
 from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
+from laggard._hooks.peers import PeersHook
 from laggard._hooks.prefetch import PrefetchHook
 from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.transfer import TransferHook
@@ -21,6 +23,7 @@ from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
 HOOKS: tuple[type[Hook], ...] = (
+    CompilerHook,
     DataLoaderWorkerHook,
     DataLoaderHook,
     ForwardHook,
@@ -30,6 +33,7 @@ HOOKS: tuple[type[Hook], ...] = (
     CompiledHook,
     DistributedDataParallelHook,
     CollectivesHook,
+    PeersHook,
     EndingHook,
     DeviceHook,
     CheckpointHook,

@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
+    from laggard._peers import PeerGroup
     from laggard._recorder import Recorder
     from laggard._report import Report
 
@@ -65,6 +67,10 @@ class HookHost(Protocol):
     backward_observers: list[Callable[[int, int], None]]
     #: Called with True when the compiler begins to look at code, with False when it has. Must not raise.
     compilation_observers: list[Callable[[bool], None]]
+    #: Whether exposed communication is seen; what times a wait counts it there.
+    exposure: Exposure
+    #: What is known of the ranks that do the same work.
+    peers: PeerGroup
 
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
@@ -99,6 +105,11 @@ class Hook:
         self._resting = False
         self._patches: list[_Patch] = []
         self._suspended: list[_Patch] = []
+
+    @property
+    def available(self) -> bool:
+        """Whether the hook's signal can be trusted now."""
+        return self.installed
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Return the torch modules that the hook waits for, each with what is done then."""

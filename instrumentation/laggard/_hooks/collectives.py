@@ -1,50 +1,36 @@
 """Collectives: which ones are issued, and how long the training thread is blocked by them.
 
 Two views. ``ProcessGroup`` pre-hooks see every collective of any backend as it is issued, from Python or from C++;
-they keep the count that the state file shows, so that a rank that did not join can be told from those that wait.
-``Work.wait`` is where a Python caller is blocked; the time inside it is communication.
+they keep the counts (see :mod:`laggard._hooks.groups`). Where torch has no such hooks, the group's own methods are
+wrapped, which Python callers go through. The time inside ``Work.wait`` and inside the operators that functional
+collectives and compiled graphs wait with is communication.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import itertools
 import sys
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
+from laggard._hooks.groups import Groups
+from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
 from laggard.conventions import Phase
-from laggard.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
 
 if TYPE_CHECKING:
+    from laggard._partition import Step
     from laggard._report import Report
 
-#: Identifies our hooks on a process group among those of others.
-_HOOK_ID = 0x1A66A4D
-
-#: Names of operations in metrics, by torch's name; variants of one operation share a name.
-_OPERATIONS = {
-    "BROADCAST": "broadcast",
-    "ALLREDUCE": "all_reduce",
-    "ALLREDUCE_COALESCED": "all_reduce",
-    "REDUCE": "reduce",
-    "ALLGATHER": "all_gather",
-    "ALLGATHER_BASE": "all_gather",
-    "ALLGATHER_COALESCED": "all_gather",
-    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather",
-    "REDUCE_SCATTER": "reduce_scatter",
-    "REDUCE_SCATTER_BASE": "reduce_scatter",
-    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter",
-    "ALLTOALL": "all_to_all",
-    "ALLTOALL_BASE": "all_to_all",
-    "BARRIER": "barrier",
-    "SCATTER": "scatter",
-    "GATHER": "gather",
-}
+#: Identify our hooks on a process group among those of others; a second instrumentation takes the next one.
+_hook_ids = itertools.count(0x1A66A4D)
 
 #: Modules that hold `init_process_group` under its name.
 _INIT_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed", "torch.distributed.device_mesh")
@@ -55,18 +41,6 @@ _MAX_WAITS = 8192
 _SLOW_WAIT_NS = 1_000_000
 
 
-class _Group:
-    """One process group: its slot in the state file and its collectives so far."""
-
-    __slots__ = ("group", "slot", "started", "word")
-
-    def __init__(self, group: Any, slot: int) -> None:
-        self.group = group
-        self.slot = slot
-        self.started = 0
-        self.word = GROUPS + slot * GROUP_WORDS
-
-
 class CollectivesHook(Hook):
     """Watches every process group and every wait for a collective."""
 
@@ -75,25 +49,42 @@ class CollectivesHook(Hook):
 
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
-        self._groups: list[_Group] = []
-        #: The operation and the group of the newest blocking collective, whose wait comes next.
-        self._blocking: tuple[str, _Group | None] = ("asynchronous", None)
+        self._groups = Groups(host.recorder, host.exposure)
+        self._kinds: dict[Any, Kind] = {}
+        self._has_pre_hooks = False
+        self._hook_id = next(_hook_ids)
         self._waits: list[tuple[str, int]] = []
-        self._bytes: dict[str, int] = {}
         self._reported_bytes: dict[str, int] = {}
         self._observer = self.guarded(self._after_backward)
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for torch's distributed package."""
-        return {"torch.distributed": self._patch}
+        """Wait for torch's distributed package, and for the functional collectives that only some programs load."""
+        return {
+            "torch.distributed": self._patch,
+            "torch.distributed._functional_collectives": self._patch_functional,
+        }
+
+    @property
+    def available(self) -> bool:
+        """Not where collectives are issued whose waits are out of reach."""
+        return self.installed and not self.host.exposure.hidden
 
     def uninstall(self) -> None:
         """Undo the patches and leave the process groups."""
         super().uninstall()
         if self._observer in self.host.backward_observers:
             self.host.backward_observers.remove(self._observer)
-        while self._groups:
-            self._groups.pop().group.unregister_pre_hook(_HOOK_ID)
+        self._groups.closed = True
+        # A group that is just calling our hook must not lose it: it would crash. After a failure, and on a thread other
+        # than the one that trains, the hooks stay and do nothing.
+        if self._has_pre_hooks and not self._groups.failed and self.recorder.thread in (0, get_ident()):
+            for watched in self._groups.watched:
+                watched.group.unregister_pre_hook(self._hook_id)
+        self._groups.watched.clear()
+
+    def steps_ended(self, steps: list[Step]) -> None:
+        """Judge whether all exposed communication is seen."""
+        self.host.exposure.steps_ended(len(steps))
 
     def report(self, report: Report) -> None:
         """Report waits and bytes since the last call."""
@@ -101,9 +92,15 @@ class CollectivesHook(Hook):
         del self._waits[: len(waits)]
         for operation, duration in waits:
             report.collective(operation, duration)
-        for operation, size in list(self._bytes.items()):
-            report.collective_io(operation, size - self._reported_bytes.get(operation, 0))
-            self._reported_bytes[operation] = size
+        for operation, size in self._groups.bytes.items():
+            new = size - self._reported_bytes.get(operation, 0)
+            if new:
+                report.collective_io(operation, new)
+                self._reported_bytes[operation] = size
+
+    def state_file_opened(self, words: memoryview[int]) -> None:
+        """Name the groups that were there before the state file was."""
+        self._groups.describe(words)
 
     def _patch(self, distributed: ModuleType) -> None:
         if not distributed.is_available():
@@ -114,15 +111,30 @@ class CollectivesHook(Hook):
             module = sys.modules.get(name)
             if module is not None and getattr(module, "init_process_group", None) is init:
                 self.replace(module, "init_process_group", self._wrap_init)
-        if hasattr(c10d.ProcessGroup, "register_pre_hook"):
-            # Where every kind of group is made known, or in older versions the function that most are made by.
-            register = "_register_pg_in_world"
-            self.replace(
-                c10d, register if hasattr(c10d, register) else "_new_process_group_helper", self._wrap_register
-            )
-            self._watch_all(c10d)
-            self.host.backward_observers.append(self._observer)
+        # Where every kind of group is made known, or in older versions the function that most are made by.
+        register = "_register_pg_in_world"
+        self.replace(c10d, register if hasattr(c10d, register) else "_new_process_group_helper", self._wrap_register)
+        self._has_pre_hooks = hasattr(c10d.ProcessGroup, "register_pre_hook")
+        if self._has_pre_hooks:
+            names = sys.modules["torch._C._distributed_c10d"].HookOpName.__members__
+            self._kinds = {names[name]: kind for name, kind in KINDS.items() if name in names}
+        else:
+            for method, (name, argument) in METHODS.items():
+                if hasattr(c10d.ProcessGroup, method):
+                    wrap = functools.partial(self._wrap_method, kind=KINDS[name], argument=argument)
+                    self.replace(c10d.ProcessGroup, method, wrap)
+        self._watch_all(c10d)
+        self.host.backward_observers.append(self._observer)
         self.replace(c10d.Work, "wait", self._wrap_wait)
+
+    def _patch_functional(self, _module: ModuleType) -> None:
+        namespace = sys.modules["torch"].ops._c10d_functional  # noqa: SLF001 - the operators have no public name
+        for name in WAIT_OPERATORS:
+            packet = getattr(namespace, name, None)
+            if packet is not None:
+                # Called by the one from Python, by the other from compiled graphs.
+                self.replace(packet, "_op", self._wrap_operator)
+                self.replace(packet.default, "_op", self._wrap_operator)
 
     def _wrap_init(self, init: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(init)
@@ -152,44 +164,28 @@ class CollectivesHook(Hook):
         return register_group
 
     def _watch_all(self, c10d: ModuleType) -> None:
-        known = [watched.group for watched in self._groups]
         for group in c10d._world.pg_map:  # noqa: SLF001 - the one list of all groups
-            if not any(group is other for other in known):
-                self._watch(group)
+            watched = self._groups.add(group)
+            if watched is not None and self._has_pre_hooks:
+                failed = functools.partial(self.host.hook_failed, self)
+                group.register_pre_hook(self._hook_id, self._groups.pre_hook(watched, self._kinds, failed))
 
-    def _watch(self, group: Any) -> None:
-        watched = _Group(group, len(self._groups))
-        self._groups.append(watched)
-        words = self.recorder.words
-        if words is not None:
-            self._describe(watched, words)
-        group.register_pre_hook(_HOOK_ID, self.guarded(functools.partial(self._before, watched)))
+    def _wrap_method(self, method: Callable[..., Any], kind: Kind, argument: int) -> Callable[..., Any]:
+        issuing = self.guarded(self._issuing)
 
-    def state_file_opened(self, words: memoryview[int]) -> None:
-        """Name the groups that were there before the state file was."""
-        for watched in self._groups:
-            self._describe(watched, words)
+        @functools.wraps(method)
+        def issue(group: Any, *args: Any, **kwargs: Any) -> Any:
+            issuing(group, kind, args[argument] if 0 <= argument < len(args) else (), args)
+            return method(group, *args, **kwargs)
 
-    def _describe(self, watched: _Group, words: memoryview[int]) -> None:
-        if watched.slot < MAX_GROUPS:
-            # The same on all ranks of the group, and never 0, which means an empty slot.
-            words[watched.word] = zlib.crc32(watched.group.group_name.encode()) + 1
+        return issue
 
-    def _before(self, watched: _Group, issued: Any) -> None:
-        """Note a collective that is about to be issued, on whatever thread issues it."""
+    def _issuing(self, group: Any, kind: Kind, tensors: Any, arguments: tuple[Any, ...]) -> None:
         entered = perf_counter_ns()
-        operation = _OPERATIONS.get(issued.name.name)
-        if operation is None or not self.recorder.enabled:
-            return  # point to point: its counts differ between ranks by design
-        watched.started += 1
-        words = self.recorder.words
-        if words is not None and watched.slot < MAX_GROUPS:
-            words[watched.word + 1] = pack(int(issued.name), watched.started)
-            words[PROGRESS] += 1
-        size = sum(tensor.numel() * tensor.element_size() for tensor in issued.input_tensors)
-        self._bytes[operation] = self._bytes.get(operation, 0) + size
-        if not issued.async_op:
-            self._blocking = (operation, watched)
+        watched = self._groups.find(group)
+        if watched is not None and self.recorder.enabled:
+            blocking = not any(getattr(argument, "asyncOp", False) for argument in arguments)
+            self._groups.issue(watched, kind, list(_flat(tensors)), blocking=blocking)
         self.recorder.self_time_ns += perf_counter_ns() - entered
 
     def _wrap_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,14 +199,25 @@ class CollectivesHook(Hook):
             finally:
                 ended = recorder.end(token)
                 if token is not None:
-                    self._waited(token[2], ended)
+                    self._waited(work, token[2], ended)
 
         return timed_wait
 
-    def _waited(self, started: int, ended: int) -> None:
-        (operation, watched), self._blocking = self._blocking, ("asynchronous", None)
-        if watched is not None:
-            self._finished(watched)
+    def _wrap_operator(self, operator: Callable[..., Any]) -> Callable[..., Any]:
+        return WaitOperator(operator, sys.modules["torch"].Tensor, self.recorder, self._waited_for_tensor)
+
+    def _waited(self, work: Any, started: int, ended: int) -> None:
+        operation = self._groups.take_blocking()
+        # Older versions do not say it, nor does a work of somebody's own: then it is what was issued last.
+        with contextlib.suppress(Exception):
+            operation = WORK_OPERATIONS.get(work._get_op_type(), operation)  # noqa: SLF001
+        self._keep(operation, started, ended)
+
+    def _waited_for_tensor(self, started: int, ended: int) -> None:
+        self._keep("asynchronous", started, ended)
+
+    def _keep(self, operation: str, started: int, ended: int) -> None:
+        self.host.exposure.waited += 1
         duration = ended - started
         if len(self._waits) < _MAX_WAITS:
             self._waits.append((operation, duration))
@@ -219,14 +226,17 @@ class CollectivesHook(Hook):
 
     def _after_backward(self, _started: int, _ended: int) -> None:
         """DDP and FSDP wait inside backward, in C++, for all that they have issued."""
-        for watched in self._groups:
-            self._finished(watched)
+        for watched in self._groups.watched:
+            self._groups.finish(watched)
 
-    def _finished(self, watched: _Group) -> None:
-        """Collectives of a group complete in order: the one that was waited for was the newest."""
-        words = self.recorder.words
-        if words is not None and watched.slot < MAX_GROUPS:
-            words[watched.word + 2] = watched.started
+
+def _flat(tensors: Any) -> Iterator[Any]:
+    """Yield the tensors of a tensor, a list of tensors or a list of lists."""
+    if isinstance(tensors, (list, tuple)):
+        for part in cast("list[Any]", tensors):
+            yield from _flat(part)
+    else:
+        yield tensors
 
 
 def _not_negative(number: Any) -> int | None:

@@ -18,15 +18,15 @@ from laggard._hooks.base import Hook, HookHost
 from laggard.conventions import Phase
 
 
-class _Replica:
-    """What is known of one DistributedDataParallel instance."""
+class _Clock:
+    """What is known of one reducer's clock."""
 
-    __slots__ = ("forward_ended", "newest_gradient")
+    __slots__ = ("newest_gradient", "started")
 
     def __init__(self) -> None:
-        #: When the reducer started its clock: at the end of the newest forward that backward has not used yet.
-        self.forward_ended = 0
-        #: The newest gradient's time on that clock at the last backward, to tell an update from old numbers.
+        #: When the reducer started it: where it was told that the next backward reduces.
+        self.started = 0
+        #: The newest gradient's time on it at the last backward, to tell an update from old numbers.
         self.newest_gradient = 0
 
 
@@ -38,7 +38,7 @@ class DistributedDataParallelHook(Hook):
 
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
-        self._replicas: WeakKeyDictionary[Any, _Replica] = WeakKeyDictionary()
+        self._clocks: WeakKeyDictionary[Any, _Clock] = WeakKeyDictionary()
         self._observer = self.guarded(self._after_backward)
         self._is_compiling: Callable[[], bool] = bool
 
@@ -53,10 +53,12 @@ class DistributedDataParallelHook(Hook):
             self.host.backward_observers.remove(self._observer)
 
     def _patch(self, torch: ModuleType) -> None:
-        replica_class = torch.nn.parallel.DistributedDataParallel
+        if not torch.distributed.is_available():
+            return
         self._is_compiling = torch.compiler.is_compiling
-        self.replace(replica_class, "_sync_buffers", self._wrap_sync_buffers)
-        self.replace(replica_class, "_post_forward", self._wrap_post_forward)
+        self.replace(torch.nn.parallel.DistributedDataParallel, "_sync_buffers", self._wrap_sync_buffers)
+        # On the reducer, not on the module: a pipeline prepares it at the last of its backward passes.
+        self.replace(torch.distributed.Reducer, "prepare_for_backward", self._wrap_prepare)
         self.host.backward_observers.append(self._observer)
 
     def _wrap_sync_buffers(self, sync_buffers: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -75,36 +77,39 @@ class DistributedDataParallelHook(Hook):
 
         return _sync_buffers
 
-    def _wrap_post_forward(self, post_forward: Callable[..., Any]) -> Callable[..., Any]:
-        replicas = self._replicas
+    def _wrap_prepare(self, prepare: Callable[..., Any]) -> Callable[..., Any]:
         is_compiling = self._is_compiling
+        prepared = self.guarded(self._prepared)
 
-        @functools.wraps(post_forward)
-        def _post_forward(ddp: Any, output: Any) -> Any:
-            result = post_forward(ddp, output)
+        @functools.wraps(prepare)
+        def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling():
-                replica = replicas.get(ddp)
-                if replica is None:
-                    replica = replicas[ddp] = _Replica()
-                replica.forward_ended = time.perf_counter_ns()
-            return result
+                prepared(reducer)
+            return prepare(reducer, *args, **kwargs)
 
-        return _post_forward
+        return prepare_for_backward
+
+    def _prepared(self, reducer: Any) -> None:
+        clock = self._clocks.get(reducer)
+        if clock is None:
+            clock = self._clocks[reducer] = _Clock()
+        clock.started = time.perf_counter_ns()
 
     def _after_backward(self, started: int, ended: int) -> None:
         if self.recorder.device is not None:
             return  # the reducer's statistics are by the host's clock
         ready = 0
-        for ddp, replica in list(self._replicas.items()):
-            forward_ended, replica.forward_ended = replica.forward_ended, 0
-            # Inside no_sync() the reducer does not reduce and its numbers are those of an earlier pass.
-            if not forward_ended or not ddp.require_backward_grad_sync:
+        for reducer, clock in list(self._clocks.items()):
+            if not clock.started:
                 continue
-            newest = max(ddp.reducer.get_backward_stats(), default=0)
-            if newest != replica.newest_gradient:
-                replica.newest_gradient = newest
-                ready = max(ready, forward_ended + newest)
+            # Inside no_sync(), or in the backward of another model, the numbers are those of an earlier one.
+            newest = max(reducer.get_backward_stats(), default=0)
+            if newest != clock.newest_gradient:
+                ready = max(ready, clock.started + newest)
+                clock.newest_gradient = newest
+                clock.started = 0
         if ready:
             self.recorder.add(Phase.COMMUNICATION, min(max(ready, started), ended), ended)
+            self.host.exposure.reduced += 1
             # Counted as self time here, since the recorder saw none of it.
             self.recorder.self_time_ns += time.perf_counter_ns() - ended

@@ -1,0 +1,128 @@
+"""Process groups and what is issued on them: counts for the state file, so that a rank that did not join a collective
+can be told from those that wait in it, and bytes.
+"""  # noqa: D205
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+from laggard._hooks.exposure import Exposure
+from laggard._hooks.operations import KINDS, Kind
+from laggard._recorder import Recorder
+from laggard.conventions import Phase
+from laggard.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
+
+
+class Group:
+    """One process group: its slot in the state file and its collectives so far."""
+
+    __slots__ = ("group", "slot", "started", "word")
+
+    def __init__(self, group: Any, slot: int) -> None:
+        self.group = group
+        self.slot = slot
+        self.started = 0
+        self.word = GROUPS + slot * GROUP_WORDS
+
+
+class Groups:
+    """All process groups of this process. Everything but the report runs where collectives are issued."""
+
+    def __init__(self, recorder: Recorder, exposure: Exposure) -> None:
+        self._recorder = recorder
+        self._exposure = exposure
+        self.watched: list[Group] = []
+        #: Nothing is noted any more; and whether that is because noting it failed.
+        self.closed = False
+        self.failed = False
+        self.bytes = {operation: 0 for operation, _ in KINDS.values()}
+        #: The newest blocking collective, whose wait comes next, and its group.
+        self.blocking: tuple[str, Group | None] = ("asynchronous", None)
+
+    def add(self, group: Any) -> Group | None:
+        """Watch a group; ``None`` if it is watched already."""
+        if self.find(group) is not None:
+            return None
+        watched = Group(group, len(self.watched))
+        self.watched.append(watched)
+        words = self._recorder.words
+        if words is not None:
+            self._describe(watched, words)
+        return watched
+
+    def find(self, group: Any) -> Group | None:
+        """Return what is known of a group."""
+        # By identity: there are few of them.
+        return next((watched for watched in self.watched if watched.group is group), None)
+
+    def describe(self, words: memoryview[int]) -> None:
+        """Name the groups that were there before the state file was."""
+        for watched in self.watched:
+            self._describe(watched, words)
+
+    def _describe(self, watched: Group, words: memoryview[int]) -> None:
+        if watched.slot < MAX_GROUPS:
+            # The same on all ranks of the group, and never 0, which means an empty slot.
+            words[watched.word] = zlib.crc32(watched.group.group_name.encode()) + 1
+
+    def issue(self, watched: Group, kind: Kind, tensors: Any, *, blocking: bool) -> None:
+        """Note a collective that is about to be issued, on whatever thread issues it."""
+        recorder = self._recorder
+        operation, code = kind
+        watched.started += 1
+        words = recorder.words
+        if words is not None and watched.slot < MAX_GROUPS:
+            words[watched.word + 1] = pack(code, watched.started)
+            words[PROGRESS] += 1
+        size = 0
+        for tensor in tensors:
+            size += tensor.nbytes
+        self.bytes[operation] += size
+        if recorder.thread and recorder.thread != get_ident():
+            return
+        if blocking:
+            self.blocking = (operation, watched)
+        phase = recorder.phase
+        if phase == Phase.BACKWARD:
+            self._exposure.in_backward += 1
+        elif phase != Phase.COMMUNICATION:  # else it is issued inside a wait that is being timed
+            self._exposure.issued += 1
+
+    def finish(self, watched: Group) -> None:
+        """Note that the newest collective of a group is over, and with it all before it."""
+        words = self._recorder.words
+        if words is not None and watched.slot < MAX_GROUPS:
+            words[watched.word + 2] = watched.started
+
+    def take_blocking(self) -> str:
+        """End the blocking collective that the thread has just waited for; return its operation."""
+        (operation, watched), self.blocking = self.blocking, ("asynchronous", None)
+        if watched is not None:
+            self.finish(watched)
+        return operation
+
+    def pre_hook(
+        self, watched: Group, kinds: dict[Any, Kind], failed: Callable[[Exception], None]
+    ) -> Callable[[Any], None]:
+        """Return what a group calls before each of its operations. ``kinds`` is by torch's enum."""
+        recorder = self._recorder
+
+        def before(issued: Any) -> None:
+            if self.closed or not recorder.enabled:
+                return
+            entered = perf_counter_ns()
+            try:
+                kind = kinds.get(issued.name)
+                if kind is None:
+                    return  # point to point: its counts differ between ranks by design
+                self.issue(watched, kind, issued.input_tensors, blocking=not issued.async_op)
+            except Exception as error:
+                self.failed = True
+                failed(error)
+            recorder.self_time_ns += perf_counter_ns() - entered
+
+        return before

@@ -1,0 +1,309 @@
+"""Ranks train in one of the usual layouts while one of them is slow, in one place after the other.
+
+Nothing in here knows of laggard. Arguments: the layout, the slow rank and a folder, into which each rank writes the
+stopwatch of its steps. Each configuration of a layout (eager or compiled, mixed precision or gradient accumulation)
+goes through a segment of steps for every place of the delay, the first of them healthy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+PLACES = ("none", "data", "forward", "backward", "optimizer", "host")
+#: Seconds that the slow rank takes longer in a step.
+EXTRA = 0.040
+#: Steps of a segment; and those before the first one, in which a compiler works.
+STEPS = 6
+WARMUP = 3
+WIDTH = 64
+#: Microbatches of a pipeline, and passes of a step that accumulates gradients.
+PASSES = 2
+
+#: Seconds that this rank takes longer, by place.
+delay = dict.fromkeys(PLACES, 0.0)
+
+
+@torch.library.custom_op("layouts::busy", mutates_args=())
+def busy(x: torch.Tensor, layer: int) -> torch.Tensor:
+    """Take 2 ms, like a kernel of that length, inside of compiled graphs too."""
+    time.sleep(0.002 + (delay["forward"] if layer == 1 else 0.0))
+    return x.clone()
+
+
+@torch.library.custom_op("layouts::busy_backward", mutates_args=())
+def busy_backward(gradient: torch.Tensor, layer: int) -> torch.Tensor:
+    """Take 4 ms in backward."""
+    time.sleep(0.004 + (delay["backward"] if layer == 1 else 0.0))
+    return gradient.clone()
+
+
+busy.register_fake(lambda x, _layer: torch.empty_like(x))
+busy_backward.register_fake(lambda gradient, _layer: torch.empty_like(gradient))
+
+
+def _keep_layer(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.layer = inputs[1]
+
+
+busy.register_autograd(lambda ctx, gradient: (busy_backward(gradient, ctx.layer), None), setup_context=_keep_layer)
+
+
+class Block(nn.Module):
+    """Two linear layers, which tensor parallelism splits."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + busy(self.down(torch.relu(self.up(x))), self.layer)
+
+
+class Net(nn.Module):
+    """Two blocks; the second one takes the delay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(layer) for layer in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Batches(Dataset[torch.Tensor]):
+    """Items without end."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(WIDTH)
+
+
+def collate(items: list[torch.Tensor]) -> torch.Tensor:
+    """Take 4 ms to make a batch."""
+    time.sleep(0.004 + delay["data"])
+    return torch.stack(items)
+
+
+class SlowSGD(torch.optim.SGD):
+    """An optimizer whose update takes 2 ms longer."""
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(0.002 + delay["optimizer"])
+        return super().step(closure)
+
+
+def _loss(output: torch.Tensor, _target: torch.Tensor | None = None) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+Train = Callable[[torch.Tensor, bool], None]
+"""Forward and backward of one batch; told whether gradients are reduced after it."""
+
+
+def _plain(model: nn.Module, accumulate: Callable[[bool], Any], scaler: Any, *, scaled: bool = True) -> Train:
+    def train(batch: torch.Tensor, last: bool) -> None:
+        with accumulate(last):
+            with torch.autocast("cpu", torch.bfloat16, enabled=scaler is not None):
+                loss = _loss(model(batch))
+            (scaler.scale(loss) if scaler is not None and scaled else loss).backward()
+
+    return train
+
+
+def _compile_blocks(net: nn.Module, compiled: bool) -> nn.Module:
+    if compiled:
+        for block in net.blocks:
+            block.compile(backend="aot_eager")
+    return net
+
+
+def single(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    net = Net()
+    model = torch.compile(net, backend="aot_eager") if compiled else net
+    return net.parameters(), _plain(model, lambda _: contextlib.nullcontext(), scaler)
+
+
+def ddp(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    model = DistributedDataParallel(Net())
+    called = torch.compile(model, backend="aot_eager") if compiled else model
+    accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
+    return model.parameters(), _plain(called, accumulate, scaler)
+
+
+def fsdp1(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    net = _compile_blocks(Net(), compiled)
+    for index, block in enumerate(net.blocks):
+        net.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+    accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
+    return model.parameters(), _plain(model, accumulate, scaler)
+
+
+def _shard(net: nn.Module, mesh: Any, *, reshard: bool) -> Callable[[bool], Any]:
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(net, mesh=mesh, reshard_after_forward=reshard)
+
+    def accumulate(last: bool) -> Any:
+        net.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
+
+    return accumulate
+
+
+def fsdp2(compiled: bool, scaler: Any, *, reshard: bool = True) -> tuple[Any, Train]:
+    net = _compile_blocks(Net(), compiled)
+    accumulate = _shard(net, init_device_mesh("cpu", (dist.get_world_size(),)), reshard=reshard)
+    return net.parameters(), _plain(net, accumulate, scaler)
+
+
+def fsdp2_keep(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    return fsdp2(compiled, scaler, reshard=False)
+
+
+def tensor_parallel(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    net = Net()
+    for block in net.blocks:
+        parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    accumulate = _shard(_compile_blocks(net, compiled), mesh["dp"], reshard=True)
+    return net.parameters(), _plain(net, accumulate, scaler, scaled=False)
+
+
+def pipeline(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    """Two stages, each on two ranks that average their gradients by hand."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    group, peers = mesh.get_group("pp"), mesh.get_group("dp")
+    net = Net()
+    model = torch.compile(net, backend="aot_eager") if compiled else net
+    stage = PipelineStage(model, dist.get_rank(group), 2, torch.device("cpu"), group=group)
+    schedule = ScheduleGPipe(stage, PASSES, loss_fn=_loss)
+    first = dist.get_rank(group) == 0
+
+    def train(batch: torch.Tensor, last: bool) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=scaler is not None):
+            if first:
+                schedule.step(batch)
+            else:
+                schedule.step(target=batch)
+        if last:
+            gradients = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+            dist.all_reduce(gradients, group=peers)
+
+    return net.parameters(), train
+
+
+LAYOUTS: dict[str, Callable[[bool, Any], tuple[Any, Train]]] = {
+    "single": single,
+    "ddp": ddp,
+    "fsdp1": fsdp1,
+    "fsdp2": fsdp2,
+    "fsdp2_keep": fsdp2_keep,
+    "tensor_parallel": tensor_parallel,
+    "pipeline": pipeline,
+}
+#: Layouts with mixed precision but no scaler: it can not reach the loss of a schedule, and is slow on many DTensors.
+UNSCALED = ("pipeline", "tensor_parallel")
+
+
+def run(layout: str, mode: str, *, compiled: bool, slow: bool) -> list[dict[str, Any]]:
+    """Train in one configuration and return the stopwatch of its steps, in nanoseconds."""
+    torch.manual_seed(0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0) if mode == "amp" else None
+    parameters, train = LAYOUTS[layout](compiled, scaler)
+    if layout in UNSCALED:
+        scaler = None
+    optimizer = SlowSGD(parameters, lr=1e-3)
+    batches = iter(DataLoader(Batches(), batch_size=4, collate_fn=collate))
+    passes = PASSES if mode == "accumulation" else 1
+    calls = {"data": passes, "forward": passes, "backward": passes}
+    if layout == "pipeline":
+        calls |= {"forward": passes * PASSES, "backward": passes * PASSES}
+    rows: list[dict[str, Any]] = []
+    for place in ("warmup", *PLACES):
+        delay.update(dict.fromkeys(PLACES, 0.0))
+        if slow and place in PLACES:
+            delay[place] = EXTRA / calls.get(place, 1)
+        for _ in range(WARMUP if place == "warmup" else STEPS):
+            started = time.perf_counter_ns()
+            data = trained = optimized = 0
+            for number in range(passes):
+                began = time.perf_counter_ns()
+                batch = next(batches)
+                fetched = time.perf_counter_ns()
+                train(batch, number == passes - 1)
+                data += fetched - began
+                trained += time.perf_counter_ns() - fetched
+            began = time.perf_counter_ns()
+            if scaler is None:
+                optimizer.step()
+                optimized = time.perf_counter_ns() - began
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            if delay["host"]:
+                time.sleep(delay["host"])
+            ended = time.perf_counter_ns()
+            rows.append(
+                {
+                    "configuration": f"{'compiled' if compiled else 'eager'}-{mode}",
+                    "place": place,
+                    "started": started,
+                    "ended": ended,
+                    "data": data,
+                    "trained": trained,
+                    "optimizer": optimized,
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    """Go through every configuration of one layout."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("layout", choices=LAYOUTS)
+    parser.add_argument("--slow-rank", type=int, required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--modes", default="amp,accumulation")
+    parser.add_argument("--compiled", default="0,1")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rank = 0
+    if arguments.layout != "single":
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+    rows: list[dict[str, Any]] = []
+    for compiled, mode in itertools.product(arguments.compiled.split(","), arguments.modes.split(",")):
+        rows += run(arguments.layout, mode, compiled=compiled == "1", slow=rank == arguments.slow_rank)
+    Path(arguments.out, f"stopwatch-{rank}.json").write_text(json.dumps(rows))
+    if arguments.layout != "single":
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

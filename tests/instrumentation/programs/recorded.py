@@ -1,0 +1,39 @@
+"""Runs another program and writes each step that laggard finds as a line of JSON, as it is reported.
+
+Arguments: a folder for the lines, the program, its arguments. Times are ``perf_counter_ns``, as a program's own
+stopwatch reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from laggard._partition import Step
+from laggard._report import Report
+from laggard.conventions import Phase
+
+_report_step = Report.step
+
+
+def _step(report: Report, step: Step) -> None:
+    _report_step(report, step)
+    row = {
+        "started": step.started,
+        "ended": step.ended,
+        "own": step.own,
+        "phases": {phase.label: step.phases[phase] for phase in Phase if step.phases[phase]},
+    }
+    lines.write(json.dumps(row) + "\n")
+    lines.flush()
+
+
+if __name__ == "__main__":
+    lines = Path(sys.argv[1], f"steps-{os.environ.get('RANK', '0')}.jsonl").open("w")
+    Report.step = _step
+    del sys.argv[:2]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,198 @@
+"""Every layout of ranks: the right rank and phase is named for a delay in any place, and nobody when there is none.
+
+The method is that of the rules: own time against the peers, then the phase with the largest excess. One launch goes
+through all configurations and places of a layout.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard import statefile
+from tests.support.launch import PROGRAMS, Launcher
+
+SLOW_RANK = 1
+EXTRA = 40.0
+#: What a busy machine of two processors puts on four ranks.
+NOISE = 8.0
+#: Score from which a rank is a culprit.
+THRESHOLD = 1.3
+#: Place of the delay and the phase in which it belongs.
+PLACES = {
+    "none": "",
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "host": "other",
+}
+#: Layout, and the peer group of each of its ranks.
+MATRIX = {
+    "single": ("",),
+    "ddp": ("", "", "", ""),
+    "fsdp2": ("", "", "", ""),
+    "tensor_parallel": ("tp-0", "tp-1", "tp-0", "tp-1"),
+    "pipeline": ("pp-0", "pp-0", "pp-1", "pp-1"),
+}
+CONFIGURATIONS = ("eager-amp", "eager-accumulation", "compiled-amp", "compiled-accumulation")
+#: Layouts that differ from one of the matrix in one respect, with one configuration.
+VARIANTS = {"fsdp1": "eager-amp", "fsdp2_keep": "eager-accumulation"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank's steps: what its stopwatch says of each and what laggard found, in milliseconds."""
+
+    peer_group: str
+    steps: list[tuple[Row, Row]]
+
+    def select(self, configuration: str, place: str) -> list[tuple[Row, Row]]:
+        """Return the steps of one segment without its first, which still waits for peers of the one before."""
+        rows = [(w, s) for w, s in self.steps if (w["configuration"], w["place"]) == (configuration, place)]
+        return rows[1:]
+
+    def phases(self, configuration: str, place: str) -> dict[str, float]:
+        """Return the smallest time of each phase and of own time: a busy machine only ever adds."""
+        steps = [{"own": step["own"], **step["phases"]} for _, step in self.select(configuration, place)]
+        names = ("own", "communication", *filter(None, PLACES.values()))
+        return {name: min(step.get(name, 0.0) for step in steps) for name in names}
+
+
+Train = Callable[[str], list[Rank]]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Launches a layout when it is first asked for."""
+    trained: dict[str, list[Rank]] = {}
+
+    def launch(layout: str) -> list[Rank]:
+        if layout not in trained:
+            trained[layout] = _launch(layout, tmp_path_factory.mktemp(layout))
+        return trained[layout]
+
+    return launch
+
+
+def _launch(layout: str, folder: Path) -> list[Rank]:
+    slow = 0 if layout == "single" else SLOW_RANK
+    size = 1 if layout == "single" else 4
+    program: list[str | Path] = [PROGRAMS / "recorded.py", folder, PROGRAMS / "layouts.py", layout]
+    program += ["--slow-rank", str(slow), "--out", folder]
+    if layout in VARIANTS:
+        kind, mode = VARIANTS[layout].split("-")
+        program += ["--modes", mode, "--compiled", "1" if kind == "compiled" else "0"]
+    with Launcher(folder) as launcher:
+        launcher.run("torchrun", "--nproc-per-node", str(size), *program)
+        files = [statefile.read(path) for path in launcher.state_directory.iterdir()]
+    groups = {file.facts.rank: file.facts.peer_group for file in files}
+    ranks: list[Rank] = []
+    for rank in range(size):
+        watch: list[Row] = json.loads((folder / f"stopwatch-{rank}.json").read_text())
+        lines = (folder / f"steps-{rank}.jsonl").read_text().splitlines()
+        steps: list[Row] = [json.loads(line) for line in lines]
+        assert len(steps) == len(watch)
+        for row in watch:
+            row |= {name: value * 1e-6 for name, value in row.items() if isinstance(value, int)}
+        for step in steps:
+            step |= {name: step[name] * 1e-6 for name in ("started", "ended", "own")}
+            step["phases"] = {name: value * 1e-6 for name, value in step["phases"].items()}
+        ranks.append(Rank(groups[rank], list(zip(watch, steps, strict=True))))
+    return ranks
+
+
+def verdict(ranks: list[dict[str, float]], groups: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return each culprit with the phase at fault."""
+    culprits: list[tuple[int, str]] = []
+    for rank, phases in enumerate(ranks):
+        peers = [other for index, other in enumerate(ranks) if index != rank and groups[index] == groups[rank]]
+        # In a group of less than eight the reference is the smallest own time.
+        if phases["own"] < THRESHOLD * min(peer["own"] for peer in [*peers, phases]):
+            continue
+        if phases["communication"] < min(peer["communication"] for peer in peers):
+            excess = {
+                name: phases[name] - statistics.median(peer[name] for peer in peers) for name in PLACES.values() if name
+            }
+            culprits.append((rank, max(excess, key=excess.__getitem__)))
+    return culprits
+
+
+CELLS = [
+    *((layout, configuration) for layout in MATRIX if layout != "single" for configuration in CONFIGURATIONS),
+    *VARIANTS.items(),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("layout", "configuration"), CELLS)
+def test_the_slow_rank_and_its_phase_are_named(layout: str, configuration: str, place: str, train: Train) -> None:
+    """Own time names the slow rank and no other, its excess is the delay, in the phase of the delay and in no other."""
+    ranks = train(layout)
+    groups = MATRIX.get(layout, ("",) * 4)
+    phases = [rank.phases(configuration, place) for rank in ranks]
+    phase = PLACES[place]
+    assert tuple(rank.peer_group for rank in ranks) == groups
+    assert verdict(phases, groups) == ([(SLOW_RANK, phase)] if phase else [])
+    own = [rank["own"] for rank in phases]
+    others = own[:SLOW_RANK] + own[SLOW_RANK + 1 :]
+    assert max(others) < 1.1 * min(others) + NOISE / 2
+    for name in filter(None, PLACES.values()):
+        usual = statistics.median(rank[name] for index, rank in enumerate(phases) if index != SLOW_RANK)
+        extra = EXTRA if name == phase else 0.0
+        assert phases[SLOW_RANK][name] - usual == pytest.approx(extra, abs=NOISE), name
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "none"])
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_a_single_process_shows_the_phase_that_moved(configuration: str, place: str, train: Train) -> None:
+    """Without peers the delay stands in its phase against the healthy steps of the same process."""
+    (rank,) = train("single")
+    healthy = rank.phases(configuration, "none")
+    slow = rank.phases(configuration, place)
+    for name in filter(None, PLACES.values()):
+        assert slow[name] - healthy[name] == pytest.approx(EXTRA if name == PLACES[place] else 0.0, abs=NOISE), name
+    assert slow["communication"] == 0
+
+
+@pytest.mark.parametrize("layout", [*MATRIX, *VARIANTS])
+def test_a_stopwatch_agrees(layout: str, train: Train) -> None:
+    """Step, data and optimizer are what the loop itself measures to 1 % or 1 ms, and so is what is left for training."""
+    for rank in train(layout):
+        for configuration in CONFIGURATIONS if layout in MATRIX else (VARIANTS[layout],):
+            for place in PLACES:
+                steps = rank.select(configuration, place)
+                assert steps
+                _assert_agrees(steps)
+
+
+def _assert_agrees(steps: list[tuple[Row, Row]]) -> None:
+    def median(of: Callable[[Row, Row], float]) -> float:
+        return statistics.median(of(watch, step) for watch, step in steps)
+
+    def agree(measured: Callable[[Row, Row], float], reported: Callable[[Row, Row], float]) -> None:
+        # The difference of each step, since steps differ more than the clocks do.
+        difference = median(lambda watch, step: abs(reported(watch, step) - measured(watch, step)))
+        assert difference <= max(1.0, 0.01 * median(measured))
+
+    # The last step of all ends with the last thing that is seen of it.
+    agree(lambda watch, _: watch["ended"] - watch["started"], lambda _, step: step["ended"] - step["started"])
+    agree(lambda watch, _: watch["data"], lambda _, step: step["phases"]["data"])
+    if steps[0][0]["optimizer"]:
+        agree(lambda watch, _: watch["optimizer"], lambda _, step: step["phases"]["optimizer"])
+    for watch, step in steps:
+        phases = step["phases"]
+        assert sum(phases.values()) == pytest.approx(step["ended"] - step["started"], abs=1e-3)
+        assert phases["forward"] + phases["backward"] <= watch["trained"] + 0.1
+        if steps[0][0]["optimizer"]:
+            # Between forward and backward there is the loss only; all waiting is inside of these two.
+            rest = watch["trained"] - sum(phases.get(name, 0.0) for name in ("forward", "backward", "communication"))
+            assert -0.1 <= rest <= phases["other"] + 0.1
