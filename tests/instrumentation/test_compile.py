@@ -174,6 +174,24 @@ def whole_accumulating_step(**options: Any) -> Loop:
     return loop
 
 
+def whole_step_with_scaler(**options: Any) -> Loop:
+    """Mixed precision, scaler included."""
+    loop = make(**options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+
+    @torch.compile(backend="aot_eager")
+    def train(batch: torch.Tensor) -> torch.Tensor:
+        loss = loop.model(batch).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(loop.optimizer)
+        scaler.update()
+        loop.optimizer.zero_grad()
+        return loss
+
+    loop.train = lambda batch, _number: train(batch)
+    return loop
+
+
 def optimizer_in_backward(**options: Any) -> Loop:
     """Compiled steps that run while the backward pass does."""
     loop = make(**options)
@@ -207,6 +225,7 @@ STYLES: dict[str, tuple[Callable[..., Loop], dict[str, Any], int]] = {
     "whole step, broken": (whole_step, {"broken": True}, STEPS),
     "whole step, twice": (whole_step_twice, {}, STEPS),
     "whole step, accumulating": (whole_accumulating_step, {}, STEPS // 2),
+    "whole step, scaler": (whole_step_with_scaler, {}, STEPS),
     "optimizer in backward": (optimizer_in_backward, {}, STEPS),
 }
 
