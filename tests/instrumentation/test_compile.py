@@ -21,6 +21,8 @@ from laggard import _process
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
+from tests.support.launch import PROGRAMS, Launcher
+from tests.support.otlp import Receiver
 
 # The compiler itself looks at the gradient of tensors that have none.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
@@ -172,6 +174,24 @@ def whole_accumulating_step(**options: Any) -> Loop:
     return loop
 
 
+def whole_step_with_scaler(**options: Any) -> Loop:
+    """Mixed precision, scaler included."""
+    loop = make(**options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+
+    @torch.compile(backend="aot_eager")
+    def train(batch: torch.Tensor) -> torch.Tensor:
+        loss = loop.model(batch).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(loop.optimizer)
+        scaler.update()
+        loop.optimizer.zero_grad()
+        return loss
+
+    loop.train = lambda batch, _number: train(batch)
+    return loop
+
+
 def optimizer_in_backward(**options: Any) -> Loop:
     """Compiled steps that run while the backward pass does."""
     loop = make(**options)
@@ -205,6 +225,7 @@ STYLES: dict[str, tuple[Callable[..., Loop], dict[str, Any], int]] = {
     "whole step, broken": (whole_step, {"broken": True}, STEPS),
     "whole step, twice": (whole_step_twice, {}, STEPS),
     "whole step, accumulating": (whole_accumulating_step, {}, STEPS // 2),
+    "whole step, scaler": (whole_step_with_scaler, {}, STEPS),
     "optimizer in backward": (optimizer_in_backward, {}, STEPS),
 }
 
@@ -367,3 +388,14 @@ def test_uninstrumented_in_the_middle_of_compiled_training() -> None:
         losses = [loop.train(batch, 0).item() for batch in batches[:4]]
     losses += [loop.train(batch, 0).item() for batch in batches[4:]]
     assert losses == expected
+
+
+def test_without_a_change_to_the_script(launcher: Launcher, receiver: Receiver) -> None:
+    """The compiler takes modules for what they are without us; steps and recompilations are exported."""
+    printed = launcher.run("python", PROGRAMS / "compiled.py", **receiver.environment, LAGGARD_WARMUP_STEPS="0")
+    assert printed.splitlines()[-1] == "True True"
+    assert receiver.value("training.steps") == 6
+    # The first step and the last, whose shape is new: the model is compiled again for it.
+    assert receiver.value("training.steps.excluded", training__reason="compile") == 2
+    assert receiver.value("training.compile.recompilations") == 1
+    assert receiver.value("training.step.duration").count == 4

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import laggard
+from laggard._recorder import SKIPPED
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
 
 PLAIN = {"data", "forward", "backward", "optimizer"}
@@ -434,7 +435,7 @@ def test_a_disabled_scaler_adds_nothing() -> None:
         assert [step.skipped for step in steps_of(process)] == [False] * 4
 
 
-def test_a_device_that_is_behind_tells_of_a_skipped_update_later() -> None:
+def test_a_device_that_is_behind_tells_of_a_skipped_update_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is copied from a device is looked at when it has arrived, one update later or more, and never awaited."""
 
     class OnDevice:
@@ -453,12 +454,12 @@ def test_a_device_that_is_behind_tells_of_a_skipped_update_later() -> None:
         hook: Any = hook_named(process, "scaler")
         copies: list[Arriving] = []
         hook._copy = lambda _tensor: copies.append(Arriving()) or copies[-1]
-        hook._torch = type("Torch", (), {"cuda": type("Cuda", (), {"is_current_stream_capturing": bool})})
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", bool)
         skipped: list[int] = []
         for arrived in ({}, {0: 1.0}, {}, {1: 0.0, 2: 1.0}):
             for number, value in arrived.items():
                 copies[number].value = value
             hook._note(Scaler())
-            skipped.append(sum(code == 32 for code, _, _ in process.recorder.take()))
+            skipped.append(sum(code == SKIPPED for code, _, _ in process.recorder.take()))
     assert skipped == [0, 1, 0, 1]
     assert len(hook._awaited) == 1

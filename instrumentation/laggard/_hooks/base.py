@@ -25,6 +25,8 @@ def hide_from_compiler(dynamo: ModuleType, function: Any, *, callees: bool) -> N
     Nothing changes where the compiler comes upon the function in code that it traces.
     """
     frames = dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return
     action = frames.FrameAction
     strategy = frames.FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
     frames.set_code_exec_strategy(function.__code__, strategy)

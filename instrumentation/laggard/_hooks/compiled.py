@@ -77,6 +77,8 @@ class CompiledHook(Hook):
         super().uninstall()
         if self._observer in self.host.backward_observers:
             self.host.backward_observers.remove(self._observer)
+        for observer in self.host.compilation_observers:
+            observer(False)  # an end that was waited for does not come
         compiler, self._compiler = self._compiler, None
         if compiler is not None and self._begins in compiler.start_callbacks:
             compiler.remove_start_callback(self._begins)

@@ -89,6 +89,13 @@ class ForwardHook(Hook):
         self._search()
 
     def _hide(self, dynamo: ModuleType) -> None:
+        # The compiler keeps what it finds when it is imported, to tell modules that nobody has patched.
+        compiler = [module for name, module in list(sys.modules.items()) if name.startswith(dynamo.__name__)]
+        for _, _, _, replacement in self._patches:
+            for module in compiler:
+                for name, value in list(vars(module).items()):
+                    if value is replacement:
+                        setattr(module, name, replacement.__wrapped__)
         # Where a graph breaks inside of a module, modules are called between two graphs.
         hide_from_compiler(dynamo, self._time(nothing), callees=False)
         hide_from_compiler(dynamo, self._found, callees=True)

@@ -7,6 +7,7 @@ into pinned memory without waiting, and looked at when the scaler is next used: 
 from __future__ import annotations
 
 import functools
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -40,8 +41,6 @@ class GradScalerHook(Hook):
         }
 
     def _patch(self, torch: ModuleType) -> None:
-        self._torch = torch
-        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         scaler = torch.amp.GradScaler
         self.replace(scaler, "unscale_", self._time)
         self.replace(scaler, "step", self._time)
@@ -58,12 +57,9 @@ class GradScalerHook(Hook):
 
     def _time(self, method: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
-        is_compiling = self._is_compiling
 
         @functools.wraps(method)
         def timed(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return method(scaler, *args, **kwargs)
             token = recorder.begin(Phase.OPTIMIZER)
             try:
                 return method(scaler, *args, **kwargs)
@@ -75,13 +71,10 @@ class GradScalerHook(Hook):
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
-        is_compiling = self._is_compiling
         note = self.guarded(self._note)
 
         @functools.wraps(update)
         def timed_update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return update(scaler, *args, **kwargs)
             note(scaler)
             token = recorder.begin(Phase.OPTIMIZER)
             try:
@@ -100,7 +93,7 @@ class GradScalerHook(Hook):
             return  # not enabled, or only the scale is set
         self.recorder.mark(UPDATE)
         if any(tensor.is_cuda for tensor in found):
-            if not self._torch.cuda.is_current_stream_capturing():
+            if not sys.modules["torch"].cuda.is_current_stream_capturing():
                 self._awaited.append([self._copy(tensor) for tensor in found if tensor.is_cuda])
         elif all(tensor.is_cpu for tensor in found):
             self._awaited.append(found)
@@ -112,6 +105,7 @@ class GradScalerHook(Hook):
             if any(values):
                 self.recorder.mark(SKIPPED)
 
-    def _copy(self, tensor: Any) -> Any:
-        pinned = self._torch.full((), _ON_ITS_WAY, dtype=tensor.dtype, pin_memory=True)
+    @staticmethod
+    def _copy(tensor: Any) -> Any:
+        pinned = sys.modules["torch"].full((), _ON_ITS_WAY, dtype=tensor.dtype, pin_memory=True)
         return pinned.copy_(tensor, non_blocking=True)
