@@ -203,7 +203,7 @@ COLLECTIVE_DURATION = Metric(
     "training.collective.duration",
     "histogram",
     "s",
-    "Time that the training thread was blocked by one collective called from Python.",
+    "Time that the training thread was blocked by one collective, send or receive that Python waits for.",
     (Attribute.COLLECTIVE_OPERATION,),
     COARSE_BOUNDS,
 )

@@ -14,7 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint
+import torch.distributed._functional_collectives  # its operators are patched once it is there
 from torch import nn
+from torch.distributed import device_mesh
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 from torch.utils.data._utils import worker
 
@@ -68,8 +70,11 @@ PATCHED: tuple[tuple[Any, str], ...] = (
     (nn.Module, "__call__"),
     (nn.parallel.DistributedDataParallel, "__call__"),
     (nn.parallel.DistributedDataParallel, "_sync_buffers"),
-    (nn.parallel.DistributedDataParallel, "_post_forward"),
+    (dist.Reducer, "prepare_for_backward"),  # pyright: ignore[reportPrivateImportUsage]
     (dist.Work, "wait"),
+    (device_mesh.DeviceMesh, "__init__"),
+    (torch.ops._c10d_functional.wait_tensor, "_op"),
+    (torch.ops._c10d_functional.wait_tensor.default, "_op"),
     (dist, "init_process_group"),
     (dist.distributed_c10d, "init_process_group"),
     (dist.distributed_c10d, "_register_pg_in_world"),

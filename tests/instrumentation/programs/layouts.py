@@ -5,6 +5,9 @@ stopwatch of its steps. Each configuration of a layout (eager or compiled, mixed
 goes through a segment of steps for every place of the delay, the first of them healthy.
 """
 
+# The layouts are a table of functions of one kind; their names say what they are.
+# ruff: noqa: ARG001, D103, FBT001
+
 from __future__ import annotations
 
 import argparse
@@ -19,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -28,9 +32,9 @@ from torch.utils.data import DataLoader, Dataset
 
 PLACES = ("none", "data", "forward", "backward", "optimizer", "host")
 #: Seconds that the slow rank takes longer in a step.
-EXTRA = 0.040
+EXTRA = 0.050
 #: Steps of a segment; and those before the first one, in which a compiler works.
-STEPS = 6
+STEPS = 5
 WARMUP = 3
 WIDTH = 64
 #: Microbatches of a pipeline, and passes of a step that accumulates gradients.
@@ -122,6 +126,9 @@ def _loss(output: torch.Tensor, _target: torch.Tensor | None = None) -> torch.Te
 Train = Callable[[torch.Tensor, bool], None]
 """Forward and backward of one batch; told whether gradients are reduced after it."""
 
+Layout = Callable[[bool, Any], tuple[Any, Train]]
+"""Told whether to compile, and with which gradient scaler; returns the parameters and the training of a batch."""
+
 
 def _plain(model: nn.Module, accumulate: Callable[[bool], Any], scaler: Any, *, scaled: bool = True) -> Train:
     def train(batch: torch.Tensor, last: bool) -> None:
@@ -151,6 +158,39 @@ def ddp(compiled: bool, scaler: Any) -> tuple[Any, Train]:
     called = torch.compile(model, backend="aot_eager") if compiled else model
     accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
     return model.parameters(), _plain(called, accumulate, scaler)
+
+
+def _ddp_variant(*, unused: bool = False, hook: Any = None, **options: Any) -> Layout:
+    def build(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+        net = Net()
+        if unused:
+            net.unused = nn.Linear(4, 4)
+        net.register_buffer("statistics", torch.zeros(8))
+        model = DistributedDataParallel(net, **options)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
+        return model.parameters(), _plain(model, accumulate, scaler)
+
+    return build
+
+
+def _average(_state: Any, bucket: Any) -> Any:
+    """Reduce a bucket as a user would in a hook of their own."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0] / dist.get_world_size())
+
+
+def ddp_two(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    """Two replicated models: both forwards, then a backward each."""
+    models = [DistributedDataParallel(Net()) for _ in range(2)]
+
+    def train(batch: torch.Tensor, last: bool) -> None:
+        losses = [_loss(model(batch)) for model in models]
+        for loss in losses:
+            loss.backward()
+
+    return itertools.chain(*(model.parameters() for model in models)), train
 
 
 def fsdp1(compiled: bool, scaler: Any) -> tuple[Any, Train]:
@@ -216,12 +256,18 @@ def pipeline(compiled: bool, scaler: Any) -> tuple[Any, Train]:
     return net.parameters(), train
 
 
-LAYOUTS: dict[str, Callable[[bool, Any], tuple[Any, Train]]] = {
+LAYOUTS: dict[str, Layout] = {
     "single": single,
     "ddp": ddp,
     "fsdp1": fsdp1,
     "fsdp2": fsdp2,
     "fsdp2_keep": fsdp2_keep,
+    "ddp_static": _ddp_variant(static_graph=True),
+    "ddp_unused": _ddp_variant(unused=True, find_unused_parameters=True),
+    "ddp_view": _ddp_variant(gradient_as_bucket_view=True),
+    "ddp_fp16": _ddp_variant(hook=fp16_compress_hook),
+    "ddp_hook": _ddp_variant(hook=_average),
+    "ddp_two": ddp_two,
     "tensor_parallel": tensor_parallel,
     "pipeline": pipeline,
 }
@@ -229,7 +275,7 @@ LAYOUTS: dict[str, Callable[[bool, Any], tuple[Any, Train]]] = {
 UNSCALED = ("pipeline", "tensor_parallel")
 
 
-def run(layout: str, mode: str, *, compiled: bool, slow: bool) -> list[dict[str, Any]]:
+def run(layout: str, mode: str, places: list[str], *, compiled: bool, slow: bool) -> list[dict[str, Any]]:
     """Train in one configuration and return the stopwatch of its steps, in nanoseconds."""
     torch.manual_seed(0)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0) if mode == "amp" else None
@@ -239,13 +285,13 @@ def run(layout: str, mode: str, *, compiled: bool, slow: bool) -> list[dict[str,
     optimizer = SlowSGD(parameters, lr=1e-3)
     batches = iter(DataLoader(Batches(), batch_size=4, collate_fn=collate))
     passes = PASSES if mode == "accumulation" else 1
-    calls = {"data": passes, "forward": passes, "backward": passes}
-    if layout == "pipeline":
-        calls |= {"forward": passes * PASSES, "backward": passes * PASSES}
+    # How often the place is passed in a step: by each microbatch, and by each of two models.
+    often = PASSES if layout in ("pipeline", "ddp_two") else 1
+    calls = {"data": passes, "forward": passes * often, "backward": passes * often}
     rows: list[dict[str, Any]] = []
-    for place in ("warmup", *PLACES):
+    for place in ("warmup", *places):
         delay.update(dict.fromkeys(PLACES, 0.0))
-        if slow and place in PLACES:
+        if slow and place != "warmup":
             delay[place] = EXTRA / calls.get(place, 1)
         for _ in range(WARMUP if place == "warmup" else STEPS):
             started = time.perf_counter_ns()
@@ -270,6 +316,7 @@ def run(layout: str, mode: str, *, compiled: bool, slow: bool) -> list[dict[str,
             ended = time.perf_counter_ns()
             rows.append(
                 {
+                    "layout": layout,
                     "configuration": f"{'compiled' if compiled else 'eager'}-{mode}",
                     "place": place,
                     "started": started,
@@ -283,24 +330,27 @@ def run(layout: str, mode: str, *, compiled: bool, slow: bool) -> list[dict[str,
 
 
 def main() -> None:
-    """Go through every configuration of one layout."""
+    """Go through every configuration of the layouts."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("layout", choices=LAYOUTS)
+    parser.add_argument("layouts")
     parser.add_argument("--slow-rank", type=int, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--modes", default="amp,accumulation")
     parser.add_argument("--compiled", default="0,1")
+    parser.add_argument("--places", default=",".join(PLACES))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rank = 0
-    if arguments.layout != "single":
+    if arguments.layouts != "single":
         dist.init_process_group("gloo")
         rank = dist.get_rank()
     rows: list[dict[str, Any]] = []
-    for compiled, mode in itertools.product(arguments.compiled.split(","), arguments.modes.split(",")):
-        rows += run(arguments.layout, mode, compiled=compiled == "1", slow=rank == arguments.slow_rank)
+    for layout in arguments.layouts.split(","):
+        for compiled, mode in itertools.product(arguments.compiled.split(","), arguments.modes.split(",")):
+            places = arguments.places.split(",")
+            rows += run(layout, mode, places, compiled=compiled == "1", slow=rank == arguments.slow_rank)
     Path(arguments.out, f"stopwatch-{rank}.json").write_text(json.dumps(rows))
-    if arguments.layout != "single":
+    if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
 

@@ -32,7 +32,8 @@ def _step(report: Report, step: Step) -> None:
 
 
 if __name__ == "__main__":
-    lines = Path(sys.argv[1], f"steps-{os.environ.get('RANK', '0')}.jsonl").open("w")
+    # Open until the process ends: the last steps are reported on the way out.
+    lines = Path(sys.argv[1], f"steps-{os.environ.get('RANK', '0')}.jsonl").open("w")  # noqa: SIM115
     Report.step = _step
     del sys.argv[:2]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
