@@ -172,10 +172,10 @@ class Log(Hook):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor(torch, name, value)
-        if isinstance(value, Real) and type(value) is not bool:
-            return float(value)
-        self._refuse(name, f"{type(value).__name__} is no number")
-        return None
+        if value is True or value is False or not isinstance(value, Real):
+            self._refuse(name, f"{type(value).__name__} is no number")
+            return None
+        return float(value)
 
     def _tensor(self, torch: ModuleType, name: str, tensor: Any) -> float | _Copy | None:
         tensor = tensor.detach()

@@ -148,7 +148,7 @@ class OnDevice(torch.Tensor):
     def detach(self) -> OnDevice:
         return self
 
-    def reshape(self, *_: Any) -> OnDevice:
+    def reshape(self, *_: Any, **__: Any) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self
 
 

@@ -51,6 +51,13 @@ def roots(exporter: InMemorySpanExporter) -> dict[int, ReadableSpan]:
     return {int(str(number)): span for number, span in found.items() if span.name == "training.step"}
 
 
+def context_of(span: ReadableSpan) -> trace.SpanContext:
+    """A span's own context."""
+    context = span.context
+    assert context is not None
+    return context
+
+
 def test_a_step_is_slow_above_a_multiple_of_the_running_median(exporter: InMemorySpanExporter) -> None:
     """Just below twice the median is not traced, just above is; excluded steps do not move the median."""
     spans = spans_of(0)
@@ -81,7 +88,7 @@ def test_the_sampled_steps_are_the_same_on_all_ranks_and_share_a_trace(exporter:
         spans.begin_drain(enabled=True)
         for number in range(1, 10):
             spans.step(step(number))
-        traces.append({number: span.context.trace_id for number, span in roots(exporter).items()})
+        traces.append({number: context_of(span).trace_id for number, span in roots(exporter).items()})
     assert list(traces[0]) == [3, 6, 9]
     assert traces[0] == traces[1]
     assert len(set(traces[0].values())) == 3
@@ -117,7 +124,7 @@ def test_slow_collectives_stand_in_the_step_by_name(exporter: InMemorySpanExport
     assert sorted(children) == ["training.collective", "training.communication", "training.step"]
     root, child = children["training.step"], children["training.collective"]
     assert child.parent is not None
-    assert child.parent.span_id == root.context.span_id
+    assert child.parent.span_id == context_of(root).span_id
     assert child.attributes is not None
     assert child.attributes["training.collective.operation"] == "all_reduce"
     assert root.start_time is not None
