@@ -2,6 +2,7 @@
 #
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
+#   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -11,16 +12,22 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Flags for the demo, such as DEMO="--json demo.json" or DEMO=--keep.
 DEMO ?=
+# Flags for the benchmarks: BENCH=--quick for one short round.
+BENCH ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test lint clean servers tools
+.PHONY: demo test bench lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
 test: $(INSTALLED) servers tools
 	pytest $(TEST)
+
+bench: $(INSTALLED)
+	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
+	python -m benchmarks $(BENCH)
 
 lint: $(INSTALLED)
 	ruff format --check

@@ -78,9 +78,9 @@ def train(minutes: float, folder: Path) -> dict[str, Any]:
             if now >= next_dump:
                 next_dump = now + 10
                 laggard.dump_trace(folder / "trace.json")
-    drain = process._drain  # noqa: SLF001 - what the export says too, without a scrape
+    drain = process._drain
     assert drain is not None
-    dropped = {reason: count for reason, count in drain._dropped.items() if count}  # noqa: SLF001
+    dropped = {reason: count for reason, count in drain._dropped.items() if count}
     kept = [(at, value) for at, value in samples if at >= minutes * 60 * WARMUP]
     a_second, error = slope([at for at, _ in kept], [value for _, value in kept])
     grows = a_second * 60 > LIMIT_BYTES_A_MINUTE and a_second > 3 * error

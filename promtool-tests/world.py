@@ -56,6 +56,9 @@ class Rank:
     #: What the rank measures, where that is not what follows from its peers.
     measured_wait: float | None = None
     floor: float | None = None
+    #: Seconds that one of its data workers needs for a batch, and how many of them there are.
+    fetch: float | None = None
+    workers: int = 2
     world_size: int | None = None
     #: Exporters beside the host's own that read the same state file.
     more_exporters: tuple[str, ...] = ()
@@ -64,6 +67,7 @@ class Rank:
     # What the rank has counted so far, in units.
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
+    fetched: int = 0
     last_step: float = 0.0
     last_edge: float = 0.0
 
@@ -131,6 +135,7 @@ class World:
             wait = step - rank.own if rank.measured_wait is None else rank.measured_wait
             for phase, seconds in {**rank.work, "communication": wait}.items():
                 rank.seconds[phase] = rank.seconds.get(phase, 0) + round(seconds * steps)
+            rank.fetched += round((rank.fetch or 0) * steps)
             rank.last_step = rank.last_edge = self.now
             rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
 
@@ -169,6 +174,10 @@ class World:
             yield sample(f"training_{metric}_duration_seconds_count", steps)
         for phase, seconds in rank.seconds.items():
             yield sample("training_phase_duration_seconds_sum", seconds / UNIT, phase=phase)
+        if rank.fetch is not None:
+            yield sample("training_dataloader_workers", rank.workers)
+            yield sample("training_dataloader_fetch_duration_seconds_sum", rank.fetched / UNIT)
+            yield sample("training_dataloader_fetch_duration_seconds_count", steps)
         slowest = max(each.own for each in self.ranks if each.run == rank.run)
         floor = slowest + self.transfer - rank.own if rank.floor is None else rank.floor
         yield sample("training_communication_floor_seconds", floor)

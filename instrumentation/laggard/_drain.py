@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from laggard import _identity, _providers, environment, statefile
 from laggard import conventions as names
 from laggard._budget import Budget
+from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
+from laggard._recorder import LOST
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.conventions import DROP_REASONS, SIGNALS, Phase, RankState
@@ -55,6 +57,7 @@ class Drain:
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
+        self._device = next((hook for hook in hooks if isinstance(hook, DeviceHook)), None)
         self._identity = identity
         self._wakeup = wakeup
         self._ending = ending
@@ -71,6 +74,8 @@ class Drain:
         self._lost_events = 0
         self._reported_self_time = 0
         self._state = RankState.STARTING
+        #: When training ended in a process that goes on; 0 before.
+        self._training_ended = 0
         self._flush = False
         self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
         self._failed_before = False
@@ -81,6 +86,10 @@ class Drain:
     def hook_failed(self) -> None:
         """Count a hook that was taken out of service. On any thread."""
         self._dropped["hook_failed"] += 1
+
+    def training_ended(self) -> None:
+        """Take note that training is over for now. On any thread."""
+        self._training_ended = time.perf_counter_ns()
 
     def stop(self, state: RankState, timeout: float, *, flush: bool) -> None:
         """Report all that is left and the final state, and end the thread. On any other thread.
@@ -132,23 +141,32 @@ class Drain:
         if self._report is None:
             self._identify()
         events = recorder.take()
-        lost = recorder.dropped
+        if recorder.dropped != self._lost_events:
+            events.append((LOST, 0, 0))
+            self._dropped["buffer_full"] += recorder.dropped - self._lost_events
+            self._lost_events = recorder.dropped
+        if self._device is not None:
+            events = self._device.translate(events)
+            self._dropped["device_edge"] = self._device.dropped
         steps = self._partition.feed(events)
-        if lost != self._lost_events:
-            # What finds no room comes after what was taken, so it is the step still open that is not whole.
-            self._partition.lost_events()
-            self._dropped["buffer_full"] += lost - self._lost_events
-            self._lost_events = lost
         if last:
             steps += self._partition.finish()
         for step in steps:
             self._seen.update(phase for phase in Phase if step.phases[phase])
-        if steps and self._state is RankState.STARTING:
-            self._state = RankState.RUNNING
+        if not last:
+            self._follow(steps)
         self._write_state(steps)
         for hook in self._hooks:
             hook.guarded(hook.steps_ended)(steps)
         self._report_steps(steps)
+
+    def _follow(self, steps: list[Step]) -> None:
+        """Follow the steps from one state to the next, while the process lives."""
+        if steps and steps[-1].ended > self._training_ended:
+            self._state = RankState.RUNNING
+            self._training_ended = 0
+        elif self._training_ended:
+            self._state = RankState.FINISHED
 
     def _identify(self) -> None:
         self._identity = _identity.resolve(self._identity)
@@ -164,7 +182,15 @@ class Drain:
             self._slow_collectives,
             environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
             environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
+            describe=self._describe,
         )
+
+    def _describe(self, step: Step) -> dict[str, float]:
+        described: dict[str, float] = {}
+        for hook in self._hooks:
+            if hook.installed:
+                described.update(hook.step_attributes(step))
+        return described
 
     def _report_steps(self, steps: list[Step]) -> None:
         self._pending += steps
@@ -194,7 +220,7 @@ class Drain:
         if self._budget.measure(time.monotonic(), cost, sum(step.duration for step in steps)):
             for hook in self._hooks:
                 hook.guarded(hook.rest if self._budget.optional_rest else hook.resume)()
-        report.set(names.TELEMETRY_LEVEL, self._budget.level)
+        report.measure(names.TELEMETRY_LEVEL, self._budget.level)
         self._reported_self_time = self_time
         self._reported_dropped = dict(self._dropped)
 
@@ -206,11 +232,13 @@ class Drain:
         missing = set(SIGNALS) - {hook.signal for hook in self._hooks}
         # The host's clock does not see when a device works, only when work is handed to it.
         device = _device_in_use()
+        blind = device and (self._device is None or self._device.clock is None)
         return {
             signal: works
             and signal not in missing
             and (signal not in _PHASE_OF_SIGNAL or _PHASE_OF_SIGNAL[signal] in self._seen)
-            and (signal == "data" or not device)
+            and (signal == "data" or not blind)
+            and (signal != "communication" or not device)
             for signal, works in working.items()
         }
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
-from laggard.conventions import Attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,15 +151,15 @@ class Log(Hook):
     def _report(self, report: Report, name: str, value: float) -> None:
         watched = _WATCHED.get(name)
         if watched is not None:
-            report.add(names.NONFINITE, 0 if math.isfinite(value) else 1, {Attribute.VALUE: watched})
+            report.measure(names.NONFINITE, 0 if math.isfinite(value) else 1, watched)
         if name in _GAUGES:
             if math.isfinite(value):
-                report.set(_GAUGES[name], value)
+                report.measure(_GAUGES[name], value)
             elif watched is None:
                 self._refuse(name, f"{value} is not finite")
         elif name in _COUNTERS:
             if 0 <= value < math.inf:
-                report.add(_COUNTERS[name], value)
+                report.measure(_COUNTERS[name], value)
             else:
                 self._refuse(name, f"{value} can not be added to a counter")
         else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, STEP_BEGIN, STEP_END, UPDATE, Event
+from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, LOST, RESUME, STEP_BEGIN, STEP_END, UPDATE, Event
 from laggard.conventions import OWN_PHASES, Phase
 
 #: What begins a step: a fetch; in a loop without a loader a forward; in one without a module a backward.
@@ -70,6 +70,7 @@ class StepPartition:
         self._open: _Open | None = None
         self._batch = _Batch()
         self._explicit = False
+        self._resumed = False
 
     @property
     def steps(self) -> int:
@@ -83,23 +84,20 @@ class StepPartition:
             if code in (STEP_BEGIN, STEP_END):
                 self._explicit = True
                 self._mark_step(code, started, finished)
-            elif code == UPDATE:
+            elif code in (UPDATE, LOST):
                 if self._open is not None:
-                    self._open.updated = True
+                    self._open.updated |= code == UPDATE
+                    self._open.incomplete |= code == LOST
             elif code == FIRST_BATCH:
-                if self._open is not None:
-                    self._open.first_batch = True
+                self._batch.first = True
+            elif code == RESUME:
+                self._resumed = True
             else:
                 if not self._explicit and self._begins_step(code):
                     self._cut(started, finished)
                 if self._open is not None:
                     self._take(code, started, ended)
         return finished
-
-    def lost_events(self) -> None:
-        """Say that events are missing: the step that is open can not be measured."""
-        if self._open is not None:
-            self._open.incomplete = True
 
     def finish(self) -> list[Step]:
         """Return the step that was updated but whose end never came, when there is one."""
@@ -124,7 +122,7 @@ class StepPartition:
         step, self._open = self._open, _Open(at)
         if step is None:
             return
-        self._batch.close(step.intervals)
+        step.first_batch |= self._batch.close(step.intervals)
         # Intervals inside the one that begins the new step arrived before it.
         self._open.intervals = [interval for interval in step.intervals if interval[1] >= at]
         step.intervals = [interval for interval in step.intervals if interval[1] < at]
@@ -137,7 +135,7 @@ class StepPartition:
             self._open = _Open(at)
             self._batch = _Batch()
         elif step is not None:
-            self._batch.close(step.intervals)
+            step.first_batch |= self._batch.close(step.intervals)
             finished.append(self._close(step, at))
 
     def _take(self, code: int, started: int, ended: int) -> None:
@@ -145,7 +143,11 @@ class StepPartition:
         if step is None:
             return
         if code == Phase.DATA:
-            self._batch.next(step.intervals, started)
+            step.first_batch |= self._batch.next(step.intervals, started)
+        elif code == Phase.CHECKPOINT:
+            # All of a checkpoint is checkpoint, its own waits for peers too.
+            while step.intervals and step.intervals[-1][1] >= started:
+                step.intervals.pop()
         step.seen.add(code)
         self._batch.see(code)
         if code == EVALUATION_FORWARD:
@@ -163,8 +165,11 @@ class StepPartition:
             phases[phase] += end - begin
         phases[Phase.OTHER] += ended - step.started - sum(phases)
         excluded = ""
+        resumed, self._resumed = self._resumed, False
         if step.incomplete:
             excluded = "incomplete"
+        elif resumed:
+            excluded = "resume"
         elif self._number <= self._warmup_steps:
             excluded = "warmup"
         elif step.first_batch:
@@ -177,10 +182,13 @@ class _Batch:
 
     A batch that saw forwards without gradients and no training is an evaluation batch, and all of its time is
     evaluation, host work included. A fetch that nothing follows, after an evaluation batch, is the end of the
-    evaluation loader. A forward without gradients in a training batch (a teacher) stays a forward.
+    evaluation loader. A forward without gradients in a training batch (a teacher) stays a forward. A checkpoint
+    between two evaluation batches stays a checkpoint.
     """
 
     def __init__(self) -> None:
+        #: The batch is the first of its iterator.
+        self.first = False
         self._first = 0
         self._started = -1
         self._evaluated = False
@@ -192,27 +200,33 @@ class _Batch:
         self._evaluated |= code == EVALUATION_FORWARD
         self._trained |= code in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
-    def next(self, intervals: list[Interval], at: int) -> None:
-        """Judge the batch that the fetch beginning at ``at`` ends."""
+    def next(self, intervals: list[Interval], at: int) -> bool:
+        """Judge the batch that the fetch beginning at ``at`` ends; return whether it was a first one of training."""
         evaluation = not self._trained and (self._evaluated or self._after_evaluation)
         if evaluation and self._started >= 0:
             begin = self._started
+            checkpoints = [interval for interval in intervals[self._first :] if interval[0] == Phase.CHECKPOINT]
             del intervals[self._first :]
             if intervals and intervals[-1][0] == Phase.EVALUATION and intervals[-1][2] == begin:
                 begin = intervals.pop()[1]
-            intervals.append((Phase.EVALUATION, begin, at))
+            intervals += [(Phase.EVALUATION, begin, at), *checkpoints]
+        first = self.first and not evaluation
+        self.first = False
         self._after_evaluation = evaluation
         self._evaluated = self._trained = False
         self._first = len(intervals)
         self._started = at
+        return first
 
-    def close(self, intervals: list[Interval]) -> None:
-        """End the batch with the step."""
+    def close(self, intervals: list[Interval]) -> bool:
+        """End the batch with the step; return whether it was a first one of training."""
         if self._evaluated and not self._trained and intervals:
             self.next(intervals, max(end for _, _, end in intervals))
+        first, self.first = self.first, False
         self._first = 0
         self._started = -1
         self._evaluated = self._trained = False
+        return first
 
 
 def flatten(intervals: Iterable[Interval], started: int, ended: int) -> list[Interval]:

@@ -79,12 +79,16 @@ class Process:
     def stop(self) -> None:
         """Take every hook out, report what is left, and remove all that was opened."""
         self._settled = True
+        reporting = (self.log, self.trace)  # they patch nothing, and hold what the last drain reports
         for hook in reversed(self._hooks):
-            hook.uninstall()
-        self.recorder.enabled = False
+            if hook not in reporting:
+                hook.uninstall()
+        self.recorder.disable()
         if self._drain is not None:
             self._finish(RankState.FINISHED, flush=False)
             self._drain.close()
+        for hook in reporting:
+            hook.uninstall()
         if self._exit is not None:
             self._exit.remove()
         if self._wakeup is not None:
@@ -103,10 +107,15 @@ class Process:
             except Exception:
                 _logger.exception("laggard can not report from this process; training goes on")
 
+    def training_ended(self) -> None:
+        """Report the rank as finished, until another step ends."""
+        if self._drain is not None:
+            self._drain.training_ended()
+
     def not_training(self) -> None:
         """Fall silent for good: this process is a data worker."""
         self._settled = True
-        self.recorder.enabled = False
+        self.recorder.disable()
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service; the others go on."""

@@ -101,8 +101,11 @@ class Profiler(Hook):
         if capture is not None and capture.export is not None:
             capture.export.join(_EXPORT_SECONDS)
         elif export and capture is not None and capture.profiler is not None and capture.thread == get_ident():
-            self._stop(capture)
-            self._export(capture)
+            try:
+                self._stop(capture)
+                self._export(capture)
+            except Exception as error:
+                self._end(capture, f"profile ended early: {error}")
         else:
             self._cancel("the process ended")
 

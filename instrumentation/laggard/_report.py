@@ -37,7 +37,6 @@ class Report:
         self._identity = identity
         self._base = identity.attributes()
         self._meter = get_meter(names.METER_NAME, __version__)
-        self._made: dict[str, Counter | Gauge] = {}
         self._step = _histogram(self._meter, names.STEP_DURATION)
         self._own = _histogram(self._meter, names.STEP_OWN_DURATION)
         self._phase = _histogram(self._meter, names.PHASE_DURATION)
@@ -53,6 +52,7 @@ class Report:
         self._last_step = _gauge(self._meter, names.LAST_STEP_TIMESTAMP)
         self._state = _gauge(self._meter, names.RANK_STATE)
         self._signal = _gauge(self._meter, names.SIGNAL_AVAILABLE)
+        self._instruments: dict[str, Counter | Gauge | Histogram] = {}
         self._phase_attributes = [self._with(Attribute.PHASE, phase.label) for phase in Phase]
         self._used_phases: list[Phase] = []
         self._recent: deque[tuple[int, ...]] = deque(maxlen=names.RECENT_STEPS)
@@ -90,20 +90,6 @@ class Report:
     def identity(self) -> Identity:
         """Who is reported."""
         return self._identity
-
-    def set(self, metric: names.Metric, value: float, attributes: Attributes | None = None) -> None:
-        """Set a gauge of the table; the identity is added."""
-        gauge = self._made.get(metric.name)
-        if gauge is None:
-            gauge = self._made[metric.name] = _gauge(self._meter, metric)
-        gauge.set(value, {**self._base, **(attributes or {})})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-
-    def add(self, metric: names.Metric, amount: float, attributes: Attributes | None = None) -> None:
-        """Add to a counter of the table; the identity is added."""
-        counter = self._made.get(metric.name)
-        if counter is None:
-            counter = self._made[metric.name] = _counter(self._meter, metric)
-        counter.add(amount, {**self._base, **(attributes or {})})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def step(self, step: Step) -> None:
         """Report a finished step."""
@@ -145,6 +131,24 @@ class Report:
     def collective_io(self, operation: str, size: int) -> None:
         """Report bytes handed to collectives since the last report."""
         self._collective_io.add(size, self._with(Attribute.COLLECTIVE_OPERATION, operation))
+
+    def measure(self, metric: names.Metric, value: float, *attributes: str) -> None:
+        """Add to a counter, set a gauge or record into a histogram.
+
+        ``attributes`` are the values of the metric's own attributes, in its order. A hook reports what only it knows
+        in this way; the instrument is made at the first use, so what a process does not measure stays absent.
+        """
+        labels = {**self._base, **dict(zip(metric.attributes, attributes, strict=True))}
+        instrument = self._instruments.get(metric.name)
+        if instrument is None:
+            make = {"counter": _counter, "gauge": _gauge, "histogram": _histogram}[metric.kind]
+            instrument = self._instruments[metric.name] = make(self._meter, metric)
+        if isinstance(instrument, Counter):
+            instrument.add(value, labels)
+        elif isinstance(instrument, Histogram):
+            instrument.record(value, labels)
+        else:
+            instrument.set(value, labels)
 
     def state(self, state: RankState) -> None:
         """Report the state of the rank."""

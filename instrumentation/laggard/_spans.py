@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Callable, Mapping
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -32,9 +33,18 @@ _MAX_STEPS = 10
 class Spans:
     """Chooses steps and writes their spans. Called by the drain thread only."""
 
-    def __init__(self, identity: Identity, collectives: deque[tuple[str, int, int]], every: int, slow: float) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        collectives: deque[tuple[str, int, int]],
+        every: int,
+        slow: float,
+        *,
+        describe: Callable[[Step], Mapping[str, float]],
+    ) -> None:
         self._identity = identity
         self._collectives = collectives
+        self._describe = describe
         self._every = every
         self._slow = slow
         self._durations: deque[int] = deque(maxlen=names.RECENT_STEPS)
@@ -65,7 +75,7 @@ class Spans:
             "training.step",
             context=step_context(self._identity.run, step.number),
             start_time=step.started + offset,
-            attributes={**attributes, Attribute.STEP_SLOW: True} if slow else attributes,
+            attributes={**attributes, **self._describe(step), **({Attribute.STEP_SLOW: True} if slow else {})},
         )
         if root.is_recording():
             inside = trace.set_span_in_context(root)

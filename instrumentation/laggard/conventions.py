@@ -74,8 +74,12 @@ class Attribute:
     VALUE = "training.value"
     COLLECTIVE_OPERATION = "training.collective.operation"
     PROCESS_GROUP = "training.process_group"
+    CHECKPOINT_OPERATION = "training.checkpoint.operation"
+    MEMORY_KIND = "training.memory.kind"
+    GC_GENERATION = "training.gc.generation"
     STEP = "training.step"
     STEP_SLOW = "training.step.slow"
+    STEP_GC = "training.step.gc"
     HOST_NAME = "host.name"
     PROCESS_PID = "process.pid"
     HARDWARE_ID = "hw.id"
@@ -104,13 +108,16 @@ QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 EXCLUSION_REASONS = ("warmup", "compile", "first_batch", "resume", "incomplete")
 
 #: Why something that was measured is not in the export.
-DROP_REASONS = ("buffer_full", "no_run", "hook_failed", "report_failed")
+DROP_REASONS = ("buffer_full", "device_edge", "no_run", "hook_failed", "report_failed")
 
 #: 16 bounds on one logarithmic grid, three a decade from 1 ms to 100 s, for step and own time.
 STEP_BOUNDS = tuple(float(f"{10 ** (i / 3 - 3):.3g}") for i in range(16))
 
 #: Decades from 1 ms: enough for a share or a mean; tails come from the quantile gauges.
 COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
+
+#: A checkpoint below a tenth of a second disturbs nobody, one of minutes is to be seen as such.
+CHECKPOINT_BOUNDS = (0.1, 1.0, 10.0, 100.0)
 
 #: The newest steps over which the quantile gauges and the communication floor are taken.
 RECENT_STEPS = 256
@@ -201,6 +208,87 @@ COLLECTIVE_IO = Metric(
     "Bytes of input that this rank handed to collectives.",
     (Attribute.COLLECTIVE_OPERATION,),
 )
+CHECKPOINT_DURATION = Metric(
+    "training.checkpoint.duration",
+    "histogram",
+    "s",
+    "Time that the training thread was held by saving or loading a checkpoint; what goes on in the background is not "
+    "in it.",
+    (Attribute.CHECKPOINT_OPERATION,),
+    CHECKPOINT_BOUNDS,
+)
+CHECKPOINT_LAST_SAVE = Metric(
+    "training.checkpoint.last_save.timestamp",
+    "gauge",
+    "s",
+    "Unix time at which this rank last completed a save, in the background or not; absent on ranks that save nothing.",
+)
+DATALOADER_QUEUE_LENGTH = Metric(
+    "training.dataloader.queue.length",
+    "gauge",
+    "{batch}",
+    "Batches that workers have finished and that wait to be fetched, of the loader that the newest batch came from.",
+)
+DATALOADER_WORKERS = Metric(
+    "training.dataloader.workers",
+    "gauge",
+    "{worker}",
+    "Worker processes of the loader that the newest batch came from; 0 where the training thread loads itself.",
+)
+DATALOADER_FETCH_DURATION = Metric(
+    "training.dataloader.fetch.duration",
+    "histogram",
+    "s",
+    "Time that a worker needed for one batch, collation included, without the hand-over to the rank.",
+    bounds=COARSE_BOUNDS,
+)
+DATALOADER_WORKER_CPU = Metric(
+    "training.dataloader.worker.cpu.time", "counter", "s", "Processor time of all data workers of the rank."
+)
+DATALOADER_WORKER_IO_WAIT = Metric(
+    "training.dataloader.worker.io_wait.time",
+    "counter",
+    "s",
+    "Time that data workers of the rank waited for block devices; absent where the kernel does not count it.",
+)
+MEMORY_USAGE = Metric(
+    "training.memory.usage",
+    "gauge",
+    "By",
+    "Memory of the rank: allocated to tensors, reserved by the allocator and peak of allocated on its device; resident "
+    "set of its process without children, and of its data workers, where pages shared with the rank count again.",
+    (Attribute.MEMORY_KIND,),
+)
+MEMORY_LIMIT = Metric(
+    "training.memory.limit",
+    "gauge",
+    "By",
+    "What the rank may use: the device's memory, and the least memory limit of its control groups; absent without one.",
+    (Attribute.MEMORY_KIND,),
+)
+MEMORY_ALLOCATION_RETRIES = Metric(
+    "training.memory.allocation.retries",
+    "counter",
+    "{retry}",
+    "Allocations on the device that succeeded only after the allocator had given back its cache.",
+)
+MEMORY_OUT_OF_MEMORY = Metric(
+    "training.memory.out_of_memory", "counter", "{error}", "Out-of-memory errors of the device's allocator."
+)
+GC_DURATION = Metric(
+    "training.gc.duration",
+    "counter",
+    "s",
+    "Time that the process stood still for Python's garbage collection.",
+    (Attribute.GC_GENERATION,),
+)
+GC_COLLECTIONS = Metric(
+    "training.gc.collections",
+    "counter",
+    "{collection}",
+    "Runs of Python's garbage collection.",
+    (Attribute.GC_GENERATION,),
+)
 RANKS_EXPECTED = Metric("training.ranks.expected", "gauge", "{rank}", "World size of the run.")
 RESTARTS = Metric("training.restarts", "gauge", "{restart}", "Elastic restarts of the run before this process.")
 RANK_STATE = Metric("training.rank.state", "gauge", "", "1 for the state that the rank is in.", (Attribute.STATE,))
@@ -270,6 +358,19 @@ TRAINING_METRICS = (
     LAST_STEP_TIMESTAMP,
     COLLECTIVE_DURATION,
     COLLECTIVE_IO,
+    CHECKPOINT_DURATION,
+    CHECKPOINT_LAST_SAVE,
+    DATALOADER_QUEUE_LENGTH,
+    DATALOADER_WORKERS,
+    DATALOADER_FETCH_DURATION,
+    DATALOADER_WORKER_CPU,
+    DATALOADER_WORKER_IO_WAIT,
+    MEMORY_USAGE,
+    MEMORY_LIMIT,
+    MEMORY_ALLOCATION_RETRIES,
+    MEMORY_OUT_OF_MEMORY,
+    GC_DURATION,
+    GC_COLLECTIONS,
     RANKS_EXPECTED,
     RESTARTS,
     RANK_STATE,

@@ -226,6 +226,21 @@ def wrong_clock() -> Scenario:
     return scenario
 
 
+def ranks_end_one_by_one() -> Scenario:
+    """While some ranks have ended cleanly the others may take their time, unless one of them waits for a peer."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    scenario.after(minutes=3)
+    scenario.world.training.clear()
+    for rank in scenario.world.ranks:
+        if rank.rank == 0:
+            rank.finish()
+        elif rank.run != RUN:
+            rank.enters(Phase.COMMUNICATION, world=(rank.groups["world"][0] + 1, True))
+    scenario.after(minutes=5)
+    scenario.fires(Firing("TrainingStalled", source="exporter", run="run-b"))
+    return scenario
+
+
 def end_of_a_stalled_run() -> Scenario:
     """Ends with its run: nothing fires once the processes are gone, nor later."""
     scenario = Scenario(ranks(4))
@@ -258,5 +273,6 @@ PLAYS: tuple[Play, ...] = (
     ended_without_exporter,
     slow_steps_without_exporter,
     wrong_clock,
+    ranks_end_one_by_one,
     end_of_a_stalled_run,
 )

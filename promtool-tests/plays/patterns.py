@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scenario import Firing, Play, Scenario, ranks
+from world import RUN
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
@@ -27,8 +28,8 @@ def input_bound() -> Scenario:
     scenario.says(
         INPUT,
         summary="All ranks of a training run wait for data.",
-        description="Even the ranks of run run-a that wait least for data spend 36.67% of each step of 300ms in phase "
-        "data, so it is the pipeline and no single rank.",
+        description="Data takes 36.67% of each step of 300ms of run run-a even on the ranks that are supplied best: "
+        "they wait for it, or their workers deliver no faster. So it is the pipeline and no single rank.",
         recommendation="Give the DataLoader more workers or a longer prefetch first; if its workers are busy, move "
         "decoding and augmentation out of the step; if they wait for storage, cache or shard the data set.",
         runbook_url=f"{RUNBOOKS}/TrainingInputBound.md",
@@ -80,6 +81,23 @@ def one_waits_in_the_open() -> Scenario:
     scenario[2].work["backward"] += 0.15
     scenario.after(minutes=3.5)
     scenario.fires(INPUT, Firing("TrainingStraggler", 2, "backward", "host-a"))
+    return scenario
+
+
+def full_queues() -> Scenario:
+    """Where one rank waits and the others' queues are full, their workers tell whether they are as slow."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    for rank in scenario.world.ranks:
+        rank.fetch = 0.1
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
+        # Two workers: a batch every 0.35 s; a step without data takes 0.19 s. Of run-b only one rank is that slow.
+        if rank.run == RUN or rank.rank == 1:
+            rank.fetch = 0.7
+        if rank.rank == 1:
+            rank.work["data"] = 0.16
+    scenario.after(minutes=13)
+    scenario.fires(INPUT, Firing("TrainingStraggler", 1, "data", "host-a", run="run-b"))
     return scenario
 
 
@@ -193,6 +211,7 @@ PLAYS: tuple[Play, ...] = (
     input_near_miss,
     slow_data_on_one_rank,
     one_waits_in_the_open,
+    full_queues,
     first_stage_reads,
     communication_bound,
     communication_near_miss,

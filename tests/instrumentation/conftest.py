@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard import _process
 from tests.support.launch import Launcher
 from tests.support.otlp import Receiver
 
@@ -23,3 +24,16 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """Starts instrumented commands."""
     with Launcher(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_process.Process]:
+    """This process, instrumented; its drain never starts, so that a test sees the recorder's events."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
+    _process.instrument()
+    current = _process.current()
+    assert current is not None
+    current._settled = True
+    yield current
+    if _process.current() is not None:
+        _process.uninstrument()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 import logging
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 from torch.utils.data._utils import worker
@@ -50,7 +50,20 @@ class NestedStep(torch.optim.SGD):
 #: Everything that the hooks patch, as (owner, attribute).
 PATCHED: tuple[tuple[Any, str], ...] = (
     (dataloader._BaseDataLoaderIter, "__next__"),
+    (dataloader._BaseDataLoaderIter, "__init__"),
+    (dataloader._MultiProcessingDataLoaderIter, "__init__"),
+    (dataloader._MultiProcessingDataLoaderIter, "_reset"),
     (worker, "_worker_loop"),
+    (torch, "save"),
+    (torch, "load"),
+    (torch.serialization, "save"),
+    (torch.serialization, "load"),
+    (torch.distributed.checkpoint, "save"),
+    (torch.distributed.checkpoint, "async_save"),
+    (torch.distributed.checkpoint, "load"),
+    (torch.distributed.checkpoint.state_dict_saver, "save"),
+    (torch.distributed.checkpoint.state_dict_saver, "async_save"),
+    (torch.distributed.checkpoint.state_dict_loader, "load"),
     (torch.autograd, "backward"),
     (nn.Module, "__call__"),
     (nn.parallel.DistributedDataParallel, "__call__"),
@@ -65,24 +78,16 @@ PATCHED: tuple[tuple[Any, str], ...] = (
 
 
 def entries() -> list[Any]:
-    """What stands in the owners' own dictionaries, and torch's global optimizer hooks."""
+    """What stands in the owners' own dictionaries, torch's global optimizer hooks and the collector's callbacks."""
     optimizer = torch.optim.Optimizer
     own = [vars(owner).get(name) for owner, name in PATCHED]
     module = __import__("sys").modules[optimizer.__module__]
-    return [*own, dict(module._global_optimizer_pre_hooks), dict(module._global_optimizer_post_hooks)]
-
-
-@pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_process.Process]:
-    """This process, instrumented; its drain never starts, so that a test sees the recorder's events."""
-    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
-    _process.instrument()
-    current = _process.current()
-    assert current is not None
-    current._settled = True
-    yield current
-    if _process.current() is not None:
-        _process.uninstrument()
+    return [
+        *own,
+        list(gc.callbacks),
+        dict(module._global_optimizer_pre_hooks),
+        dict(module._global_optimizer_post_hooks),
+    ]
 
 
 def codes(process: _process.Process) -> list[int]:

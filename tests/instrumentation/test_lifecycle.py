@@ -61,6 +61,18 @@ def test_every_ending_is_reported_with_all_steps(
     assert receiver.value("training.steps") == 30
 
 
+def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher) -> None:
+    """What it does afterwards, and for how long, is no training: the state file says so while the process lives."""
+    process = launcher.start("python", LOOP, "destroy")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("trained")
+    deadline = time.monotonic() + 10
+    while snapshot(launcher).state is not RankState.FINISHED:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert snapshot(launcher).alive
+
+
 @pytest.mark.parametrize("arguments", [("finish", "fork"), ("finish", "spawn"), ("fork",)])
 def test_children_of_a_rank_export_nothing(arguments: tuple[str, ...], launcher: Launcher, receiver: Receiver) -> None:
     """Data workers of later epochs, forked with all that the parent measured, and other children stay silent."""
@@ -139,6 +151,7 @@ def test_a_notebook_is_instrumented_when_it_asks(launcher: Launcher, receiver: R
     assert output == '{"trained": 120}\n'
     # Three epochs before uninstrument() and one after the second instrument().
     assert receiver.value("training.steps") == 80
+    assert receiver.value("training.samples") == 320
     assert receiver.value("training.phase.duration", training__phase="forward").count > 40
     assert errors.count("this process is instrumented already") == 1
 

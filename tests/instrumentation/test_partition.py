@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laggard._partition import Step, StepPartition, flatten
-from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, STEP_BEGIN, STEP_END, UPDATE, Event
+from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, LOST, STEP_BEGIN, STEP_END, UPDATE, Event
 from laggard.conventions import Phase
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
@@ -133,8 +133,7 @@ def test_excluded_steps_say_why() -> None:
     events = [*plain_step(0), *plain_step(100), *plain_step(200)]
     events.insert(7, (FIRST_BATCH, 110, 110))
     steps = partition.feed(events)
-    partition.lost_events()
-    steps += partition.feed([*plain_step(300), *plain_step(400)])
+    steps += partition.feed([(LOST, 0, 0), *plain_step(300), *plain_step(400)])
     steps += partition.finish()
     assert [(step.number, step.excluded) for step in steps] == [
         (1, "warmup"),

@@ -32,7 +32,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 def spans_of(rank: int, collectives: Collectives | None = None, *, every: int = 0, slow: float = 2.0) -> Spans:
     """The span writer of one rank."""
     identity = _identity.Identity("run", rank, rank, 8, 0, "", "", "")
-    return Spans(identity, deque() if collectives is None else collectives, every, slow)
+    return Spans(identity, deque() if collectives is None else collectives, every, slow, describe=lambda _: {})
 
 
 def step(number: int, milliseconds: float = 10, excluded: str = "") -> Step:

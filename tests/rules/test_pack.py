@@ -26,6 +26,7 @@ SUFFIXES = (
     "info",
     "value",
     "margin",
+    "compared",
     "persistent",
 )
 

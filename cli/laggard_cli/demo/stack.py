@@ -9,6 +9,7 @@ import contextlib
 import http.server
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 _START_SECONDS = 60
 _END_SECONDS = 10
 _BATCH = 16
+
+#: First and last port of outgoing connections, of which a job with process groups makes many.
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 #: Programs that the demo needs, by the names under which they may be installed.
 _PROGRAMS = {"prometheus": ("prometheus",), "alertmanager": ("alertmanager", "prometheus-alertmanager")}
@@ -260,14 +264,14 @@ def _find(name: str, alternatives: tuple[str, ...]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return consecutive ports that are free now."""
+    """Return consecutive ports that are free now, and that the kernel gives to no outgoing connection meanwhile."""
+    first_outgoing = int(_OUTGOING_PORTS.read_text().split()[0])
     for _ in range(100):
-        with contextlib.ExitStack() as sockets:
-            first = sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                for port in range(first + 1, first + count):
-                    sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-                return list(range(first, first + count))
+        ports = range(first := random.randrange(first_outgoing // 2, first_outgoing - count), first + count)  # noqa: S311
+        with contextlib.ExitStack() as sockets, contextlib.suppress(OSError):
+            for port in ports:
+                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
+            return list(ports)
     raise CommandError(f"no {count} consecutive free ports on 127.0.0.1")
 
 

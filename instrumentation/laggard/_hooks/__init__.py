@@ -2,11 +2,18 @@
 
 from laggard._hooks.backward import BackwardHook
 from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
+from laggard._hooks.device import DeviceHook
+from laggard._hooks.ending import EndingHook
+from laggard._hooks.fetch import FetchHook
 from laggard._hooks.forward import ForwardHook
+from laggard._hooks.garbage import GarbageHook
+from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
+from laggard._hooks.prefetch import PrefetchHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
@@ -18,6 +25,14 @@ HOOKS: tuple[type[Hook], ...] = (
     OptimizerHook,
     DistributedDataParallelHook,
     CollectivesHook,
+    EndingHook,
+    DeviceHook,
+    CheckpointHook,
+    FetchHook,
+    PrefetchHook,
+    MemoryHook,
+    DeviceMemoryHook,
+    GarbageHook,
 )
 
-__all__ = ["HOOKS", "Hook", "HookHost"]
+__all__ = ["HOOKS", "DeviceHook", "Hook", "HookHost"]

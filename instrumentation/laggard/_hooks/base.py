@@ -35,6 +35,9 @@ class HookHost(Protocol):
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
 
+    def training_ended(self) -> None:
+        """Say that the rank has ended its training, though not its process. Never raises."""
+
     def not_training(self) -> None:
         """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
 
@@ -71,6 +74,10 @@ class Hook:
 
     def steps_ended(self, steps: list[Step]) -> None:
         """Take the steps that ended since the last call. Called by the drain thread."""
+
+    def step_attributes(self, step: Step) -> Mapping[str, float]:  # noqa: ARG002 - for those that know something
+        """Return what the hook knows of a step that is being traced. Called by the drain thread. Must not raise."""
+        return {}
 
     def state_file_opened(self, words: memoryview[int]) -> None:
         """Write what the hook keeps in the state file's live words, now that there is one."""

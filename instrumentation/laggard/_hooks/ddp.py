@@ -92,6 +92,8 @@ class DistributedDataParallelHook(Hook):
         return _post_forward
 
     def _after_backward(self, started: int, ended: int) -> None:
+        if self.recorder.device is not None:
+            return  # the reducer's statistics are by the host's clock
         ready = 0
         for ddp, replica in list(self._replicas.items()):
             forward_ended, replica.forward_ended = replica.forward_ended, 0

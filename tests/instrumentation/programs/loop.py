@@ -9,6 +9,7 @@ import sys
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,6 +19,8 @@ def main() -> None:
     ending = sys.argv[1]
     context = sys.argv[2] if len(sys.argv) > 2 else None
     torch.set_num_threads(1)
+    if ending == "destroy":
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     workers = {"num_workers": 2, "multiprocessing_context": context} if context else {}
@@ -31,9 +34,16 @@ def main() -> None:
             # Long enough for an export interval to pass in a worker that would export.
             time.sleep(0.05)
     print(f"trained {loss.item():.6f}", flush=True)
+    end(ending)
+
+
+def end(ending: str) -> None:
+    """End in one of many ways."""
     if ending == "raise":
         raise RuntimeError("on purpose")
-    if ending == "wait":
+    if ending == "destroy":
+        dist.destroy_process_group()
+    if ending in ("wait", "destroy"):
         time.sleep(60)
     if ending == "stuck":
         # Never returns to the interpreter, so no signal handler of Python's runs; the interpreter lock is free.

@@ -1,0 +1,79 @@
+"""The device's clock: from the first use of CUDA on, phases are measured by events in its stream."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from laggard._device import DeviceClock
+from laggard._hooks.base import Hook, HookHost
+from laggard._partition import Step
+from laggard._recorder import LOST, Event
+
+_RELAXED = 2
+"""``cudaStreamCaptureModeRelaxed``."""
+
+
+class DeviceHook(Hook):
+    """Switches the recorder to the device's clock once CUDA is in use."""
+
+    name = "device"
+
+    def __init__(self, host: HookHost) -> None:
+        super().__init__(host)
+        #: The clock, from the drain on in which CUDA was first found in use.
+        self.clock: DeviceClock | None = None
+        #: Edges that found no event.
+        self.dropped = 0
+
+    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
+        """Wait for torch; CUDA is looked at when the first steps have ended."""
+        return {"torch": lambda _: None}
+
+    def uninstall(self) -> None:
+        """Go back to the host's clock."""
+        super().uninstall()
+        self.recorder.device = self.clock = None
+
+    def steps_ended(self, steps: list[Step]) -> None:  # noqa: ARG002 - a moment on the drain thread is all that is used
+        """Start the clock when CUDA is in use. On the drain thread, which asks for the events."""
+        if self.clock is not None:
+            return
+        cuda: Any = sys.modules["torch"].cuda
+        if not cuda.is_initialized() or not sys.modules["torch"].version.cuda:
+            return
+        _keep_out_of_captures()
+        self.clock = DeviceClock(lambda: cuda.Event(enable_timing=True), lambda: not cuda.is_current_stream_capturing())
+        self.recorder.device = self.clock.edge
+
+    def translate(self, events: list[Event]) -> list[Event]:
+        """Return what has happened, by the clock in use. On the drain thread."""
+        if self.clock is None:
+            return events
+        try:
+            self.dropped = self.clock.dropped
+            return self.clock.translate(events)
+        except Exception as error:
+            # A device in error answers no more; the intervals on its clock are gone.
+            self.host.hook_failed(self, error)
+            return [(LOST, 0, 0)]
+
+
+def _keep_out_of_captures() -> None:
+    """Let this thread ask for events while another one captures a graph; otherwise that would end the capture.
+
+    Raises:
+        OSError, AttributeError: the CUDA runtime that torch has loaded can not be told.
+    """
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    paths = {line.split(maxsplit=5)[5].strip() for line in maps.splitlines() if "libcudart" in line}
+    if not paths:
+        raise OSError("torch's CUDA runtime is not a library of its own")
+    runtime = ctypes.CDLL(min(paths))
+    mode = ctypes.c_int(_RELAXED)
+    if runtime.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)):
+        raise OSError("cudaThreadExchangeStreamCaptureMode failed")

@@ -1,0 +1,147 @@
+"""How long a data worker needs for one batch, measured where that happens: in the worker.
+
+A worker times its fetcher and writes the duration into a pipe that all workers of a rank share; the rank's drain
+reads it. Eight bytes are written at once or not at all, so no lock is needed, and a pipe that nobody empties is full
+after 8192 batches: what does not fit is left out, and no worker ever waits. The batch itself is not touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.connection import Connection
+from multiprocessing.context import get_spawning_popen
+from time import perf_counter_ns
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from laggard import conventions as names
+from laggard._hooks.base import Hook, HookHost
+
+if TYPE_CHECKING:
+    from laggard._report import Report
+
+_WORKER_MODULE = "torch.utils.data._utils.worker"
+_FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
+_DURATION_BYTES = 8
+#: Durations reported by one drain; the rest waits in the pipe for the next one.
+_MAX_REPORTED = 1024
+
+
+class FetchHook(Hook):
+    """Gives workers a pipe when they are started, and reports what they write."""
+
+    name = "fetch"
+
+    def __init__(self, host: HookHost) -> None:
+        super().__init__(host)
+        self._owner = 0
+        self._reader: Connection | None = None
+        self._loop: _WorkerLoop | None = None
+
+    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
+        """Wait for what starts workers and for what runs in them."""
+        return {"torch.utils.data.dataloader": self._patch_start, _WORKER_MODULE: self._patch_loop}
+
+    def uninstall(self) -> None:
+        """Undo the patches and give the pipe up; workers that still run write into it in vain."""
+        super().uninstall()
+        self._reader = None
+        if self._loop is not None:
+            self._loop.writer = None
+
+    def report(self, report: Report) -> None:
+        """Report the batches that workers have made."""
+        reader = self._reader
+        if reader is None or self._owner != os.getpid():
+            return
+        with suppress(BlockingIOError):
+            durations = memoryview(os.read(reader.fileno(), _MAX_REPORTED * _DURATION_BYTES)).cast("q")
+            for duration in durations:
+                report.measure(names.DATALOADER_FETCH_DURATION, duration * 1e-9)
+
+    def _patch_start(self, module: ModuleType) -> None:
+        open_pipe = self.guarded(self._open_pipe)
+
+        def wrap(init: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(init)
+            def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it stands in for the method
+                open_pipe()
+                init(iterator, *args, **kwargs)
+
+            return __init__
+
+        self.replace(module._MultiProcessingDataLoaderIter, "__init__", wrap)  # noqa: SLF001
+
+    def _patch_loop(self, module: ModuleType) -> None:
+        self.replace(module, "_worker_loop", self._wrap_loop)
+
+    def _wrap_loop(self, loop: Callable[..., Any]) -> Callable[..., Any]:
+        self._loop = _WorkerLoop(loop)
+        return self._loop
+
+    def _open_pipe(self) -> None:
+        # A rank that was forked has its parent's pipe and needs one of its own.
+        if self._loop is None or self._owner == os.getpid() or not self.recorder.enabled:
+            return
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        for end in (reader, writer):
+            os.set_blocking(end.fileno(), False)
+        self._owner = os.getpid()
+        self._reader, self._loop.writer = reader, writer
+
+
+class _WorkerLoop:
+    """Stands in for the function that a worker runs. Forked, a worker has it; spawned, it gets it as a pickle."""
+
+    def __init__(self, loop: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, loop)
+        self._loop = loop
+        self.writer: Connection | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.writer is not None:
+            with suppress(Exception):
+                _time_fetchers(self.writer)
+        return self._loop(*args, **kwargs)
+
+    def __reduce__(self) -> str | tuple[Callable[..., Any], tuple[Any, ...]]:
+        # A pipe can be handed over while a process is being started, and only then.
+        if self.writer is None or get_spawning_popen() is None:
+            return "_worker_loop"
+        return _in_spawned_worker, (self.writer,)
+
+
+def _in_spawned_worker(writer: Connection) -> Callable[..., Any]:
+    """Return what a spawned worker runs: the function as this process has it, with the pipe."""
+    module: Any = import_module(_WORKER_MODULE)
+    loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - the name by which torch would have sent it
+    loop.writer = writer
+    return loop
+
+
+def _time_fetchers(writer: Connection) -> None:
+    fetchers = sys.modules["torch.utils.data._utils.fetch"]
+    for name in _FETCHERS:
+        fetcher = getattr(fetchers, name)
+        fetcher.fetch = _timed(fetcher.fetch, writer)
+
+
+def _timed(fetch: Callable[[Any, Any], Any], writer: Connection) -> Callable[[Any, Any], Any]:
+    pipe = writer.fileno()
+
+    @functools.wraps(fetch)
+    def timed_fetch(fetcher: Any, index: Any) -> Any:
+        started = perf_counter_ns()
+        batch = fetch(fetcher, index)
+        duration = perf_counter_ns() - started
+        with suppress(OSError):  # full, or the rank is gone
+            os.write(pipe, duration.to_bytes(_DURATION_BYTES, sys.byteorder))
+        return batch
+
+    return timed_fetch

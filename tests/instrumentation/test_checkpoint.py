@@ -1,0 +1,208 @@
+"""Checkpoints: what counts as one, where its time goes, and what else those functions are used for."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torch.distributed import checkpoint as distributed_checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+from laggard._hooks.checkpoint import CheckpointHook
+from laggard._partition import StepPartition
+from laggard._process import Process
+from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, RESUME, UPDATE, Event
+from laggard.conventions import Phase
+from tests.support.measured import measure
+
+checkpoint: Any = distributed_checkpoint
+STATE = {"weight": torch.ones(4)}
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+
+@pytest.fixture
+def hook(process: Process) -> CheckpointHook:
+    """The hook of this process."""
+    (found,) = [hook for hook in process._hooks if isinstance(hook, CheckpointHook)]
+    return found
+
+
+def codes(process: Process) -> list[int]:
+    """Codes of the events since the last call."""
+    return [code for code, _, _ in process.recorder.take()]
+
+
+def counts(hook: CheckpointHook) -> dict[str, int]:
+    """Checkpoints reported since the last call, by operation."""
+    return {key[1]: len(values) for key, values in measure(hook).items() if key[0] == "training.checkpoint.duration"}
+
+
+def save_opened(path: Path) -> None:
+    """Save into a file that the script has opened."""
+    with path.open("wb") as file:
+        torch.save(STATE, file)
+
+
+def test_every_way_to_write_and_read_is_one_checkpoint(process: Process, hook: CheckpointHook, tmp_path: Path) -> None:
+    """A path, an open file, a distributed checkpoint and safetensors each give one event and one duration."""
+    saves = (
+        lambda: torch.save(STATE, tmp_path / "path.pt"),
+        lambda: torch.save(f=str(tmp_path / "keyword.pt"), obj=STATE),
+        lambda: save_opened(tmp_path / "opened.pt"),
+        lambda: checkpoint.save(STATE, checkpoint_id=tmp_path / "distributed", no_dist=True),
+        lambda: safetensors.torch.save_file(STATE, tmp_path / "state.safetensors"),
+        lambda: checkpoint.async_save(STATE, checkpoint_id=tmp_path / "async", no_dist=True).result(),
+    )
+    for save in saves:
+        save()
+        assert codes(process) == [Phase.CHECKPOINT]
+        assert counts(hook) == {"save": 1}
+    loads = (
+        lambda: torch.load(tmp_path / "path.pt"),
+        lambda: torch.load(f=tmp_path / "keyword.pt"),
+        lambda: checkpoint.load(dict(STATE), checkpoint_id=tmp_path / "distributed", no_dist=True),
+        lambda: safetensors.torch.load_file(tmp_path / "state.safetensors"),
+    )
+    for load in loads:
+        load()
+        assert codes(process) == [Phase.CHECKPOINT, RESUME]
+        assert counts(hook) == {"load": 1}
+
+
+def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: CheckpointHook, tmp_path: Path) -> None:
+    """Copies in memory, shards of tensors and samples that a data set loads leave no trace in the checkpoint phase."""
+    torch.save(STATE, io.BytesIO())
+    torch.save(torch.ones(2), tmp_path / "sample.pt")
+    torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
+    assert counts(hook) == {"save": 2}
+    process.recorder.take()
+    assert torch.equal(torch.load(tmp_path / "sample.pt"), torch.ones(2))
+    assert codes(process) == [Phase.OTHER]
+
+    class Samples(Dataset[Any]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.load(tmp_path / "model.pt", weights_only=False).weight
+
+    assert len(list(DataLoader(Samples()))) == 2
+    assert codes(process) == [Phase.DATA, FIRST_BATCH, Phase.DATA, Phase.DATA]
+    assert counts(hook) == {}
+    assert isinstance(torch.load(tmp_path / "model.pt", weights_only=False), nn.Linear)
+    assert counts(hook) == {"load": 1}
+
+
+def test_a_save_on_another_thread_moves_the_last_save_and_nothing_else(
+    process: Process, hook: CheckpointHook, tmp_path: Path
+) -> None:
+    """What another thread writes takes no time of the training thread."""
+    torch.ones(1, requires_grad=True).sum().backward()
+    process.recorder.take()
+    before = time.time()
+    thread = threading.Thread(target=torch.save, args=(STATE, tmp_path / "file.pt"))
+    thread.start()
+    thread.join()
+    assert codes(process) == []
+    ((name, (when,)),) = measure(hook).items()
+    assert name == ("training.checkpoint.last_save.timestamp",)
+    assert before <= when <= time.time()
+
+
+def test_a_background_save_counts_when_it_is_done(hook: CheckpointHook) -> None:
+    """What async_save returns moves the last save when its upload succeeds, and not when it fails."""
+    failing, working = Future[None](), Future[None]()
+    hook._after("save", None, failing)
+    failing.set_exception(OSError("disk full"))
+    hook._after("save", None, working)
+    assert measure(hook) == {}
+    working.set_result(None)
+    assert list(measure(hook)) == [("training.checkpoint.last_save.timestamp",)]
+    assert measure(hook) == {}
+
+
+def test_an_error_of_a_save_reaches_the_script(process: Process, hook: CheckpointHook, tmp_path: Path) -> None:
+    """The exception is the one of torch; its time is checkpoint, but no save is reported."""
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.save(STATE, tmp_path / "missing" / "file.pt")
+    assert codes(process) == [Phase.CHECKPOINT]
+    assert measure(hook) == {}
+    assert process.recorder.phase == Phase.OTHER
+
+
+def test_a_compiled_function_is_compiled_as_before(hook: CheckpointHook, tmp_path: Path) -> None:
+    """Saving inside a compiled function breaks its graph once, with or without laggard."""
+
+    def saves(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        torch.save({"x": 1}, tmp_path / "file.pt")
+        return x * 2
+
+    def breaks() -> int:
+        torch._dynamo.reset()
+        return torch._dynamo.explain(saves)(torch.ones(2)).graph_break_count
+
+    instrumented = breaks()
+    hook.uninstall()
+    assert instrumented == breaks()
+
+
+def plain_step(start: int) -> list[Event]:
+    """A step of 100 with 10 of data."""
+    return [
+        (Phase.DATA, start, start + 10),
+        (Phase.FORWARD, start + 10, start + 20),
+        (Phase.BACKWARD, start + 20, start + 30),
+        (UPDATE, start + 30, start + 30),
+    ]
+
+
+def test_waits_inside_a_checkpoint_are_checkpoint() -> None:
+    """A distributed save waits for peers; that is no communication of the step, and the phases still add up."""
+    events: list[Event] = [
+        *plain_step(0),
+        (Phase.COMMUNICATION, 35, 38),
+        (Phase.COMMUNICATION, 45, 55),
+        (Phase.CHECKPOINT, 40, 60),
+        (Phase.DATA, 100, 110),
+    ]
+    (step,) = StepPartition(warmup_steps=0).feed(events)
+    assert step.phases[Phase.COMMUNICATION] == 3
+    assert step.phases[Phase.CHECKPOINT] == 20
+    assert sum(step.phases) == step.duration == 100
+
+
+def test_the_first_step_after_a_load_is_apart() -> None:
+    """A load before the first step or between two excludes the step that it delays, once."""
+    partition = StepPartition(warmup_steps=0)
+    events: list[Event] = [(RESUME, -5, -5), *plain_step(0), *plain_step(100), *plain_step(200)]
+    events += [(Phase.CHECKPOINT, 250, 260), (RESUME, 260, 260), *plain_step(300), (Phase.DATA, 400, 410)]
+    assert [step.excluded for step in partition.feed(events)] == ["resume", "", "resume", ""]
+
+
+def test_a_save_after_an_evaluation_is_a_checkpoint() -> None:
+    """Between the evaluation's last batch and the next training batch the save keeps its own phase."""
+    events: list[Event] = [
+        *plain_step(0),
+        (Phase.DATA, 100, 105),
+        (FIRST_BATCH, 105, 105),
+        (EVALUATION_FORWARD, 105, 130),
+        (Phase.DATA, 130, 131),
+        (Phase.CHECKPOINT, 140, 170),
+        *plain_step(200),
+        (Phase.DATA, 300, 310),
+    ]
+    _, step = StepPartition(warmup_steps=0).feed(events)
+    assert step.phases[Phase.CHECKPOINT] == 30
+    assert step.phases[Phase.EVALUATION] == 70
+    # The first batch was the evaluation's, whose time is not the step's own.
+    assert step.excluded == ""

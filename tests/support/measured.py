@@ -1,0 +1,30 @@
+"""Stands in for a rank's report and keeps what hooks measure as plain data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from laggard._hooks import Hook
+    from laggard._report import Report
+    from laggard.conventions import Metric
+
+
+class Measured:
+    """The values handed to ``Report.measure``, by metric name and attribute values."""
+
+    def __init__(self) -> None:
+        self.values: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+
+    def measure(self, metric: Metric, value: float, *attributes: str) -> None:
+        """Keep one value."""
+        assert len(attributes) == len(metric.attributes)
+        self.values[(metric.name, *attributes)].append(value)
+
+
+def measure(hook: Hook) -> dict[tuple[str, ...], list[float]]:
+    """What a hook reports now."""
+    measured = Measured()
+    hook.report(cast("Report", measured))
+    return dict(measured.values)
