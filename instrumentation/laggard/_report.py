@@ -206,8 +206,9 @@ def _compact() -> bool:
 def _bounds(metric: names.Metric) -> tuple[float, ...]:
     if _compact():
         return ()
-    full = environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full"
-    return names.STEP_BOUNDS if full else metric.bounds
+    if environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full":
+        return names.STEP_BOUNDS
+    return () if metric in names.WITHOUT_BUCKETS else metric.bounds
 
 
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
