@@ -84,8 +84,12 @@ class ControlFile(Hook):
             # By the drain thread at its next turn: this may be the training thread.
             self._replies.append(Reply(request.id, "failed", reason) if reason else Reply(request.id, "done"))
 
+        part = self._trace if request.request == "trace" else self._profiler
+        if not part.installed:
+            answer(f"hook {part.name} is off in this process")
+            return
         self._replies.append(Reply(request.id, "accepted"))
-        if request.request == "trace":
+        if part is self._trace:
             self._trace.request(request.path, answer)
         else:
             self._profiler.request(request.steps, request.path, answer)

@@ -193,7 +193,7 @@ class Drain:
             self._slow_collectives,
             environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
             environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
-            self._describe,
+            describe=self._describe,
         )
 
     def _describe(self, step: Step) -> dict[str, float]:
@@ -253,7 +253,7 @@ class Drain:
         if self._budget.measure(time.monotonic(), cost, sum(step.duration for step in steps)):
             for hook in self._hooks:
                 hook.guarded(hook.rest if self._budget.optional_rest else hook.resume)()
-        report.set(names.TELEMETRY_LEVEL, self._budget.level)
+        report.measure(names.TELEMETRY_LEVEL, self._budget.level)
         self._reported_self_time = self_time
         self._reported_dropped = dict(self._dropped)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
-from laggard.conventions import Attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,15 +151,15 @@ class Log(Hook):
     def _report(self, report: Report, name: str, value: float) -> None:
         watched = _WATCHED.get(name)
         if watched is not None:
-            report.add(names.NONFINITE, 0 if math.isfinite(value) else 1, {Attribute.VALUE: watched})
+            report.measure(names.NONFINITE, 0 if math.isfinite(value) else 1, watched)
         if name in _GAUGES:
             if math.isfinite(value):
-                report.set(_GAUGES[name], value)
+                report.measure(_GAUGES[name], value)
             elif watched is None:
                 self._refuse(name, f"{value} is not finite")
         elif name in _COUNTERS:
             if 0 <= value < math.inf:
-                report.add(_COUNTERS[name], value)
+                report.measure(_COUNTERS[name], value)
             else:
                 self._refuse(name, f"{value} can not be added to a counter")
         else:
@@ -172,10 +171,10 @@ class Log(Hook):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor(torch, name, value)
-        if isinstance(value, Real) and type(value) is not bool:
-            return float(value)
-        self._refuse(name, f"{type(value).__name__} is no number")
-        return None
+        if value is True or value is False or not isinstance(value, Real):
+            self._refuse(name, f"{type(value).__name__} is no number")
+            return None
+        return float(value)
 
     def _tensor(self, torch: ModuleType, name: str, tensor: Any) -> float | _Copy | None:
         tensor = tensor.detach()

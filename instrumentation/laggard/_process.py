@@ -85,12 +85,16 @@ class Process:
     def stop(self) -> None:
         """Take every hook out, report what is left, and remove all that was opened."""
         self._settled = True
+        reporting = (self.log, self.trace)  # they patch nothing, and hold what the last drain reports
         for hook in reversed(self._hooks):
-            hook.uninstall()
+            if hook not in reporting:
+                hook.uninstall()
         self.recorder.disable()
         if self._drain is not None:
             self._finish(RankState.FINISHED, flush=False)
             self._drain.close()
+        for hook in reporting:
+            hook.uninstall()
         if self._exit is not None:
             self._exit.remove()
         if self._wakeup is not None:

@@ -35,6 +35,8 @@ _logger = logging.getLogger(__name__)
 
 #: A request waits so long for the end of a step.
 _PATIENCE_SECONDS = 600.0
+#: What the end of the process waits for a file that is being written.
+_EXPORT_SECONDS = 10.0
 
 
 @dataclass
@@ -47,6 +49,8 @@ class _Capture:
     deadline: float
     thread: int = 0
     profiler: Any = None
+    #: Writes the file, once the last step has ended.
+    export: threading.Thread | None = None
 
 
 class Profiler(Hook):
@@ -94,9 +98,14 @@ class Profiler(Hook):
     def finish(self, *, export: bool) -> None:
         """End a profile that runs when its process does, with what there is of it."""
         capture = self._capture
-        if export and capture is not None and capture.profiler is not None and capture.thread == get_ident():
-            self._stop(capture)
-            self._export(capture)
+        if capture is not None and capture.export is not None:
+            capture.export.join(_EXPORT_SECONDS)
+        elif export and capture is not None and capture.profiler is not None and capture.thread == get_ident():
+            try:
+                self._stop(capture)
+                self._export(capture)
+            except Exception as error:
+                self._end(capture, f"profile ended early: {error}")
         else:
             self._cancel("the process ended")
 
@@ -121,7 +130,10 @@ class Profiler(Hook):
                 capture.steps -= 1
                 if not capture.steps:
                     self._stop(capture)
-                    threading.Thread(target=self._export, args=(capture,), name="laggard-profile", daemon=True).start()
+                    capture.export = threading.Thread(
+                        target=self._export, args=(capture,), name="laggard-profile", daemon=True
+                    )
+                    capture.export.start()
         except Exception as error:
             self._cancel(f"{type(error).__name__}: {error}")
 
@@ -163,9 +175,13 @@ class Profiler(Hook):
 
     def _cancel(self, reason: str) -> None:
         capture = self._capture
-        if capture is None:
+        if capture is None or capture.export is not None:
             return
-        if capture.profiler is not None and capture.thread == get_ident() and self.host.at_step is not None:
+        if capture.profiler is not None:
+            if capture.thread != get_ident():
+                # Only the thread that started it can stop it: at the end of its step.
+                capture.steps = 1
+                return
             try:
                 self._stop(capture)
             except Exception as error:

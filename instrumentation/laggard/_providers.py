@@ -33,9 +33,8 @@ def flush(seconds: float) -> bool:
 def end(seconds: float) -> None:
     """Send what is left at the end of the process, and see to it that nobody tries longer than ``seconds``."""
     deadline = time.monotonic() + seconds
-    if flush(min(_PROMPT_SECONDS, seconds)):
+    if flush(min(_PROMPT_SECONDS, seconds)) or _all_at_once("shutdown", deadline - time.monotonic()):
         return
-    _all_at_once("shutdown", deadline - time.monotonic())
     for provider in _providers():
         shutdown = getattr(provider, "shutdown", None)
         if shutdown is not None:

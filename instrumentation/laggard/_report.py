@@ -37,7 +37,6 @@ class Report:
         self._identity = identity
         self._base = identity.attributes()
         self._meter = get_meter(names.METER_NAME, __version__)
-        self._made: dict[str, Counter | Gauge] = {}
         self._step = _histogram(self._meter, names.STEP_DURATION)
         self._own = _histogram(self._meter, names.STEP_OWN_DURATION)
         self._phase = _histogram(self._meter, names.PHASE_DURATION)
@@ -92,20 +91,6 @@ class Report:
     def identity(self) -> Identity:
         """Who is reported."""
         return self._identity
-
-    def set(self, metric: names.Metric, value: float, attributes: Attributes | None = None) -> None:
-        """Set a gauge of the table; the identity is added."""
-        gauge = self._made.get(metric.name)
-        if gauge is None:
-            gauge = self._made[metric.name] = _gauge(self._meter, metric)
-        gauge.set(value, {**self._base, **(attributes or {})})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-
-    def add(self, metric: names.Metric, amount: float, attributes: Attributes | None = None) -> None:
-        """Add to a counter of the table; the identity is added."""
-        counter = self._made.get(metric.name)
-        if counter is None:
-            counter = self._made[metric.name] = _counter(self._meter, metric)
-        counter.add(amount, {**self._base, **(attributes or {})})  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def step(self, step: Step) -> None:
         """Report a finished step."""
@@ -224,8 +209,9 @@ def _compact() -> bool:
 def _bounds(metric: names.Metric) -> tuple[float, ...]:
     if _compact():
         return ()
-    full = environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full"
-    return names.STEP_BOUNDS if full else metric.bounds
+    if environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full":
+        return names.STEP_BOUNDS
+    return () if metric in names.WITHOUT_BUCKETS else metric.bounds
 
 
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:

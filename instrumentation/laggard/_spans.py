@@ -39,6 +39,7 @@ class Spans:
         collectives: deque[tuple[str, int, int]],
         every: int,
         slow: float,
+        *,
         describe: Callable[[Step], Mapping[str, float]],
     ) -> None:
         self._identity = identity

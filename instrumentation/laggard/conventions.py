@@ -396,6 +396,10 @@ TRAINING_METRICS = (
     TELEMETRY_LEVEL,
 )
 
+#: Histograms that are a sum and a count unless ``LAGGARD_HISTOGRAMS=full``: buckets for each phase would be a quarter
+#: of the 200 series that a rank may have, and the phases' tails are in the quantile gauges.
+WITHOUT_BUCKETS = (PHASE_DURATION,)
+
 #: What is left with ``LAGGARD_SERIES=compact``, without the buckets of histograms: at most 60 series a rank, and all
 #: that the rules read.
 COMPACT = (

@@ -86,7 +86,8 @@ LAGGARD_HISTOGRAMS = "LAGGARD_HISTOGRAMS"
 """
 .. envvar:: LAGGARD_HISTOGRAMS
 
-``full`` gives every histogram of durations the 16 bounds of the step's. Default: ``default``, decades.
+``full`` gives every histogram of durations the 16 bounds of the step's. Default: ``default``, decades, and for phases
+none.
 """
 
 LAGGARD_WARMUP_STEPS = "LAGGARD_WARMUP_STEPS"

@@ -21,6 +21,9 @@ GOOD = {"id": "a-1", "request": "trace"}
 class Asked:
     """Stands for what takes requests: the trace and the profiler."""
 
+    installed = True
+    name = "profile"
+
     def __init__(self) -> None:
         self.requests: list[tuple[Any, ...]] = []
         self.answer: Any = None
@@ -72,6 +75,10 @@ def test_a_request_is_handled_once_and_answered(asked: tuple[Asked, Asked, Contr
     trace.answer("no room")
     look(hook)
     assert control.read_reply(reply, os.geteuid()) == Reply("two", "failed", "no room")
+    profiler.installed = False
+    control.write(path, Request("three", "profile"))
+    look(hook)
+    assert control.read_reply(reply, os.geteuid()) == Reply("three", "failed", "hook profile is off in this process")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a%2Fb-3.control", "a%2Fb-3.reply"]
 
 

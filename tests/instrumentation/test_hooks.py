@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint
 import torch.distributed._functional_collectives  # its operators are patched once it is there
+import torch.distributed.checkpoint
 from torch import nn
 from torch.distributed import device_mesh
 from torch.utils.data import DataLoader, TensorDataset, dataloader

@@ -25,12 +25,9 @@ class Reported:
     def __init__(self) -> None:
         self.values: dict[tuple[str, ...], float] = {}
 
-    def set(self, metric: Any, value: float, _attributes: Any = None) -> None:
-        self.values[metric.name,] = value
-
-    def add(self, metric: Any, amount: float, attributes: Any = None) -> None:
-        key = (metric.name, *(attributes or {}).values())
-        self.values[key] = self.values.get(key, 0) + amount
+    def measure(self, metric: Any, value: float, *attributes: str) -> None:
+        key = (metric.name, *attributes)
+        self.values[key] = value if metric.kind == "gauge" else self.values.get(key, 0) + value
 
     def telemetry(self, _self_time: int, dropped: dict[str, int]) -> None:
         for reason, count in dropped.items():
@@ -148,7 +145,7 @@ class OnDevice(torch.Tensor):
     def detach(self) -> OnDevice:
         return self
 
-    def reshape(self, *_: Any) -> OnDevice:
+    def reshape(self, *_: Any, **__: Any) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self
 
 

@@ -159,16 +159,21 @@ def test_steps_named_by_hand_are_what_is_counted(process: _process.Process, tmp_
 
 
 def test_another_thread_does_not_stop_it(process: _process.Process, tmp_path: Path) -> None:
-    """Updates of another thread, such as those of a second model, count for nothing."""
+    """Updates of another thread count for nothing; it can only ask for an early end."""
     loop = Loop()
-    laggard.profile(steps=2, path=tmp_path / "p.json")
+    laggard.profile(steps=9, path=tmp_path / "p.json")
     drain(process)
     loop.steps(1)
     for _ in range(3):
         other = threading.Thread(target=lambda: process.at_step and process.at_step(UPDATE))
         other.start()
         other.join()
-    loop.steps(2)
+    loop.steps(1)
+    other = threading.Thread(target=process.profiler._cancel, args=("another thread wants it",))
+    other.start()
+    other.join()
+    assert process.profiler._capture is not None
+    loop.steps(1)
     wait_for((tmp_path / "p.json").exists)
 
 

@@ -32,7 +32,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 def spans_of(rank: int, collectives: Collectives | None = None, *, every: int = 0, slow: float = 2.0) -> Spans:
     """The span writer of one rank."""
     identity = _identity.Identity("run", rank, rank, 8, 0, "", "", "")
-    return Spans(identity, deque() if collectives is None else collectives, every, slow, lambda _: {})
+    return Spans(identity, deque() if collectives is None else collectives, every, slow, describe=lambda _: {})
 
 
 def step(number: int, milliseconds: float = 10, excluded: str = "") -> Step:
@@ -49,6 +49,13 @@ def roots(exporter: InMemorySpanExporter) -> dict[int, ReadableSpan]:
     """Root spans by the number of their step."""
     found = {span.attributes["training.step"]: span for span in exporter.get_finished_spans() if span.attributes}
     return {int(str(number)): span for number, span in found.items() if span.name == "training.step"}
+
+
+def context_of(span: ReadableSpan) -> trace.SpanContext:
+    """A span's own context."""
+    context = span.context
+    assert context is not None
+    return context
 
 
 def test_a_step_is_slow_above_a_multiple_of_the_running_median(exporter: InMemorySpanExporter) -> None:
@@ -81,7 +88,7 @@ def test_the_sampled_steps_are_the_same_on_all_ranks_and_share_a_trace(exporter:
         spans.begin_drain(enabled=True)
         for number in range(1, 10):
             spans.step(step(number))
-        traces.append({number: span.context.trace_id for number, span in roots(exporter).items()})
+        traces.append({number: context_of(span).trace_id for number, span in roots(exporter).items()})
     assert list(traces[0]) == [3, 6, 9]
     assert traces[0] == traces[1]
     assert len(set(traces[0].values())) == 3
@@ -117,7 +124,7 @@ def test_slow_collectives_stand_in_the_step_by_name(exporter: InMemorySpanExport
     assert sorted(children) == ["training.collective", "training.communication", "training.step"]
     root, child = children["training.step"], children["training.collective"]
     assert child.parent is not None
-    assert child.parent.span_id == root.context.span_id
+    assert child.parent.span_id == context_of(root).span_id
     assert child.attributes is not None
     assert child.attributes["training.collective.operation"] == "all_reduce"
     assert root.start_time is not None

@@ -26,6 +26,7 @@ def cell() -> None:
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+        laggard.log(samples=4)
         count += 1
 
 
