@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from laggard import _identity, _providers, environment, statefile
+from laggard import _identity, _providers, _signals, environment, statefile
 from laggard import conventions as names
 from laggard._budget import Budget
 from laggard._hooks import DeviceHook
@@ -19,7 +19,7 @@ from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST
 from laggard._report import Report
 from laggard._spans import Spans
-from laggard.conventions import DROP_REASONS, SIGNALS, Phase, RankState
+from laggard.conventions import DROP_REASONS, Phase, RankState
 
 if TYPE_CHECKING:
     from laggard._exit import ExitHandling
@@ -37,13 +37,6 @@ _FLUSH_SECONDS = 1.5
 _LAYOUT_SECONDS = 30.0
 #: Steps kept while the run's name is not known yet.
 _MAX_PENDING = 4096
-#: Signals that are there when steps show time in the phase.
-_PHASE_OF_SIGNAL = {
-    "data": Phase.DATA,
-    "forward": Phase.FORWARD,
-    "backward": Phase.BACKWARD,
-    "optimizer": Phase.OPTIMIZER,
-}
 
 
 class Drain:
@@ -245,7 +238,7 @@ class Drain:
             hook.guarded(hook.report)(report)
         report.state(self._state)
         if self._seen:
-            report.signals(self._available_signals())
+            report.signals(_signals.available(self._hooks, self._seen))
         self_time = self._recorder.self_time_ns
         dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
         report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
@@ -256,24 +249,6 @@ class Drain:
         report.measure(names.TELEMETRY_LEVEL, self._budget.level)
         self._reported_self_time = self_time
         self._reported_dropped = dict(self._dropped)
-
-    def _available_signals(self) -> dict[str, bool]:
-        working = dict.fromkeys(SIGNALS, True)
-        for hook in self._hooks:
-            if hook.signal:
-                working[hook.signal] &= hook.available
-        missing = set(SIGNALS) - {hook.signal for hook in self._hooks}
-        # The host's clock does not see when a device works, only when work is handed to it.
-        device = _device_in_use()
-        blind = device and (self._device is None or self._device.clock is None)
-        return {
-            signal: works
-            and signal not in missing
-            and (signal not in _PHASE_OF_SIGNAL or _PHASE_OF_SIGNAL[signal] in self._seen)
-            and (signal == "data" or not blind)
-            and (signal != "communication" or not device)
-            for signal, works in working.items()
-        }
 
     def _open_state_file(self) -> None:
         try:
@@ -310,8 +285,3 @@ def _start_metrics_endpoint(local_rank: int) -> int:
     """Start the Prometheus endpoint where OpenTelemetry was told to use ours; return its port, else 0."""
     prometheus = sys.modules.get("laggard.prometheus")
     return 0 if prometheus is None else prometheus.serve(local_rank)
-
-
-def _device_in_use() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from laggard._batch import Batch, Interval
 from laggard._recorder import (
     COMPILED,
     EVALUATION_FORWARD,
@@ -31,13 +32,8 @@ from laggard.conventions import OWN_PHASES, Phase
 
 #: What begins a step: a fetch; in a loop without a loader a forward; in one without a module a backward.
 _BOUNDARIES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
-#: What says that the newest batch is trained on.
-_TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 #: Marks that belong to the step in whose time they stand.
 _MARKS = frozenset({UPDATE, SKIPPED, COMPILED})
-
-Interval = tuple[Phase, int, int]
-"""A phase with the ``perf_counter_ns`` at which it began and ended."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ class StepPartition:
         self._open: _Open | None = None
         #: First and newest time of each kind of mark since the open step began.
         self._marks: dict[int, tuple[int, int]] = {}
-        self._batch = _Batch()
+        self._batch = Batch()
         self._explicit = False
         self._resumed = False
 
@@ -161,7 +157,7 @@ class StepPartition:
         self._open = None
         if code == STEP_BEGIN:
             self._open = _Open(at)
-            self._batch = _Batch()
+            self._batch = Batch()
             self._marks = {}
         elif step is not None:
             step.first_batch |= self._batch.close(step.intervals)
@@ -209,70 +205,6 @@ class StepPartition:
         elif step.first_batch:
             excluded = "first_batch"
         return Step(self._number, step.started, ended, tuple(phases), tuple(intervals), excluded, SKIPPED in marks)
-
-
-class _Batch:
-    """Tells evaluation from training, one batch at a time: from one fetch to the next.
-
-    A batch that saw forwards without gradients and no training is an evaluation batch, and all of its time is
-    evaluation, host work included. A fetch that nothing follows, after an evaluation batch, is the end of the
-    evaluation loader. A forward without gradients in a training batch (a teacher) stays a forward. A checkpoint
-    between two evaluation batches stays a checkpoint.
-    """
-
-    def __init__(self) -> None:
-        #: The batch is the first of its iterator.
-        self.first = False
-        self._first = 0
-        self._started = -1
-        self._evaluated = False
-        self._after_evaluation = False
-        #: Whether the batch came from a loader; after the end of an evaluation loader none does.
-        self.fetched = False
-        self.trained = False
-
-    def see(self, code: int) -> None:
-        """Note what the batch is used for."""
-        self._evaluated |= code == EVALUATION_FORWARD
-        self.trained |= code in _TRAINING
-
-    def exhausted(self) -> None:
-        """Say that the newest fetch gave no batch."""
-        # At the end of the training loader a loop that reads ahead still has a batch to train on.
-        self.fetched = not self._after_evaluation
-
-    def next(self, intervals: list[Interval], at: int) -> bool:
-        """Begin a batch with the fetch at ``at``; return whether the one before was a first one of training."""
-        self.fetched = True
-        return self._judge(intervals, at)
-
-    def _judge(self, intervals: list[Interval], at: int) -> bool:
-        """Say what the batch that ends at ``at`` was used for; return whether it was a first one of training."""
-        evaluation = not self.trained and (self._evaluated or self._after_evaluation)
-        if evaluation and self._started >= 0:
-            begin = self._started
-            checkpoints = [interval for interval in intervals[self._first :] if interval[0] == Phase.CHECKPOINT]
-            del intervals[self._first :]
-            if intervals and intervals[-1][0] == Phase.EVALUATION and intervals[-1][2] == begin:
-                begin = intervals.pop()[1]
-            intervals += [(Phase.EVALUATION, begin, at), *checkpoints]
-        first = self.first and not evaluation
-        self.first = False
-        self._after_evaluation = evaluation
-        self._evaluated = self.trained = False
-        self._first = len(intervals)
-        self._started = at
-        return first
-
-    def close(self, intervals: list[Interval]) -> bool:
-        """End the batch with the step; return whether it was a first one of training."""
-        if self._evaluated and not self.trained and intervals:
-            self._judge(intervals, max(end for _, _, end in intervals))
-        first, self.first = self.first, False
-        self._first = 0
-        self._started = -1
-        self._evaluated = self.trained = False
-        return first
 
 
 def flatten(intervals: Iterable[Interval], started: int, ended: int) -> list[Interval]:

@@ -11,7 +11,10 @@ import pytest
 
 from laggard._device import DeviceClock
 from laggard._hooks import device as device_hook
+from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
+from laggard._hooks.exposure import Exposure
+from laggard._hooks.groups import Groups
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST, UPDATE, Recorder
 from laggard.conventions import Phase
@@ -206,11 +209,54 @@ class Host:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
+        self.exposure = Exposure()
         self.failed: list[str] = []
 
     def hook_failed(self, hook: Any, error: Exception) -> None:
         hook.uninstall()
         self.failed.append(repr(error))
+
+
+class Reducer:
+    """What the hook asks of DistributedDataParallel's reducer after each backward."""
+
+    def __init__(self) -> None:
+        self._passes = 0
+
+    def get_backward_stats(self) -> list[int]:
+        self._passes += 1
+        return [self._passes]
+
+
+def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued() -> None:
+    """Backward is what the device computes, communication what its stream then waits for the last bucket."""
+    stream = Stream()
+    clock = DeviceClock(stream.make, lambda: True)
+    host = Host()
+    recorder = host.recorder
+    recorder.device = clock.edge
+    groups = Groups(recorder, host.exposure)
+    group = groups.add(SimpleNamespace(group_name="world"))
+    assert group is not None
+    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType]
+    reducer = Reducer()
+    for _ in range(3):
+        recorder.end(recorder.begin(Phase.DATA))
+        hook._prepared(reducer)
+        token = recorder.begin(Phase.BACKWARD)
+        assert token is not None
+        for milliseconds_of_bucket in (4, 6):
+            stream.hand_over(milliseconds_of_bucket)
+            groups.issue(group, ("all_reduce", 1), [], blocking=False)
+        stream.hand_over(20)
+        ended = recorder.end(token)
+        hook._after_backward(token[2], ended)
+        recorder.add(UPDATE, ended, ended)
+    stream.host_works(120)
+    for step in StepPartition(0).feed(clock.translate(recorder.take())):
+        assert step.phases[Phase.BACKWARD] == pytest.approx(10 * MS, abs=0.5 * MS)
+        assert step.phases[Phase.COMMUNICATION] == pytest.approx(20 * MS, abs=0.5 * MS)
+    assert (host.exposure.in_backward, host.exposure.reduced, group.started) == (6, 3, 6)
 
 
 def hook_on(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[DeviceHook, Host, SimpleNamespace]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
 @pytest.fixture(autouse=True)
 def process_group() -> Iterator[None]:
     """A group of one rank, for the hooks of collectives."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
     yield
     dist.destroy_process_group()
 
@@ -212,7 +212,7 @@ def test_uninstrument_leaves_every_owner_as_it_was(monkeypatch: pytest.MonkeyPat
     for owner, had in before.values():
         assert (owner, entries(owner)) == (owner, had)
     optimizers = sys.modules[torch.optim.Optimizer.__module__]
-    compiler = torch._dynamo.callback_handler
+    compiler = torch._dynamo.callback_handler  # pyright: ignore[reportPrivateImportUsage]
     listed = [
         *optimizers._global_optimizer_pre_hooks.values(),
         *optimizers._global_optimizer_post_hooks.values(),

@@ -67,7 +67,10 @@ class CollectivesHook(Hook):
     @property
     def available(self) -> bool:
         """Not where collectives are issued whose waits are out of reach."""
-        return self.installed and not self.host.exposure.hidden
+        exposure = self.host.exposure
+        # On a device the stream waits for what is issued in backward, and only a reducer's end of backward shows that.
+        unseen = self.recorder.device is not None and exposure.in_backward > 0 and not exposure.reduced
+        return self.installed and not exposure.hidden and not unseen
 
     def uninstall(self) -> None:
         """Undo the patches and leave the process groups."""

@@ -96,8 +96,6 @@ class DistributedDataParallelHook(Hook):
         clock.started = time.perf_counter_ns()
 
     def _after_backward(self, started: int, ended: int) -> None:
-        if self.recorder.device is not None:
-            return  # the reducer's statistics are by the host's clock
         ready = 0
         for reducer, clock in list(self._clocks.items()):
             if not clock.started:
@@ -108,8 +106,14 @@ class DistributedDataParallelHook(Hook):
                 ready = max(ready, clock.started + newest)
                 clock.newest_gradient = newest
                 clock.started = 0
-        if ready:
+        if not ready:
+            return
+        exposure = self.host.exposure
+        exposure.reduced += 1
+        if self.recorder.device is None:
             self.recorder.add(Phase.COMMUNICATION, min(max(ready, started), ended), ended)
-            self.host.exposure.reduced += 1
-            # Counted as self time here, since the recorder saw none of it.
-            self.recorder.self_time_ns += time.perf_counter_ns() - ended
+        elif exposure.issued_at > started:
+            # The reducer's clock is the host's. The last bucket was issued where the last gradients were ready.
+            self.recorder.add(Phase.COMMUNICATION, exposure.issued_at, ended)
+        # Counted as self time here, since the recorder saw none of it.
+        self.recorder.self_time_ns += time.perf_counter_ns() - ended

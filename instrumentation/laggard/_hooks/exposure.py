@@ -14,12 +14,14 @@ _STEPS = 2
 class Exposure:
     """Counts on the training thread, judged by the drain thread."""
 
-    __slots__ = ("_ended", "_seen", "hidden", "in_backward", "issued", "reduced", "waited")
+    __slots__ = ("_ended", "_seen", "hidden", "in_backward", "issued", "issued_at", "reduced", "waited")
 
     def __init__(self) -> None:
         #: Collectives issued by the training thread: outside of backward, and inside of it.
         self.issued = 0
         self.in_backward = 0
+        #: On the device's clock: the edge at which the newest collective was issued inside of backward.
+        self.issued_at = 0
         #: Backward passes whose wait for DistributedDataParallel was read from its reducer.
         self.reduced = 0
         #: Other waits that were timed.

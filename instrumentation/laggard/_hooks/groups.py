@@ -82,6 +82,12 @@ class Groups:
         for tensor in tensors:
             size += tensor.nbytes
         self.bytes[operation] += size
+        if recorder.device is not None and recorder.phase == Phase.BACKWARD:
+            # On autograd's thread of the device: in its stream, all gradients of the bucket are ready here.
+            self._exposure.in_backward += 1
+            self._exposure.issued_at = perf_counter_ns()
+            recorder.edge(self._exposure.issued_at)
+            return
         if recorder.thread and recorder.thread != get_ident():
             return
         if blocking:
