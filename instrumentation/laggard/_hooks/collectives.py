@@ -74,6 +74,8 @@ class CollectivesHook(Hook):
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
         self._groups: list[_Group] = []
+        #: Pre-hooks that are running.
+        self._issuing = 0
         #: The operation and the group of the newest blocking collective, whose wait comes next.
         self._blocking: tuple[str, _Group | None] = ("asynchronous", None)
         self._waits: list[tuple[str, int]] = []
@@ -90,6 +92,8 @@ class CollectivesHook(Hook):
         super().uninstall()
         if self._observer in self.host.backward_observers:
             self.host.backward_observers.remove(self._observer)
+        if self._issuing:
+            return  # a pre-hook that is unregistered while it runs takes the process down; this is called once more
         while self._groups:
             self._groups.pop().group.unregister_pre_hook(_HOOK_ID)
 
@@ -161,7 +165,16 @@ class CollectivesHook(Hook):
         words = self.recorder.words
         if words is not None:
             self._describe(watched, words)
-        group.register_pre_hook(_HOOK_ID, self.guarded(functools.partial(self._before, watched)))
+        before = self.guarded(functools.partial(self._before, watched))
+
+        def pre_hook(issued: Any) -> None:
+            self._issuing += 1
+            try:
+                before(issued)
+            finally:
+                self._issuing -= 1
+
+        group.register_pre_hook(_HOOK_ID, pre_hook)
 
     def state_file_opened(self, words: memoryview[int]) -> None:
         """Name the groups that were there before the state file was."""
