@@ -1,9 +1,10 @@
 """The hooks: one module per patched thing, each with what it patches, when, and how it is undone."""
 
 from laggard._hooks.backward import BackwardHook
-from laggard._hooks.base import Hook, HookHost, Traced
+from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.compiled import CompiledHook
+from laggard._hooks.compiler import Traced
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.forward import ForwardHook
