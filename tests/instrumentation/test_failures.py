@@ -32,7 +32,6 @@ def process_group() -> Iterator[None]:
 
 def losses() -> list[float]:
     """A little of everything that hooks reach: loader, replica, compiled function, scaler, optimizer, collective."""
-    torch._dynamo.reset()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     model = nn.parallel.DistributedDataParallel(network)
@@ -78,6 +77,7 @@ def run(breaks: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch) -> tupl
 
         return guarded(hook, maybe)
 
+    torch._dynamo.reset()  # which also forgets who listens, so before
     with monkeypatch.context() as patches:
         patches.setattr(Hook, "guarded", watched)
         with instrumented() as process:
@@ -212,7 +212,7 @@ def test_uninstrument_leaves_every_owner_as_it_was(monkeypatch: pytest.MonkeyPat
     for owner, had in before.values():
         assert (owner, entries(owner)) == (owner, had)
     optimizers = sys.modules[torch.optim.Optimizer.__module__]
-    compiler = torch._dynamo.callback_handler  # pyright: ignore[reportPrivateImportUsage]
+    compiler = torch._dynamo.callback.callback_handler
     listed = [
         *optimizers._global_optimizer_pre_hooks.values(),
         *optimizers._global_optimizer_post_hooks.values(),

@@ -463,3 +463,15 @@ def test_a_device_that_is_behind_tells_of_a_skipped_update_later(monkeypatch: py
             skipped.append(sum(code == SKIPPED for code, _, _ in process.recorder.take()))
     assert skipped == [0, 1, 0, 1]
     assert len(hook._awaited) == 1
+
+
+def test_a_gradient_alone_is_no_proof_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forces of a molecule, saliency: a model that only takes gradients is not reported; a backward pass proves it."""
+    with instrumented() as process:
+        proofs: list[bool] = []
+        monkeypatch.setattr(process, "training_evidence", lambda: proofs.append(True))
+        x = torch.ones(2, requires_grad=True)
+        torch.autograd.grad(x.sum(), x)
+        assert (proofs, process.recorder.thread) == ([], 0)
+        x.sum().backward()
+        assert (proofs, process.recorder.thread) == ([True], threading.get_ident())

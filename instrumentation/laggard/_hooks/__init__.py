@@ -1,11 +1,11 @@
 """The hooks: one module per patched thing, each with what it patches, when, and how it is undone."""
 
 from laggard._hooks.backward import BackwardHook
-from laggard._hooks.base import Hook, HookHost, Traced
+from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.compiled import CompiledHook
-from laggard._hooks.compiler import CompilerHook
+from laggard._hooks.compiler import Traced
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
@@ -19,6 +19,7 @@ from laggard._hooks.peers import PeersHook
 from laggard._hooks.prefetch import PrefetchHook
 from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.transfer import TransferHook
+from laggard._hooks.uncompiled import CompilerHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.

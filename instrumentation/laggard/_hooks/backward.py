@@ -11,7 +11,8 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, hide_from_compiler
+from laggard._hooks.base import Hook
+from laggard._hooks.compiler import hide_from_compiler
 from laggard.conventions import Phase
 
 

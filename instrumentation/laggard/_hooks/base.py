@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from laggard._hooks.compiler import Traced, hide_from_compiler, nothing
+
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
@@ -19,40 +21,8 @@ if TYPE_CHECKING:
 _MISSING = object()
 
 
-def hide_from_compiler(dynamo: ModuleType, function: Any, *, callees: bool) -> None:
-    """Keep a function that runs between compiled pieces of code from being compiled, with what it calls or without.
-
-    Nothing changes where the compiler comes upon the function in code that it traces.
-    """
-    frames = dynamo.eval_frame
-    if not hasattr(frames, "set_code_exec_strategy"):
-        return
-    action = frames.FrameAction
-    strategy = frames.FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
-    frames.set_code_exec_strategy(function.__code__, strategy)
-
-
 _Patch = tuple[Any, str, Any, Any]
 """Owner, attribute, the owner's own entry before, and what stands there now."""
-
-
-class Traced:
-    """What is known of the compiled function that runs.
-
-    To the compiler the assignment of an attribute is something that the compiled code has to do, each time it runs, and
-    it costs neither a graph, a break nor a guard. So code that is traced once tells what happens in every call.
-    """
-
-    def __init__(self) -> None:
-        #: A function that was compiled is running, with graphs that are called like modules.
-        self.running = False
-        #: It took an optimizer's step. Assigned by the compiled code.
-        self.updated = False
-
-
-def show_compiler(shown: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """Have the compiler find ``shown`` where it comes upon ``function`` in code that it traces."""
-    vars(function)["_torchdynamo_inline"] = shown
 
 
 class HookHost(Protocol):
@@ -208,10 +178,6 @@ class Hook:
     def hide_guarded(self, dynamo: ModuleType) -> None:
         """Hide what :meth:`guarded` makes, of any hook, from the compiler."""
         hide_from_compiler(dynamo, self.guarded(nothing), callees=True)
-
-
-def nothing() -> None:
-    """Do nothing: for a wrapper that is made for its code alone."""
 
 
 def _own_entry(owner: Any, name: str) -> Any:

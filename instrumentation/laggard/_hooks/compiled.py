@@ -17,7 +17,8 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost, hide_from_compiler, nothing
+from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._recorder import COMPILED, EVALUATION_FORWARD, UPDATE, Recorder
 from laggard.conventions import Phase
 

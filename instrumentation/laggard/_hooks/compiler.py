@@ -1,53 +1,47 @@
-"""Keeps the compiler from compiling laggard itself.
+"""What the hooks and ``torch.compile`` see of one another.
 
-Below a graph break of a compiled model the compiler looks at every Python frame that is entered, and those of our
-hooks are among them. Compiled, they would cost seconds, warn about clocks, and see symbolic tensors. Tracing is not
-touched: where a wrapper stands inside a graph it is inlined as before.
+The compiler follows whatever Python runs under it. It must neither find a hook in the code that it compiles, nor take
+the hooks themselves for code to compile where they run between two compiled pieces.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook
+
+class Traced:
+    """What is known of the compiled function that runs.
+
+    To the compiler the assignment of an attribute is something that the compiled code has to do, each time it runs, and
+    it costs neither a graph, a break nor a guard. So code that is traced once tells what happens in every call.
+    """
+
+    def __init__(self) -> None:
+        #: A function that was compiled is running, with graphs that are called like modules.
+        self.running = False
+        #: It took an optimizer's step. Assigned by the compiled code.
+        self.updated = False
 
 
-class CompilerHook(Hook):
-    """Marks the code of this package as not to be compiled once the compiler is there."""
-
-    name = "compiler"
-
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for the compiler, which any optimizer imports."""
-        return {"torch._dynamo": self._patch}
-
-    def _patch(self, dynamo: ModuleType) -> None:
-        skip: Callable[[CodeType], None] | None = getattr(dynamo.eval_frame, "skip_code", None)
-        if skip is None:
-            return
-        package = __name__.partition(".")[0]
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] == package:
-                for code in _code(vars(module).values(), name):
-                    skip(code)
+def show_compiler(shown: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Have the compiler find ``shown`` where it comes upon ``function`` in code that it traces."""
+    vars(function)["_torchdynamo_inline"] = shown
 
 
-def _code(values: Iterable[Any], module: str) -> Iterable[CodeType]:
-    """Yield the code of the functions and classes among ``values`` that ``module`` defines, closures included."""
-    for value in values:
-        if isinstance(value, property):
-            yield from _code((value.fget,), module)
-        elif isinstance(value, FunctionType) and value.__module__ == module:
-            yield from _nested(value.__code__)
-        elif isinstance(value, type) and value.__module__ == module:
-            yield from _code(vars(value).values(), module)
+def hide_from_compiler(dynamo: ModuleType, function: Any, *, callees: bool) -> None:
+    """Keep a function that runs between compiled pieces of code from being compiled, with what it calls or without.
+
+    Nothing changes where the compiler comes upon the function in code that it traces.
+    """
+    frames = dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return
+    action = frames.FrameAction
+    strategy = frames.FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
 
 
-def _nested(code: CodeType) -> Iterable[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
+def nothing() -> None:
+    """Do nothing: for a wrapper that is made for its code alone."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost, hide_from_compiler, nothing
+from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase

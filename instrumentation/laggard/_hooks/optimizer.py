@@ -11,7 +11,8 @@ from time import perf_counter_ns
 from types import CodeType, ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost, nothing, show_compiler
+from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.compiler import nothing, show_compiler
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost, hide_from_compiler, nothing, show_compiler
+from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._recorder import SKIPPED, UPDATE
 from laggard.conventions import Phase
 
@@ -57,24 +58,29 @@ class GradScalerHook(Hook):
 
     def _time(self, method: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
+        is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
         @functools.wraps(method)
         def timed(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return method(scaler, *args, **kwargs)
             token = recorder.begin(Phase.OPTIMIZER)
             try:
                 return method(scaler, *args, **kwargs)
             finally:
                 recorder.end(token)
 
-        show_compiler(method, timed)
         return timed
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
+        is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
         note = self.guarded(self._note)
 
         @functools.wraps(update)
         def timed_update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return update(scaler, *args, **kwargs)
             note(scaler)
             token = recorder.begin(Phase.OPTIMIZER)
             try:
@@ -82,7 +88,6 @@ class GradScalerHook(Hook):
             finally:
                 recorder.end(token)
 
-        show_compiler(update, timed_update)
         return timed_update
 
     def _note(self, scaler: Any) -> None:
