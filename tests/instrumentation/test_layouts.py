@@ -203,7 +203,6 @@ def _assert_agrees(steps: list[tuple[Row, Row]]) -> None:
         difference = median(lambda watch, step: abs(reported(watch, step) - measured(watch, step)))
         assert difference <= max(1.0, 0.01 * median(measured))
 
-    # The last step of all ends with the last thing that is seen of it.
     agree(lambda watch, _: watch["ended"] - watch["started"], lambda _, step: step["ended"] - step["started"])
     agree(lambda watch, _: watch["data"], lambda _, step: step["phases"]["data"])
     if steps[0][0]["optimizer"]:
@@ -212,7 +211,9 @@ def _assert_agrees(steps: list[tuple[Row, Row]]) -> None:
         phases = step["phases"]
         assert sum(phases.values()) == pytest.approx(step["ended"] - step["started"], abs=1e-3)
         assert phases["forward"] + phases["backward"] <= watch["trained"] + 0.1
-        if steps[0][0]["optimizer"]:
-            # Between forward and backward there is the loss only; all waiting is inside of these two.
-            rest = watch["trained"] - sum(phases.get(name, 0.0) for name in ("forward", "backward", "communication"))
-            assert -0.1 <= rest <= phases["other"] + 0.1
+    if steps[0][0]["optimizer"]:
+        # Between forward and backward there is the loss only; all waiting is inside of these two. Not in each step: the
+        # last one of a layout lasts until the next layout is made, which waits too.
+        inside = ("forward", "backward", "communication")
+        rest = median(lambda watch, step: watch["trained"] - sum(step["phases"].get(name, 0.0) for name in inside))
+        assert -0.1 <= rest <= median(lambda _, step: step["phases"]["other"]) + 0.1
