@@ -68,7 +68,8 @@ class Rank:
 
     def select(self, *segment: str) -> list[tuple[Row, Row]]:
         """Return the steps of a layout, configuration and place, without the first: it meets the segment before."""
-        rows = [(w, s) for w, s in self.steps if (w["layout"], w["configuration"], w["place"]) == segment]
+        # The end of the last step of all is never seen.
+        rows = [(w, s) for w, s in self.steps[:-1] if (w["layout"], w["configuration"], w["place"]) == segment]
         return rows[1:]
 
     def phases(self, *segment: str) -> dict[str, float]:
