@@ -138,10 +138,6 @@ class Drain:
     def _drain(self, *, last: bool) -> None:
         recorder = self._recorder
         recorder.synchronize_clock()
-        if self._report is None:
-            self._identify(last=last)
-        elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
-            self._change_peers()
         events = recorder.take()
         if recorder.dropped != self._lost_events:
             # What finds no room comes after what was taken, so it is the step still open that is not whole.
@@ -161,6 +157,10 @@ class Drain:
         self._write_state(steps)
         for hook in self._hooks:
             hook.guarded(hook.steps_ended)(steps)
+        if self._report is None:
+            self._identify(last=last)
+        elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
+            self._change_peers()
         self._report_steps(steps)
 
     def _follow(self, steps: list[Step]) -> None:
