@@ -187,7 +187,7 @@ def test_a_distributed_save_is_checkpoint_as_a_whole(process: Process, tmp_path:
     """Its collectives are seen as they wait, and none of that time is left in the step's communication."""
     parameter = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     took = 0.0
     try:
         for number in range(4):
