@@ -106,8 +106,9 @@ class Profiler(Hook):
                 self._export(capture)
             except Exception as error:
                 self._end(capture, f"profile ended early: {error}")
-        else:
-            self._cancel("the process ended")
+        elif capture is not None:
+            # Not stopped: that takes time, and a process that was told to end has none.
+            self._end(capture, "profile ended early: the process ended")
 
     def forked(self) -> None:
         """Forget the parent's profile; its profiler must not be touched here."""
