@@ -98,16 +98,19 @@ class Profiler(Hook):
     def finish(self, *, export: bool) -> None:
         """End a profile that runs when its process does, with what there is of it."""
         capture = self._capture
-        if capture is not None and capture.export is not None:
+        if capture is None:
+            return
+        if export and capture.export is not None:
             capture.export.join(_EXPORT_SECONDS)
-        elif export and capture is not None and capture.profiler is not None and capture.thread == get_ident():
+        elif export and capture.profiler is not None and capture.thread == get_ident():
             try:
                 self._stop(capture)
                 self._export(capture)
             except Exception as error:
                 self._end(capture, f"profile ended early: {error}")
         else:
-            self._cancel("the process ended")
+            # Not stopped: that takes time, and a process that was told to end has none.
+            self._end(capture, "profile ended early: the process ended")
 
     def forked(self) -> None:
         """Forget the parent's profile; its profiler must not be touched here."""
