@@ -98,7 +98,7 @@ def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: Checkpoint
             return torch.load(tmp_path / "model.pt", weights_only=False).weight
 
     assert len(list(DataLoader(Samples()))) == 2
-    assert codes(process) == [Phase.DATA, FIRST_BATCH, Phase.DATA, Phase.DATA]
+    assert codes(process) == [Phase.DATA, FIRST_BATCH, Phase.DATA, Phase.DATA, EXHAUSTED]
     assert counts(hook) == {}
     assert isinstance(torch.load(tmp_path / "model.pt", weights_only=False), nn.Linear)
     assert counts(hook) == {"load": 1}
