@@ -21,7 +21,7 @@ from laggard import _process
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import EVALUATION_FORWARD, FIRST_BATCH, RESUME, UPDATE, Event
+from laggard._recorder import EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, RESUME, UPDATE, Event
 from laggard.conventions import Phase
 from tests.support.measured import measure
 

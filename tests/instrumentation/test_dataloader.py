@@ -101,7 +101,8 @@ def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) ->
     loader = DataLoader(Stream(), batch_size=2)
     for _ in range(2):
         assert len(list(loader)) == 3
-        assert [code for code, _, _ in process.recorder.take()] == [Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
+        codes = [code for code, _, _ in process.recorder.take()]
+        assert codes == [Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
     assert measure(hooks["prefetch"]) == {("training.dataloader.workers",): [0]}
     assert measure(hooks["fetch"]) == {}
 
