@@ -156,7 +156,7 @@ class Recorder:
     __slots__ = ("backwards", "begin", "edge", "end", "events", "variables")
 
     begin: _Begin
-    """Enter a phase. The result goes to ``end``; ``None`` on a thread that does not train. Hooks bind both once."""
+    """Enter a phase. The result goes to ``end``; ``None`` on a thread that does not train."""
     end: _End
     """Leave a phase; return the ``perf_counter_ns`` at which it ended, 0 for a token of ``None``."""
     edge: Callable[[int], None]
