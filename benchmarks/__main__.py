@@ -1,6 +1,6 @@
 """All measurements in one run, and the document that states them.
 
-    python -m benchmarks [--quick]      writes docs/benchmarks.json and docs/benchmarks.md
+    python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json and docs/benchmarks.md
 
 Whatever is compared runs in turns, round by round, in processes of its own; what is stated is the median over the
 rounds of the difference to the bare loop of the same round.
@@ -143,8 +143,12 @@ def main() -> None:
     """Measure everything, write both files."""
     parser = argparse.ArgumentParser(description="Measure what laggard costs, beside its peers.")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
-    quick: bool = parser.parse_args().quick
-    rounds, steps = (1, 300) if quick else (5, 3000)
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="how often everything runs in turns (default %(default)s)"
+    )
+    options = parser.parse_args()
+    quick: bool = options.quick
+    rounds, steps = (1, 300) if quick else (options.rounds, 3000)
     found: dict[str, Any] = {
         "machine": machine(),
         "hot_path": run("hot_path.py", 2 if quick else 25),
