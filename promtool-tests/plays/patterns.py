@@ -23,7 +23,7 @@ def input_bound() -> Scenario:
     _all_wait_for_data(scenario, 0.11)
     scenario.after(minutes=5)
     scenario.never()
-    scenario.after(minutes=4.25)
+    scenario.after(minutes=4.5)
     scenario.fires(INPUT)
     scenario.says(
         INPUT,
@@ -51,7 +51,7 @@ def input_near_miss() -> Scenario:
     """A data share of 0.18 is tolerated, and so is half an epoch's start of two minutes."""
     scenario = Scenario(ranks(4))
     _all_wait_for_data(scenario, 0.0415)
-    scenario.after(minutes=12)
+    scenario.after(minutes=12.5)
     _all_wait_for_data(scenario, 0.5)
     scenario.after(minutes=2)
     _all_wait_for_data(scenario, 0.01)
@@ -76,10 +76,10 @@ def one_waits_in_the_open() -> Scenario:
     scenario = Scenario(ranks(4))
     _all_wait_for_data(scenario, 0.11)
     scenario[1].work["data"] = 0.25
-    scenario.after(minutes=12)
+    scenario.after(minutes=12.5)
     scenario.fires(INPUT)
     scenario[2].work["backward"] += 0.15
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(INPUT, Firing("TrainingStraggler", 2, "backward", "host-a"))
     return scenario
 
@@ -109,7 +109,7 @@ def first_stage_reads() -> Scenario:
         rank.peer_group = f"stage-{stage}"
         rank.work["data"] = 0.0 if stage else 0.11
     scenario = Scenario(everyone)
-    scenario.after(minutes=12)
+    scenario.after(minutes=12.5)
     scenario.fires(INPUT)
     return scenario
 
@@ -121,7 +121,7 @@ def communication_bound() -> Scenario:
     scenario.world.transfer = 0.12
     scenario.after(minutes=5)
     scenario.never()
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(COMMUNICATION)
     scenario.says(
         COMMUNICATION,
@@ -181,13 +181,13 @@ def end_of_the_run() -> Scenario:
     scenario = Scenario(ranks(4))
     scenario.world.transfer = 0.2
     _all_wait_for_data(scenario, 0.2)
-    scenario.after(minutes=12)
+    scenario.after(minutes=12.5)
     scenario.fires(INPUT, COMMUNICATION)
     for rank in scenario.world.ranks:
         rank.finish()
     scenario.after(seconds=30)
     scenario.silent()
-    scenario.after(minutes=12)
+    scenario.after(minutes=12.5)
     scenario.silent()
     return scenario
 
@@ -198,7 +198,7 @@ def thresholds_of_a_run() -> Scenario:
     for name in ("input_bound_share", "communication_bound_share"):
         scenario.threshold(name, 0.9)
         scenario.threshold(name, 0.03, run="run-b")
-    scenario.after(minutes=12)
+    scenario.after(minutes=12.5)
     scenario.fires(
         Firing("TrainingInputBound", phase="data", run="run-b"),
         Firing("TrainingCommunicationBound", phase="communication", run="run-b"),

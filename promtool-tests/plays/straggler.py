@@ -15,7 +15,7 @@ def four_ranks() -> Scenario:
     scenario = one_of(4, phase="forward")
     scenario.after(minutes=1.5)
     scenario.never()
-    scenario.after(minutes=2)
+    scenario.after(minutes=2.25)
     scenario.fires(straggler(3, "forward"))
     scenario.says(
         straggler(3, "forward"),
@@ -31,7 +31,7 @@ def four_ranks() -> Scenario:
     scenario.after(minutes=10)
     scenario.fires(straggler(3, "forward"))
     make_slow(scenario[3], 1, "forward")
-    scenario.after(minutes=2.25)
+    scenario.after(minutes=2.5)
     scenario.silent()
     return scenario
 
@@ -39,7 +39,7 @@ def four_ranks() -> Scenario:
 def two_ranks() -> Scenario:
     """Of two ranks, the slow one is the one that waits less; slow data on one of two does not bind the run."""
     scenario = one_of(2, 2.0)
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(1, "data"))
     scenario.after(minutes=10)
     scenario.fires(straggler(1, "data"))
@@ -49,7 +49,7 @@ def two_ranks() -> Scenario:
 def eight_ranks() -> Scenario:
     """Names a rank of 1.3 among eight on two hosts."""
     scenario = one_of(8, phase="optimizer", per_host=4)
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(7, "optimizer", "host-b"))
     return scenario
 
@@ -62,7 +62,7 @@ def sixty_four_ranks() -> Scenario:
     scenario = Scenario(everyone)
     scenario.after(minutes=3)
     make_slow(scenario[63], 1.3, "other")
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(63, "other", "host-h"))
     return scenario
 
@@ -72,7 +72,7 @@ def slow_in_everything() -> Scenario:
     scenario = Scenario(ranks(8))
     scenario.after(minutes=3)
     make_slow(scenario[5], 1.4)
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(5, "mixed"))
     scenario.says(
         straggler(5, "mixed"),
@@ -92,7 +92,7 @@ def two_phases() -> Scenario:
     scenario = Scenario(ranks(4))
     scenario.after(minutes=3)
     make_slow(scenario[0], 1.5, "data", "optimizer")
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(0, "mixed"))
     return scenario
 
@@ -103,7 +103,7 @@ def two_culprits() -> Scenario:
     scenario.after(minutes=3)
     make_slow(scenario[0], 1.5, "data")
     make_slow(scenario[2], 1.5, "backward")
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(0, "data"), straggler(2, "backward"))
     return scenario
 
@@ -139,7 +139,7 @@ def peer_groups() -> Scenario:
     scenario.after(minutes=8)
     scenario.never()
     scenario[6].work["data"] += 0.15
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(6, "data"))
     return scenario
 
@@ -194,7 +194,7 @@ def two_places() -> Scenario:
     scenario = one_of(4)
     place = {"training_run": RUN, "training_rank": "3", "host_name": "host-z"}
     scenario.given("run_rank_host:training_start_timestamp_seconds:max", 5, **place)
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(3, "data", "host-z"))
     stick(scenario, culprit=3)
     scenario.after(minutes=1.25)
@@ -209,7 +209,7 @@ def restart() -> Scenario:
     scenario = Scenario([*everyone, *again])
     scenario.after(minutes=3)
     make_slow(everyone[1], 1.5, "data")
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(1, "data"))
     for old, new in zip(everyone, again, strict=True):
         old.alive = False
@@ -219,7 +219,7 @@ def restart() -> Scenario:
     scenario.after(minutes=3)
     scenario.silent()
     make_slow(again[3], 1.5, "backward")
-    scenario.after(minutes=3.5)
+    scenario.after(minutes=3.75)
     scenario.fires(straggler(3, "backward", "host-b"))
     return scenario
 
