@@ -71,7 +71,7 @@ def with_ddp_statistics(_folder: Path) -> Callable[[], None]:
         model(torch.ones(1, 4)).sum().backward()
     recorder = process.recorder
     begin, end = recorder.begin, recorder.end
-    replicas = list(next(hook for hook in process._hooks if hook.name == "ddp")._replicas.values())
+    clocks = list(next(hook for hook in process._hooks if hook.name == "ddp")._clocks.values())
     inner = PHASES[:2] + PHASES[3:]
 
     def step() -> None:
@@ -85,9 +85,9 @@ def with_ddp_statistics(_folder: Path) -> Callable[[], None]:
 
     def prepared() -> None:
         # What the forward and the backward of a real step leave behind, outside of the time that is taken.
-        for replica in replicas:
-            replica.forward_ended = perf_counter_ns()
-            replica.newest_gradient = -1
+        for clock in clocks:
+            clock.started = perf_counter_ns()
+            clock.newest_gradient = -1
 
     step.prepare = prepared
     return step
