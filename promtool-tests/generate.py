@@ -15,7 +15,8 @@ from pathlib import Path
 
 import yaml
 
-from scenario import RULE_FILES, Play, Yaml
+from laggard_cli.rules.render import rule_files
+from scenario import Play, Yaml
 
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
@@ -28,17 +29,23 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def document(plays: tuple[Play, ...]) -> str:
-    """Return a promtool file that plays the scenarios."""
+def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -> str:
+    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them."""
     tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
-    groups = [group["name"] for name in RULE_FILES for group in yaml.safe_load((RULES / name).read_text())["groups"]]
+    # In the order of the layers: a verdict needs one evaluation at most.
+    files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
+    groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
     content: Yaml = {
-        "rule_files": [str(RULES / name) for name in RULE_FILES],
+        "rule_files": [str(RULES / name) for name in files],
         "evaluation_interval": tests[0]["interval"],
         "group_eval_order": groups,
         "tests": tests,
     }
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _family(name: str) -> str:
+    return name.removesuffix(".yml").partition("-")[2]
 
 
 def main() -> int:
@@ -48,8 +55,9 @@ def main() -> int:
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted((HERE / "plays").glob("*.py")):
-        plays: tuple[Play, ...] = importlib.import_module(f"plays.{path.stem}").PLAYS
-        (folder / f"{path.stem}.yml").write_text(document(plays))
+        module = importlib.import_module(f"plays.{path.stem}")
+        plays: tuple[Play, ...] = module.PLAYS
+        (folder / f"{path.stem}.yml").write_text(document(plays, getattr(module, "FAMILIES", None)))
     return 0
 
 

@@ -21,6 +21,9 @@ TRANSFER = 0.02
 
 RUN = "run-a"
 
+#: Phases of a step that are no part of every step.
+PAUSES = ("checkpoint", "evaluation")
+
 Labels = tuple[tuple[str, str], ...]
 
 #: Phases that rules ask for by name.
@@ -60,6 +63,10 @@ class Rank:
     fetch: float | None = None
     workers: int = 2
     world_size: int | None = None
+    workload: str = ""
+    #: What else the rank exposes: gauges with their value, counters with their growth in a second.
+    gauges: dict[str, float] = field(default_factory=dict[str, float])
+    counters: dict[str, float] = field(default_factory=dict[str, float])
     #: Exporters beside the host's own that read the same state file.
     more_exporters: tuple[str, ...] = ()
     #: Process group -> started collectives and whether the rank is inside one.
@@ -68,13 +75,19 @@ class Rank:
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
     fetched: int = 0
+    counted: dict[str, float] = field(default_factory=dict[str, float])
     last_step: float = 0.0
     last_edge: float = 0.0
 
     @property
     def own(self) -> float:
         """Seconds of a step in which the rank works itself."""
-        return sum(self.work.values())
+        return sum(seconds for phase, seconds in self.work.items() if phase not in PAUSES)
+
+    @property
+    def pause(self) -> float:
+        """Seconds of a step in which it saves or evaluates, on average."""
+        return sum(seconds for phase, seconds in self.work.items() if phase in PAUSES)
 
     def enters(self, phase: Phase, **groups: tuple[int, bool]) -> None:
         """Put the rank into a phase, and some of its process groups into a state."""
@@ -128,14 +141,16 @@ class World:
         working = [rank for rank in ranks if rank.alive and rank.state is RankState.RUNNING]
         if ranks[0].run not in self.training or not working:
             return
-        step = max(rank.own for rank in working) + self.transfer
+        step = max(rank.own + rank.pause for rank in working) + self.transfer
         steps = round(self.tick / step * UNIT)
         for rank in working:
             rank.steps += steps
-            wait = step - rank.own if rank.measured_wait is None else rank.measured_wait
+            wait = step - rank.own - rank.pause if rank.measured_wait is None else rank.measured_wait
             for phase, seconds in {**rank.work, "communication": wait}.items():
                 rank.seconds[phase] = rank.seconds.get(phase, 0) + round(seconds * steps)
             rank.fetched += round((rank.fetch or 0) * steps)
+            for series, growth in rank.counters.items():
+                rank.counted[series] = rank.counted.get(series, 0) + growth * self.tick
             rank.last_step = rank.last_edge = self.now
             rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
 
@@ -166,7 +181,7 @@ class World:
         def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
             return _key(name, rank, f"{rank.host}:{9464 + rank.rank}", peer_group=rank.peer_group, **labels), value
 
-        own = sum(seconds for phase, seconds in rank.seconds.items() if phase != "communication")
+        own = sum(seconds for phase, seconds in rank.seconds.items() if phase not in ("communication", *PAUSES))
         steps = rank.steps / UNIT
         yield sample("training_steps_total", steps)
         for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
@@ -190,9 +205,14 @@ class World:
             yield sample("training_signal_available", available, signal=signal)
         key = _key(
             "training_rank_start_timestamp_seconds", rank, f"{rank.host}:{9464 + rank.rank}",
-            peer_group=rank.peer_group, host_name=rank.host,
+            peer_group=rank.peer_group, host_name=rank.host, workload=rank.workload,
         )  # fmt: skip
         yield key, rank.start
+        counted = {series: rank.counted.get(series, 0) for series in rank.counters}
+        for series, value in {**rank.gauges, **counted}.items():
+            # Name and labels in the notation of Prometheus, less what every series of a rank has.
+            name, _, labels = series.removesuffix("}").partition("{")
+            yield sample(name, value, **dict(pair.split("=") for pair in labels.split(",") if pair))
 
     def _process_metrics(self, rank: Rank, exporter: str) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what a node exporter says of the rank's state file."""
