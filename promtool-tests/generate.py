@@ -15,7 +15,8 @@ from pathlib import Path
 
 import yaml
 
-from scenario import RULE_FILES, Play, Yaml
+from laggard_cli.rules.render import rule_files
+from scenario import Play, Yaml
 
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
@@ -31,9 +32,11 @@ class _Dumper(yaml.SafeDumper):
 def document(plays: tuple[Play, ...]) -> str:
     """Return a promtool file that plays the scenarios."""
     tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
-    groups = [group["name"] for name in RULE_FILES for group in yaml.safe_load((RULES / name).read_text())["groups"]]
+    # In the order of the layers: a verdict needs one evaluation at most.
+    files = rule_files(RULES)
+    groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
     content: Yaml = {
-        "rule_files": [str(RULES / name) for name in RULE_FILES],
+        "rule_files": [str(RULES / name) for name in files],
         "evaluation_interval": tests[0]["interval"],
         "group_eval_order": groups,
         "tests": tests,

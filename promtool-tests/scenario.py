@@ -10,15 +10,10 @@ from world import RUN, Rank, World
 
 Yaml = dict[str, object]
 
-#: The rule files in the order of their layers, and the groups likewise: a verdict needs one evaluation at most.
-RULE_FILES = ("thresholds.yml", "normalise.yml", "baseline.yml", "score.yml", "alert.yml")
-
+#: Severity of the alerts that are no warnings.
 SEVERITY = {"TrainingStalled": "critical", "TrainingRankMissing": "critical"}
 
-_FIRING = (
-    "count by (alertname, severity, training_run, training_rank, training_phase, training_source, host_name) "
-    '(ALERTS{alertstate="firing"})'
-)
+_FIRING = 'count without (alertstate) (ALERTS{alertstate="firing"})'
 _EVER = 'group by (alertname, training_run, training_rank) (last_over_time(ALERTS{alertstate="firing"}[2h]))'
 _TWICE = 'max_over_time((count by (alertname, training_run, training_rank) (ALERTS{alertstate="firing"}))[2h:1m]) > 1'
 
@@ -33,6 +28,8 @@ class Firing:
     host: str = ""
     source: str = ""
     run: str = RUN
+    #: Labels of this kind of alert alone.
+    more: tuple[tuple[str, str], ...] = ()
 
     def labels(self) -> dict[str, str]:
         """Return the labels that the alert has beside its name."""
@@ -43,6 +40,7 @@ class Firing:
             "training_phase": self.phase,
             "training_source": self.source,
             "host_name": self.host,
+            **dict(self.more),
         }
         return {name: value for name, value in found.items() if value}
 

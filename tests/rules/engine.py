@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 
 from laggard_cli.rules import render
-from laggard_cli.rules.render import FILES
 
 RUN = "live"
 
@@ -171,12 +170,14 @@ def free_address() -> str:
 @contextlib.contextmanager
 def prometheus(target: str, folder: Path, binary: str = "prometheus") -> Iterator[Prometheus]:
     """Run Prometheus with the fast profile over one target; yield it when it has loaded the rules."""
+    rules = folder / "rules"
+    rules.mkdir()
     for name, text in render("fast").items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (rules / name).write_text(text, encoding="utf-8")
     configuration = folder / "prometheus.yml"
     configuration.write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{', '.join(FILES)}]\n"
+        f"rule_files: ['{rules}/*.yml']\n"
         f"scrape_configs: [{{job_name: live, static_configs: [{{targets: ['{target}']}}]}}]\n",
         encoding="utf-8",
     )

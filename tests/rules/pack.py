@@ -19,7 +19,8 @@ from laggard.conventions import (
     prometheus_label,
     prometheus_name,
 )
-from laggard_cli.rules.render import FILES
+from laggard_cli.rules.render import rule_files
+from laggard_exporter.conventions import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rules"
@@ -53,7 +54,7 @@ def groups() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return the file and content of each group, in the order of the layers."""
     return tuple(
         (name, group)
-        for name in FILES
+        for name in rule_files()
         for group in yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]
     )
 
@@ -108,7 +109,7 @@ def emitted() -> Mapping[str, frozenset[str]]:
                 found.update({f"{name}_sum": labels, f"{name}_count": labels, f"{name}_bucket": labels | {"le"}})
             else:
                 found[name] = labels
-    return found
+    return {**{family.name: frozenset(family.labels) for family in FAMILIES}, **found}
 
 
 @functools.cache
@@ -116,8 +117,9 @@ def known() -> Mapping[str, frozenset[str]]:
     """Return the labels of each series that an expression may use: emitted, given by the user, or recorded."""
     series = {**emitted(), **INPUTS, **ALERTS}
     recording = [rule for rule in rules() if not rule.is_alert]
-    # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs: two passes settle it.
-    for check in (False, True):
+    # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs, and a file to others of
+    # its layer: passes settle it.
+    for check in (False, False, True):
         for rule in recording:
             labels = Labels(series, check=check).of(promql.parse(rule.expr)) | set(rule.labels)
             series[rule.name] = series.get(rule.name, frozenset()) | labels

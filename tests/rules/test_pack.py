@@ -70,6 +70,14 @@ def test_groups_are_small_and_told_apart() -> None:
     assert max(Counter(group["name"] for _, group in groups()).values()) == 1
 
 
+def test_groups_of_a_family_are_named_after_its_file() -> None:
+    """Who reads the name of a group in an error of Prometheus knows the file, and no two families meet in a name."""
+    for file, group in groups():
+        stem = file.removesuffix(".yml")
+        if "-" in stem:
+            assert group["name"].startswith(f"laggard-{stem}"), file
+
+
 def test_no_rule_reads_its_own_group() -> None:
     """No rule uses what its own group records: there, order would decide which evaluation it sees."""
     recorded = {(rule.group, rule.name) for rule in rules()}
@@ -86,12 +94,13 @@ def test_names_of_recorded_series() -> None:
         "peer_group": "training_peer_group",
         "phase": "training_phase",
         "host": "host_name",
+        "gpu": "uuid",
     }
     for rule in rules():
         if rule.is_alert or rule.name in ("laggard_rules_info", "laggard_threshold"):
             continue
         level, metric, operation = rule.name.split(":")
-        assert metric.startswith(("training_", "laggard_"))
+        assert metric.startswith(("training_", "laggard_", "gpu_"))
         assert operation in SUFFIXES
         for name, label in level_labels.items():
             assert (name not in re.split("_(?!group)", level)) or label in known()[rule.name], rule.name
@@ -118,7 +127,7 @@ def test_an_alert_is_complete(rule: Rule) -> None:
     assert summary[0].isupper()
     assert summary.endswith(".")
     assert "{{" not in summary
-    assert "$labels.training_run" in rule.annotations["description"]
+    assert "{{ $labels." in rule.annotations["description"]
     assert rule.annotations["runbook_url"] == f"{links['runbook_url']}{rule.name}.md"
     assert rule.annotations["dashboard_url"].startswith(links["dashboard_url"])
     assert not any("$value" in value or "{{" in value for value in rule.labels.values())

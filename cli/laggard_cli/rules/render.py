@@ -18,8 +18,8 @@ from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, di
 
 from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
 
-#: The rule files in the order of their layers.
-FILES = ("thresholds.yml", "normalise.yml", "baseline.yml", "score.yml", "alert.yml")
+#: The layers; each reads those before it. ``LAYER.yml`` holds the core, ``LAYER-FAMILY.yml`` a family of verdicts.
+LAYERS = ("thresholds", "normalise", "baseline", "score", "alert")
 
 #: Fields of a rule that hold a duration.
 WAITS = ("for", "keep_firing_for")
@@ -30,6 +30,23 @@ def rules_folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "pack" / "rules"
     return installed if installed.is_dir() else package.parents[1] / "rules"
+
+
+def rule_files(folder: Path | None = None) -> tuple[str, ...]:
+    """Return the names of the rule files, layer by layer and the core of a layer first.
+
+    Raises:
+        RulesError: a file that belongs to no layer.
+    """
+    names = [path.name for path in (folder or rules_folder()).glob("*.yml")]
+    places: dict[str, tuple[int, str]] = {}
+    for name in names:
+        stem = name.removesuffix(".yml")
+        layer = stem.partition("-")[0]
+        if layer not in LAYERS:
+            raise RulesError(f"{name}: belongs to no layer; call it LAYER-FAMILY.yml, with one of {', '.join(LAYERS)}")
+        places[name] = LAYERS.index(layer), stem
+    return tuple(sorted(names, key=places.__getitem__))
 
 
 def render(
@@ -43,7 +60,7 @@ def render(
         folder: where the rule pack lies, when not in :func:`rules_folder`.
 
     Raises:
-        RulesError: no such profile or link, or a rule has a duration that the profile does not know.
+        RulesError: no such profile, link or layer, or a rule has a duration that the profile does not know.
     """
     folder = folder or rules_folder()
     wanted = load_profile(folder, profile)
@@ -51,7 +68,7 @@ def render(
     for annotation in links.keys() - wanted.links.keys():
         raise RulesError(f"no link {annotation!r}; alerts have {', '.join(wanted.links)}")
     texts: dict[str, str] = {}
-    for name in FILES:
+    for name in rule_files(folder):
         content: dict[str, list[dict[str, Any]]] = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
         for group in content["groups"]:
             place = f"{name}, group {group['name']}"
