@@ -11,7 +11,14 @@ from world import RUN, Rank, World
 Yaml = dict[str, object]
 
 #: Severity of the alerts that are no warnings.
-SEVERITY = {"TrainingStalled": "critical", "TrainingRankMissing": "critical", "TrainingJitter": "info"}
+SEVERITY = {
+    "TrainingStalled": "critical",
+    "TrainingRankMissing": "critical",
+    "TrainingJitter": "info",
+    "TrainingMemoryHeadroom": "info",
+    "TrainingLossNotFinite": "critical",
+    "TrainingGradientNormSpike": "info",
+}
 
 _FIRING = 'count without (alertstate) (ALERTS{alertstate="firing"})'
 _EVER = 'group by (alertname, training_run, training_rank) (last_over_time(ALERTS{alertstate="firing"}[2h]))'

@@ -178,7 +178,7 @@ class World:
     def _own_metrics(self, rank: Rank) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what the rank's own metrics endpoint exposes."""
 
-        def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
+        def sample(name: str, value: float, /, **labels: str) -> tuple[tuple[str, Labels], float]:
             return _key(name, rank, f"{rank.host}:{9464 + rank.rank}", peer_group=rank.peer_group, **labels), value
 
         own = sum(seconds for phase, seconds in rank.seconds.items() if phase not in ("communication", *PAUSES))
