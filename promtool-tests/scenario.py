@@ -16,6 +16,11 @@ SEVERITY = {
     "TrainingRankMissing": "critical",
     "TrainingJitter": "info",
     "TrainingMemoryHeadroom": "info",
+    "TrainingGpuLost": "critical",
+    "TrainingGpuXidCritical": "critical",
+    "TrainingGpuPowerCapped": "info",
+    "TrainingGpuUnderused": "info",
+    "TrainingGpuTensorIdle": "info",
     "TrainingLossNotFinite": "critical",
     "TrainingGradientNormSpike": "info",
 }

@@ -64,6 +64,7 @@ class Rank:
     workers: int = 2
     world_size: int | None = None
     workload: str = ""
+    hw_id: str = ""
     #: What else the rank exposes: gauges with their value, counters with their growth in a second.
     gauges: dict[str, float] = field(default_factory=dict[str, float])
     counters: dict[str, float] = field(default_factory=dict[str, float])
@@ -100,12 +101,49 @@ class Rank:
         self.alive = False
 
 
+@dataclass
+class Device:
+    """One GPU. Its gauges and counters are named in full, with labels beside ``uuid`` in braces."""
+
+    uuid: str
+    run: str = ""
+    rank: int | None = None
+    gauges: dict[str, float] = field(default_factory=dict[str, float])
+    #: Growth in a second.
+    counters: dict[str, float] = field(default_factory=dict[str, float])
+    #: A scrape of its exporter fails.
+    lost: bool = False
+    #: The exporter says which rank uses it; otherwise only the rank does.
+    has_workload: bool = True
+    _counted: dict[str, float] = field(default_factory=dict[str, float])
+    _then: float = 0.0
+
+    def metrics(self, now: float) -> Iterable[tuple[tuple[str, Labels], float]]:
+        """Yield what the exporter shows of it."""
+        for series, growth in self.counters.items():
+            self._counted[series] = self._counted.get(series, 0) + growth * (now - self._then)
+        self._then = now
+        counted = {series: self._counted.get(series, 0) for series in self.counters}
+        workload: dict[str, float] = {}
+        if self.run and self.has_workload:
+            workload[f"gpu_workload_info{{training_run={self.run},training_rank={self.rank}}}"] = 1
+        for series, value in {**self.gauges, **counted, **workload}.items():
+            name, _, labels = series.removesuffix("}").partition("{")
+            pairs = (tuple(pair.split("=")) for pair in labels.split(",") if pair)
+            yield (
+                (name, (("uuid", self.uuid), ("instance", "exporter:9495"), *((key, each) for key, each in pairs))),
+                value,
+            )
+
+
 class World:
     """All series of a cluster, sample by sample."""
 
     def __init__(self, ranks: Iterable[Rank], tick: int = 15) -> None:
         self.ranks = list(ranks)
         self.tick = tick
+        #: GPUs, as the exporter of their host shows them.
+        self.devices: list[Device] = []
         self.now = 0
         #: Seconds of a step beside own work and waiting, by run: the transfer.
         self.transfer = TRANSFER
@@ -162,15 +200,22 @@ class World:
             if rank.has_exporter and not rank.exporter_lost:
                 for exporter in (rank.host, *rank.more_exporters):
                     samples.update(self._process_metrics(rank, exporter))
-            for key, value in samples.items():
-                line = self._series.setdefault(key, [])
-                line.extend([None] * (self._ticks - len(line)))
-                line.append(round(value * UNIT))
+            self._append(samples)
+            present |= samples.keys()
+        for device in self.devices:
+            samples = dict(device.metrics(self.now)) if not device.lost else {}
+            self._append(samples)
             present |= samples.keys()
         for key, line in self._series.items():
             if key not in present and line[-1] not in (None, STALE) and len(line) == self._ticks:
                 line.append(STALE)
         self._ticks += 1
+
+    def _append(self, samples: Mapping[tuple[str, Labels], float]) -> None:
+        for key, value in samples.items():
+            line = self._series.setdefault(key, [])
+            line.extend([None] * (self._ticks - len(line)))
+            line.append(round(value * UNIT))
 
     def _world_size(self, rank: Rank) -> int:
         return rank.world_size or len({each.rank for each in self.ranks if each.run == rank.run})
@@ -205,7 +250,7 @@ class World:
             yield sample("training_signal_available", available, signal=signal)
         key = _key(
             "training_rank_start_timestamp_seconds", rank, f"{rank.host}:{9464 + rank.rank}",
-            peer_group=rank.peer_group, host_name=rank.host, workload=rank.workload,
+            peer_group=rank.peer_group, host_name=rank.host, workload=rank.workload, hw_id=rank.hw_id,
         )  # fmt: skip
         yield key, rank.start
         counted = {series: rank.counted.get(series, 0) for series in rank.counters}
@@ -245,5 +290,5 @@ def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labe
     everything = {"training_run": rank.run, "training_rank": str(rank.rank), "instance": instance}
     for label, value in labels.items():
         if value:
-            everything[label if label in ("host_name", "process_pid") else f"training_{label}"] = value
+            everything[label if label in ("host_name", "process_pid", "hw_id") else f"training_{label}"] = value
     return name, tuple(everything.items())

@@ -193,6 +193,8 @@ class Labels:
             # What does not run at all matches on the empty label: `or on (training_run)` of a series without rank.
             self._known(matching if include else (), left | right, node)
             return left | right if operation == "or" else left
+        if modifier.card == promql.VectorMatchCardinality.OneToMany:
+            left, right = right, left
         if include:
             self._known(matching, left, node)
             self._known(matching, right, node)

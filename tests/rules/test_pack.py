@@ -47,6 +47,7 @@ def test_labels_are_followed_as_prometheus_would() -> None:
     cases = {
         "max by (run) (a)": {"run"},
         "a * on (run) group_left (host) b": {"run", "rank", "host"},
+        "b * on (run) group_right (host) a": {"run", "rank", "host"},
         "a / on (run) b": {"run"},
         "a and on (run) b": {"run", "rank"},
         "topk by (run) (1, a)": {"run", "rank"},
