@@ -29,11 +29,18 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def document(plays: tuple[Play, ...]) -> str:
-    """Return a promtool file that plays the scenarios."""
+def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -> str:
+    """Return a promtool file that plays the scenarios: on all rules, or on the core and some families alone.
+
+    promtool evaluates every rule at every step, so a module of plays names the families that matter to it.
+    """
     tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
     # In the order of the layers: a verdict needs one evaluation at most.
-    files = rule_files(RULES)
+    files = [
+        name
+        for name in rule_files(RULES)
+        if families is None or "-" not in name or name.removesuffix(".yml").partition("-")[2] in families
+    ]
     groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
     content: Yaml = {
         "rule_files": [str(RULES / name) for name in files],
@@ -51,8 +58,8 @@ def main() -> int:
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted((HERE / "plays").glob("*.py")):
-        plays: tuple[Play, ...] = importlib.import_module(f"plays.{path.stem}").PLAYS
-        (folder / f"{path.stem}.yml").write_text(document(plays))
+        module = importlib.import_module(f"plays.{path.stem}")
+        (folder / f"{path.stem}.yml").write_text(document(module.PLAYS, getattr(module, "FAMILIES", None)))
     return 0
 
 

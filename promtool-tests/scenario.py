@@ -11,7 +11,16 @@ from world import RUN, Rank, World
 Yaml = dict[str, object]
 
 #: Severity of the alerts that are no warnings.
-SEVERITY = {"TrainingStalled": "critical", "TrainingRankMissing": "critical"}
+SEVERITY: dict[str, str] = dict.fromkeys(
+    (
+        "TrainingStalled",
+        "TrainingRankMissing",
+        "TrainingRankDied",
+        "TrainingRankFrozen",
+        "TrainingRestartLoop",
+    ),
+    "critical",
+)
 
 _FIRING = 'count without (alertstate) (ALERTS{alertstate="firing"})'
 _EVER = 'group by (alertname, training_run, training_rank) (last_over_time(ALERTS{alertstate="firing"}[2h]))'

@@ -28,6 +28,23 @@ _SELECTED = {("training_phase", phase.label) for phase in (Phase.COMMUNICATION, 
 
 
 @dataclass
+class Gpu:
+    """The GPU of a rank, as the exporter of its host shows it."""
+
+    uuid: str
+    clock: float = 1.5e9
+    temperature: float = 60
+    #: Share of the time for which a reason holds the clocks down, and how long each has so far, in units.
+    held: dict[str, float] = field(default_factory=dict[str, float])
+    seconds: dict[str, int] = field(default_factory=dict[str, int])
+
+    def work(self, seconds: float) -> None:
+        """Let time go by."""
+        for reason, share in self.held.items():
+            self.seconds[reason] = self.seconds.get(reason, 0) + round(share * seconds * UNIT)
+
+
+@dataclass
 class Rank:
     """One rank. Scenarios set the fields; the world reads them at each scrape."""
 
@@ -60,6 +77,10 @@ class Rank:
     fetch: float | None = None
     workers: int = 2
     world_size: int | None = None
+    pid: int = 1
+    #: Seconds of a phase in a step, by phase and quantile; none for a rank that does not tell.
+    quantiles: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    gpu: Gpu | None = None
     #: Exporters beside the host's own that read the same state file.
     more_exporters: tuple[str, ...] = ()
     #: Process group -> started collectives and whether the rank is inside one.
@@ -121,6 +142,9 @@ class World:
         for _ in range(round(seconds / self.tick)):
             self._scrape()
             self.now += self.tick
+            for rank in self.ranks:
+                if rank.gpu is not None:
+                    rank.gpu.work(self.tick)
             for run in {rank.run for rank in self.ranks}:
                 self._work([rank for rank in self.ranks if rank.run == run])
 
@@ -174,6 +198,8 @@ class World:
             yield sample(f"training_{metric}_duration_seconds_count", steps)
         for phase, seconds in rank.seconds.items():
             yield sample("training_phase_duration_seconds_sum", seconds / UNIT, phase=phase)
+        for (phase, quantile), seconds in rank.quantiles.items():
+            yield sample("training_phase_duration_quantile_seconds", seconds, phase=phase, quantile=quantile)
         if rank.fetch is not None:
             yield sample("training_dataloader_workers", rank.workers)
             yield sample("training_dataloader_fetch_duration_seconds_sum", rank.fetched / UNIT)
@@ -216,8 +242,24 @@ class World:
             yield sample("in_collective", inside, process_group=group)
         yield sample("world_size", self._world_size(rank))
         yield sample("start_timestamp_seconds", rank.start)
-        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid="1")
-        yield info, 1
+        gpu = rank.gpu
+        uuid = gpu.uuid if gpu else ""
+        pid = str(rank.pid)
+        yield (
+            _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=pid, uuid=uuid),
+            1,
+        )
+        if gpu is not None:
+            yield from _gpu_metrics(gpu, f"{exporter}:9495")
+
+
+def _gpu_metrics(gpu: Gpu, instance: str) -> Iterable[tuple[tuple[str, Labels], float]]:
+    """Yield what a node exporter says of a GPU."""
+    labels: Labels = (("uuid", gpu.uuid), ("instance", instance))
+    yield ("gpu_clock_hertz", (*labels, ("clock", "sm"))), gpu.clock
+    yield ("gpu_temperature_celsius", (*labels, ("sensor", "gpu"))), gpu.temperature
+    for reason, units in gpu.seconds.items():
+        yield ("gpu_clock_event_seconds_total", (*labels, ("reason", reason))), units / UNIT
 
 
 def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:
@@ -225,5 +267,5 @@ def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labe
     everything = {"training_run": rank.run, "training_rank": str(rank.rank), "instance": instance}
     for label, value in labels.items():
         if value:
-            everything[label if label in ("host_name", "process_pid") else f"training_{label}"] = value
+            everything[label if label in ("host_name", "process_pid", "uuid") else f"training_{label}"] = value
     return name, tuple(everything.items())

@@ -28,6 +28,10 @@ SUFFIXES = (
     "margin",
     "compared",
     "persistent",
+    "spread",
+    "median",
+    "most",
+    "excess",
 )
 
 
@@ -143,7 +147,7 @@ def test_an_alert_can_be_false(rule: Rule) -> None:
             found.append(str(node.op))
 
     promql.walk(promql.parse(rule.expr), visit)
-    assert {">", "<", "==", "unless"} & set(found)
+    assert {">", ">=", "<", "==", "unless"} & set(found)
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=str)
