@@ -81,6 +81,9 @@ class Rank:
     #: Seconds of a phase in a step, by phase and quantile; none for a rank that does not tell.
     quantiles: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     gpu: Gpu | None = None
+    #: Measured events that get lost in each step, by reason, and how many have so far, in units.
+    dropped: dict[str, float] = field(default_factory=dict[str, float])
+    lost_events: dict[str, int] = field(default_factory=dict[str, int])
     #: Exporters beside the host's own that read the same state file.
     more_exporters: tuple[str, ...] = ()
     #: Process group -> started collectives and whether the rank is inside one.
@@ -160,6 +163,8 @@ class World:
             for phase, seconds in {**rank.work, "communication": wait}.items():
                 rank.seconds[phase] = rank.seconds.get(phase, 0) + round(seconds * steps)
             rank.fetched += round((rank.fetch or 0) * steps)
+            for reason, events in rank.dropped.items():
+                rank.lost_events[reason] = rank.lost_events.get(reason, 0) + round(events * steps)
             rank.last_step = rank.last_edge = self.now
             rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
 
@@ -198,6 +203,8 @@ class World:
             yield sample(f"training_{metric}_duration_seconds_count", steps)
         for phase, seconds in rank.seconds.items():
             yield sample("training_phase_duration_seconds_sum", seconds / UNIT, phase=phase)
+        for reason, events in rank.lost_events.items():
+            yield sample("training_telemetry_dropped_total", events / UNIT, reason=reason)
         for (phase, quantile), seconds in rank.quantiles.items():
             yield sample("training_phase_duration_quantile_seconds", seconds, phase=phase, quantile=quantile)
         if rank.fetch is not None:
