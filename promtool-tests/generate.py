@@ -30,17 +30,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -> str:
-    """Return a promtool file that plays the scenarios: on all rules, or on the core and some families alone.
-
-    promtool evaluates every rule at every step, so a module of plays names the families that matter to it.
-    """
+    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them."""
     tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
     # In the order of the layers: a verdict needs one evaluation at most.
-    files = [
-        name
-        for name in rule_files(RULES)
-        if families is None or "-" not in name or name.removesuffix(".yml").partition("-")[2] in families
-    ]
+    files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
     content: Yaml = {
         "rule_files": [str(RULES / name) for name in files],
@@ -51,6 +44,10 @@ def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
+def _family(name: str) -> str:
+    return name.removesuffix(".yml").partition("-")[2]
+
+
 def main() -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
@@ -59,7 +56,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted((HERE / "plays").glob("*.py")):
         module = importlib.import_module(f"plays.{path.stem}")
-        (folder / f"{path.stem}.yml").write_text(document(module.PLAYS, getattr(module, "FAMILIES", None)))
+        plays: tuple[Play, ...] = module.PLAYS
+        (folder / f"{path.stem}.yml").write_text(document(plays, getattr(module, "FAMILIES", None)))
     return 0
 
 

@@ -11,18 +11,24 @@ from world import RUN, Rank, World
 Yaml = dict[str, object]
 
 #: Severity of the alerts that are no warnings.
-SEVERITY: dict[str, str] = dict.fromkeys(
-    (
-        "TrainingStalled",
-        "TrainingRankMissing",
-        "TrainingRankDied",
-        "TrainingRankFrozen",
-        "TrainingRestartLoop",
-    ),
-    "critical",
-)
+SEVERITY = {
+    "TrainingRankDied": "critical",
+    "TrainingRankFrozen": "critical",
+    "TrainingRestartLoop": "critical",
+    "TrainingStalled": "critical",
+    "TrainingRankMissing": "critical",
+    "TrainingJitter": "info",
+    "TrainingMemoryHeadroom": "info",
+    "TrainingGpuLost": "critical",
+    "TrainingGpuXidCritical": "critical",
+    "TrainingGpuPowerCapped": "info",
+    "TrainingGpuUnderused": "info",
+    "TrainingGpuTensorIdle": "info",
+    "TrainingLossNotFinite": "critical",
+    "TrainingGradientNormSpike": "info",
+}
 
-_WATCHDOG = 'alertname!="TrainingWatchdog"'
+_WATCHDOG = 'alertname!="LaggardWatchdog"'
 _FIRING = f'count without (alertstate) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
 _EVER = (
     "group by (alertname, training_run, training_rank) "

@@ -21,27 +21,13 @@ TRANSFER = 0.02
 
 RUN = "run-a"
 
+#: Phases of a step that are no part of every step.
+PAUSES = ("checkpoint", "evaluation")
+
 Labels = tuple[tuple[str, str], ...]
 
 #: Phases that rules ask for by name.
 _SELECTED = {("training_phase", phase.label) for phase in (Phase.COMMUNICATION, Phase.CHECKPOINT, Phase.EVALUATION)}
-
-
-@dataclass
-class Gpu:
-    """The GPU of a rank, as the exporter of its host shows it."""
-
-    uuid: str
-    clock: float = 1.5e9
-    temperature: float = 60
-    #: Share of the time for which a reason holds the clocks down, and how long each has so far, in units.
-    held: dict[str, float] = field(default_factory=dict[str, float])
-    seconds: dict[str, int] = field(default_factory=dict[str, int])
-
-    def work(self, seconds: float) -> None:
-        """Let time go by."""
-        for reason, share in self.held.items():
-            self.seconds[reason] = self.seconds.get(reason, 0) + round(share * seconds * UNIT)
 
 
 @dataclass
@@ -78,12 +64,11 @@ class Rank:
     workers: int = 2
     world_size: int | None = None
     pid: int = 1
-    #: Seconds of a phase in a step, by phase and quantile; none for a rank that does not tell.
-    quantiles: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
-    gpu: Gpu | None = None
-    #: Measured events that get lost in each step, by reason, and how many have so far, in units.
-    dropped: dict[str, float] = field(default_factory=dict[str, float])
-    lost_events: dict[str, int] = field(default_factory=dict[str, int])
+    workload: str = ""
+    hw_id: str = ""
+    #: What else the rank exposes: gauges with their value, counters with their growth in a second.
+    gauges: dict[str, float] = field(default_factory=dict[str, float])
+    counters: dict[str, float] = field(default_factory=dict[str, float])
     #: Exporters beside the host's own that read the same state file.
     more_exporters: tuple[str, ...] = ()
     #: Process group -> started collectives and whether the rank is inside one.
@@ -92,13 +77,19 @@ class Rank:
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
     fetched: int = 0
+    counted: dict[str, float] = field(default_factory=dict[str, float])
     last_step: float = 0.0
     last_edge: float = 0.0
 
     @property
     def own(self) -> float:
         """Seconds of a step in which the rank works itself."""
-        return sum(self.work.values())
+        return sum(seconds for phase, seconds in self.work.items() if phase not in PAUSES)
+
+    @property
+    def pause(self) -> float:
+        """Seconds of a step in which it saves or evaluates, on average."""
+        return sum(seconds for phase, seconds in self.work.items() if phase in PAUSES)
 
     def enters(self, phase: Phase, **groups: tuple[int, bool]) -> None:
         """Put the rank into a phase, and some of its process groups into a state."""
@@ -111,12 +102,49 @@ class Rank:
         self.alive = False
 
 
+@dataclass
+class Device:
+    """One GPU. Its gauges and counters are named in full, with labels beside ``uuid`` in braces."""
+
+    uuid: str
+    run: str = ""
+    rank: int | None = None
+    gauges: dict[str, float] = field(default_factory=dict[str, float])
+    #: Growth in a second.
+    counters: dict[str, float] = field(default_factory=dict[str, float])
+    #: A scrape of its exporter fails.
+    lost: bool = False
+    #: The exporter says which rank uses it; otherwise only the rank does.
+    has_workload: bool = True
+    _counted: dict[str, float] = field(default_factory=dict[str, float])
+    _then: float = 0.0
+
+    def metrics(self, now: float) -> Iterable[tuple[tuple[str, Labels], float]]:
+        """Yield what the exporter shows of it."""
+        for series, growth in self.counters.items():
+            self._counted[series] = self._counted.get(series, 0) + growth * (now - self._then)
+        self._then = now
+        counted = {series: self._counted.get(series, 0) for series in self.counters}
+        workload: dict[str, float] = {}
+        if self.run and self.has_workload:
+            workload[f"gpu_workload_info{{training_run={self.run},training_rank={self.rank}}}"] = 1
+        for series, value in {**self.gauges, **counted, **workload}.items():
+            name, _, labels = series.removesuffix("}").partition("{")
+            pairs = (tuple(pair.split("=")) for pair in labels.split(",") if pair)
+            yield (
+                (name, (("uuid", self.uuid), ("instance", "exporter:9495"), *((key, each) for key, each in pairs))),
+                value,
+            )
+
+
 class World:
     """All series of a cluster, sample by sample."""
 
     def __init__(self, ranks: Iterable[Rank], tick: int = 15) -> None:
         self.ranks = list(ranks)
         self.tick = tick
+        #: GPUs, as the exporter of their host shows them.
+        self.devices: list[Device] = []
         self.now = 0
         #: Seconds of a step beside own work and waiting, by run: the transfer.
         self.transfer = TRANSFER
@@ -145,9 +173,6 @@ class World:
         for _ in range(round(seconds / self.tick)):
             self._scrape()
             self.now += self.tick
-            for rank in self.ranks:
-                if rank.gpu is not None:
-                    rank.gpu.work(self.tick)
             for run in {rank.run for rank in self.ranks}:
                 self._work([rank for rank in self.ranks if rank.run == run])
 
@@ -155,16 +180,16 @@ class World:
         working = [rank for rank in ranks if rank.alive and rank.state is RankState.RUNNING]
         if ranks[0].run not in self.training or not working:
             return
-        step = max(rank.own for rank in working) + self.transfer
+        step = max(rank.own + rank.pause for rank in working) + self.transfer
         steps = round(self.tick / step * UNIT)
         for rank in working:
             rank.steps += steps
-            wait = step - rank.own if rank.measured_wait is None else rank.measured_wait
+            wait = step - rank.own - rank.pause if rank.measured_wait is None else rank.measured_wait
             for phase, seconds in {**rank.work, "communication": wait}.items():
                 rank.seconds[phase] = rank.seconds.get(phase, 0) + round(seconds * steps)
             rank.fetched += round((rank.fetch or 0) * steps)
-            for reason, events in rank.dropped.items():
-                rank.lost_events[reason] = rank.lost_events.get(reason, 0) + round(events * steps)
+            for series, growth in rank.counters.items():
+                rank.counted[series] = rank.counted.get(series, 0) + growth * self.tick
             rank.last_step = rank.last_edge = self.now
             rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
 
@@ -176,15 +201,22 @@ class World:
             if rank.has_exporter and not rank.exporter_lost:
                 for exporter in (rank.host, *rank.more_exporters):
                     samples.update(self._process_metrics(rank, exporter))
-            for key, value in samples.items():
-                line = self._series.setdefault(key, [])
-                line.extend([None] * (self._ticks - len(line)))
-                line.append(round(value * UNIT))
+            self._append(samples)
+            present |= samples.keys()
+        for device in self.devices:
+            samples = dict(device.metrics(self.now)) if not device.lost else {}
+            self._append(samples)
             present |= samples.keys()
         for key, line in self._series.items():
             if key not in present and line[-1] not in (None, STALE) and len(line) == self._ticks:
                 line.append(STALE)
         self._ticks += 1
+
+    def _append(self, samples: Mapping[tuple[str, Labels], float]) -> None:
+        for key, value in samples.items():
+            line = self._series.setdefault(key, [])
+            line.extend([None] * (self._ticks - len(line)))
+            line.append(round(value * UNIT))
 
     def _world_size(self, rank: Rank) -> int:
         return rank.world_size or len({each.rank for each in self.ranks if each.run == rank.run})
@@ -192,10 +224,10 @@ class World:
     def _own_metrics(self, rank: Rank) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what the rank's own metrics endpoint exposes."""
 
-        def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
+        def sample(name: str, value: float, /, **labels: str) -> tuple[tuple[str, Labels], float]:
             return _key(name, rank, f"{rank.host}:{9464 + rank.rank}", peer_group=rank.peer_group, **labels), value
 
-        own = sum(seconds for phase, seconds in rank.seconds.items() if phase != "communication")
+        own = sum(seconds for phase, seconds in rank.seconds.items() if phase not in ("communication", *PAUSES))
         steps = rank.steps / UNIT
         yield sample("training_steps_total", steps)
         for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
@@ -203,10 +235,6 @@ class World:
             yield sample(f"training_{metric}_duration_seconds_count", steps)
         for phase, seconds in rank.seconds.items():
             yield sample("training_phase_duration_seconds_sum", seconds / UNIT, phase=phase)
-        for reason, events in rank.lost_events.items():
-            yield sample("training_telemetry_dropped_total", events / UNIT, reason=reason)
-        for (phase, quantile), seconds in rank.quantiles.items():
-            yield sample("training_phase_duration_quantile_seconds", seconds, phase=phase, quantile=quantile)
         if rank.fetch is not None:
             yield sample("training_dataloader_workers", rank.workers)
             yield sample("training_dataloader_fetch_duration_seconds_sum", rank.fetched / UNIT)
@@ -223,9 +251,14 @@ class World:
             yield sample("training_signal_available", available, signal=signal)
         key = _key(
             "training_rank_start_timestamp_seconds", rank, f"{rank.host}:{9464 + rank.rank}",
-            peer_group=rank.peer_group, host_name=rank.host,
+            peer_group=rank.peer_group, host_name=rank.host, workload=rank.workload, hw_id=rank.hw_id,
         )  # fmt: skip
         yield key, rank.start
+        counted = {series: rank.counted.get(series, 0) for series in rank.counters}
+        for series, value in {**rank.gauges, **counted}.items():
+            # Name and labels in the notation of Prometheus, less what every series of a rank has.
+            name, _, labels = series.removesuffix("}").partition("{")
+            yield sample(name, value, **dict(pair.split("=") for pair in labels.split(",") if pair))
 
     def _process_metrics(self, rank: Rank, exporter: str) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what a node exporter says of the rank's state file."""
@@ -249,24 +282,8 @@ class World:
             yield sample("in_collective", inside, process_group=group)
         yield sample("world_size", self._world_size(rank))
         yield sample("start_timestamp_seconds", rank.start)
-        gpu = rank.gpu
-        uuid = gpu.uuid if gpu else ""
-        pid = str(rank.pid)
-        yield (
-            _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=pid, uuid=uuid),
-            1,
-        )
-        if gpu is not None:
-            yield from _gpu_metrics(gpu, f"{exporter}:9495")
-
-
-def _gpu_metrics(gpu: Gpu, instance: str) -> Iterable[tuple[tuple[str, Labels], float]]:
-    """Yield what a node exporter says of a GPU."""
-    labels: Labels = (("uuid", gpu.uuid), ("instance", instance))
-    yield ("gpu_clock_hertz", (*labels, ("clock", "sm"))), gpu.clock
-    yield ("gpu_temperature_celsius", (*labels, ("sensor", "gpu"))), gpu.temperature
-    for reason, units in gpu.seconds.items():
-        yield ("gpu_clock_event_seconds_total", (*labels, ("reason", reason))), units / UNIT
+        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
+        yield info, 1
 
 
 def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:
@@ -274,5 +291,5 @@ def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labe
     everything = {"training_run": rank.run, "training_rank": str(rank.rank), "instance": instance}
     for label, value in labels.items():
         if value:
-            everything[label if label in ("host_name", "process_pid", "uuid") else f"training_{label}"] = value
+            everything[label if label in ("host_name", "process_pid", "hw_id") else f"training_{label}"] = value
     return name, tuple(everything.items())

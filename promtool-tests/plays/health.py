@@ -8,6 +8,8 @@ from world import RUN, Rank
 FAMILIES = ("process", "telemetry")
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
+_DROPPED = "training_telemetry_dropped_total{reason=buffer_full}"
+
 DASHBOARD = "/d/laggard-run?var-training_run=run-a"
 
 
@@ -16,9 +18,9 @@ def watchdog() -> Scenario:
     scenario = Scenario(ranks(1))
     scenario.after(minutes=1)
     scenario.value(
-        'ALERTS{alertname="TrainingWatchdog"}',
+        'ALERTS{alertname="LaggardWatchdog"}',
         {
-            'ALERTS{alertname="TrainingWatchdog", alertstate="firing", severity="info", version="0.1.0"}': 1,
+            'ALERTS{alertname="LaggardWatchdog", alertstate="firing", severity="info", version="0.1.0"}': 1,
         },
     )
     scenario.never()
@@ -29,10 +31,10 @@ def dropped() -> Scenario:
     """Tells of a rank that loses events, with the reason, until it no longer does."""
     scenario = Scenario(ranks(2))
     for rank in scenario.world.ranks:
-        rank.dropped = {"buffer_full": 0.05}
+        rank.counters[_DROPPED] = 0.25
     scenario.after(minutes=12)
     scenario.never()
-    scenario[1].dropped = {"buffer_full": 1.0}
+    scenario[1].counters[_DROPPED] = 5
     scenario.after(minutes=12.25)
     alert = Firing("TrainingTelemetryDropped", 1, more=(("training_reason", "buffer_full"),))
     scenario.fires(alert)
@@ -50,7 +52,7 @@ def dropped() -> Scenario:
     scenario.after(minutes=1)
     scenario.fires(alert)
     scenario[1].lost = False
-    scenario[1].dropped = {"buffer_full": 0.0}
+    scenario[1].counters[_DROPPED] = 0
     scenario.after(minutes=12)
     scenario.silent()
     return scenario

@@ -14,13 +14,17 @@ IMBALANCE = Firing("TrainingDataImbalance")
 NETWORK = Firing("TrainingNetworkBursty")
 
 
+def _quantile(phase: str, quantile: str) -> str:
+    return f"training_phase_duration_quantile_seconds{{phase={phase},quantile={quantile}}}"
+
+
 def _steps(rank: Rank, own: float = 1.1, wait: float = TRANSFER, longest_wait: float = TRANSFER) -> None:
     """Say how a rank's steps differ: own time of one in twenty beside the usual, and the wait of both."""
     for phase, seconds in rank.work.items():
-        rank.quantiles[phase, "p50"] = seconds
-        rank.quantiles[phase, "p95"] = seconds * own
-    rank.quantiles["communication", "p50"] = wait
-    rank.quantiles["communication", "p95"] = longest_wait
+        rank.gauges[_quantile(phase, "p50")] = seconds
+        rank.gauges[_quantile(phase, "p95")] = seconds * own
+    rank.gauges[_quantile("communication", "p50")] = wait
+    rank.gauges[_quantile("communication", "p95")] = longest_wait
 
 
 def _node(host: str) -> Firing:

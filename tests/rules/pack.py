@@ -160,7 +160,7 @@ class Labels:
 
     def _selected(self, node: promql.VectorSelector) -> frozenset[str]:
         if node.name is None:
-            return frozenset(map(prometheus_label, IDENTITY))
+            return frozenset(("__name__", *map(prometheus_label, IDENTITY)))
         labels = self._series.get(node.name, frozenset())
         self._require(node.name in self._series, f"nobody emits or records {node.name}")
         self._known((matcher.name for matcher in node.matchers.matchers), labels, node)
@@ -178,6 +178,8 @@ class Labels:
         labels = self.of(node.expr)
         by = frozenset(node.modifier.labels) if node.modifier else frozenset[str]()
         self._known(by, labels, node)
+        if str(node.op) == "count_values" and isinstance(node.param, promql.StringLiteral):
+            return by | {node.param.val}
         return labels if str(node.op) == "topk" else by
 
     def _combined(self, node: promql.BinaryExpr) -> frozenset[str]:
@@ -193,6 +195,8 @@ class Labels:
             # What does not run at all matches on the empty label: `or on (training_run)` of a series without rank.
             self._known(matching if include else (), left | right, node)
             return left | right if operation == "or" else left
+        if modifier.card == promql.VectorMatchCardinality.OneToMany:
+            left, right = right, left
         if include:
             self._known(matching, left, node)
             self._known(matching, right, node)
