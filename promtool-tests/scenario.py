@@ -12,6 +12,9 @@ Yaml = dict[str, object]
 
 #: Severity of the alerts that are no warnings.
 SEVERITY = {
+    "TrainingRankDied": "critical",
+    "TrainingRankFrozen": "critical",
+    "TrainingRestartLoop": "critical",
     "TrainingStalled": "critical",
     "TrainingRankMissing": "critical",
     "TrainingJitter": "info",
@@ -25,9 +28,18 @@ SEVERITY = {
     "TrainingGradientNormSpike": "info",
 }
 
-_FIRING = 'count without (alertstate) (ALERTS{alertstate="firing"})'
-_EVER = 'group by (alertname, training_run, training_rank) (last_over_time(ALERTS{alertstate="firing"}[2h]))'
-_TWICE = 'max_over_time((count by (alertname, training_run, training_rank) (ALERTS{alertstate="firing"}))[2h:1m]) > 1'
+_WATCHDOG = 'alertname!="LaggardWatchdog"'
+_FIRING = f'count without (alertstate) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
+_EVER = (
+    "group by (alertname, training_run, training_rank) "
+    f'(last_over_time(ALERTS{{alertstate="firing", {_WATCHDOG}}}[2h]))'
+)
+#: A rank under two phases or hosts, or a run twice that no host or group tells apart.
+_TWICE = (
+    "max_over_time((count by (alertname, training_run, training_rank) "
+    '(ALERTS{alertstate="firing", host_name="", training_rank=""} or ALERTS{alertstate="firing", training_rank!=""})'
+    ")[2h:1m]) > 1"
+)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Rank:
     fetch: float | None = None
     workers: int = 2
     world_size: int | None = None
+    pid: int = 1
     workload: str = ""
     hw_id: str = ""
     #: What else the rank exposes: gauges with their value, counters with their growth in a second.
@@ -281,7 +282,7 @@ class World:
             yield sample("in_collective", inside, process_group=group)
         yield sample("world_size", self._world_size(rank))
         yield sample("start_timestamp_seconds", rank.start)
-        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid="1")
+        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
         yield info, 1
 
 

@@ -159,7 +159,9 @@ class Labels:
         return labels
 
     def _selected(self, node: promql.VectorSelector) -> frozenset[str]:
-        labels = self._series.get(node.name or "", frozenset())
+        if node.name is None:
+            return frozenset(("__name__", *map(prometheus_label, IDENTITY)))
+        labels = self._series.get(node.name, frozenset())
         self._require(node.name in self._series, f"nobody emits or records {node.name}")
         self._known((matcher.name for matcher in node.matchers.matchers), labels, node)
         return labels

@@ -33,6 +33,10 @@ SUFFIXES = (
     "rate",
     "compared",
     "persistent",
+    "spread",
+    "median",
+    "most",
+    "excess",
 )
 
 
@@ -128,7 +132,7 @@ def test_every_threshold_is_used_and_every_used_one_is_there() -> None:
 def test_an_alert_is_complete(rule: Rule) -> None:
     """An alert says how severe it is, what it is, with which numbers, what to do, and where to read on."""
     links = load_profile(RULES, "production").links
-    assert re.fullmatch(r"Training[A-Z]\w+", rule.name)
+    assert re.fullmatch(r"Training[A-Z]\w+|LaggardWatchdog", rule.name)
     assert len(rule.name) <= 40
     assert rule.labels["severity"] in ("critical", "warning", "info")
     assert set(rule.annotations) == {"summary", "description", "recommendation", *links}
