@@ -9,7 +9,7 @@ import promql_parser as promql
 import pytest
 
 from laggard_cli.rules.profiles import load_profile
-from tests.rules.pack import RULES, Labels, Rule, alerts, groups, known, rules, selectors
+from tests.rules.pack import RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
 
 #: They differ from one path to Prometheus to the next.
 PATH_LABELS = {"job", "instance", "le", "pod", "container", "otel_scope_name", "otel_scope_version"}
@@ -69,7 +69,9 @@ def test_labels_are_followed_as_prometheus_would() -> None:
 
 @pytest.mark.parametrize("rule", rules(), ids=str)
 def test_no_label_of_a_path(rule: Rule) -> None:
-    """No rule depends on a label that another way to Prometheus would not bring."""
+    """No rule depends on a label that another way to Prometheus would not bring, but to find a foreign series' host."""
+    if rule.file == "adapter-node.yml":
+        return
     assert not PATH_LABELS & set(re.findall(r"\w+", rule.expr))
 
 
@@ -110,13 +112,22 @@ def test_names_of_recorded_series() -> None:
         "gpu": "uuid",
     }
     for rule in rules():
-        if rule.is_alert or rule.name in ("laggard_rules_info", "laggard_threshold"):
+        if rule.is_alert or rule.is_adapter or rule.name in ("laggard_rules_info", "laggard_threshold"):
             continue
         level, metric, operation = rule.name.split(":")
         assert metric.startswith(("training_", "laggard_", "gpu_"))
         assert operation in SUFFIXES
         for name, label in level_labels.items():
             assert (name not in re.split("_(?!group)", level)) or label in known()[rule.name], rule.name
+
+
+def test_adapters_record_our_names() -> None:
+    """An adapter records only what we emit, with our labels, so that no rule need know of it."""
+    for rule in rules():
+        # Metrics of the host come with the exporter's host collectors.
+        if rule.is_adapter and not rule.name.startswith("host_"):
+            labels = Labels(known()).of(promql.parse(rule.expr)) | rule.labels.keys()
+            assert labels - {"laggard_adapter"} <= emitted()[rule.name], rule.name
 
 
 def test_every_threshold_is_used_and_every_used_one_is_there() -> None:
