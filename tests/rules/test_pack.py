@@ -158,19 +158,6 @@ def test_an_alert_is_complete(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=str)
-def test_an_alert_can_be_false(rule: Rule) -> None:
-    """An alert compares something, with a threshold or with a state."""
-    found: list[str] = []
-
-    def visit(node: promql.Expr) -> None:
-        if isinstance(node, promql.BinaryExpr):
-            found.append(str(node.op))
-
-    promql.walk(promql.parse(rule.expr), visit)
-    assert {">", ">=", "<", "==", "unless"} & set(found)
-
-
-@pytest.mark.parametrize("rule", alerts(), ids=str)
 def test_annotations_have_no_durations_of_a_profile(rule: Rule) -> None:
     """A query in an annotation has no window, since annotations are not rendered."""
     for text in rule.annotations.values():
