@@ -34,6 +34,7 @@ def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -
     tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
+    files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
     groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
     content: Yaml = {
         "rule_files": [str(RULES / name) for name in files],

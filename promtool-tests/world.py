@@ -116,6 +116,8 @@ class Device:
     lost: bool = False
     #: The exporter says which rank uses it; otherwise only the rank does.
     has_workload: bool = True
+    #: The label that holds the uuid.
+    label: str = "uuid"
     _counted: dict[str, float] = field(default_factory=dict[str, float])
     _then: float = 0.0
 
@@ -132,7 +134,7 @@ class Device:
             name, _, labels = series.removesuffix("}").partition("{")
             pairs = (tuple(pair.split("=")) for pair in labels.split(",") if pair)
             yield (
-                (name, (("uuid", self.uuid), ("instance", "exporter:9495"), *((key, each) for key, each in pairs))),
+                (name, ((self.label, self.uuid), ("instance", "exporter:9495"), *((key, each) for key, each in pairs))),
                 value,
             )
 

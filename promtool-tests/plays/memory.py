@@ -5,7 +5,7 @@ from __future__ import annotations
 from scenario import Firing, Play, Scenario, ranks
 from world import Rank
 
-FAMILIES = ("memory",)
+FAMILIES = ("memory", "node")
 
 GIB = 2.0**30
 
@@ -139,4 +139,25 @@ def shortage() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (leaks, over_a_lost_scrape, shortage)
+def host_of_node_exporter() -> Scenario:
+    """Without a limit of its control group a rank's leak is measured by what node_exporter says is free on its host."""
+    everyone = ranks(3, per_host=2)
+    scenario = Scenario(everyone, tick=60)
+    scenario.given("node_uname_info", 1, instance="a:9100", job="node", nodename="host-a")
+    scenario.given("node_uname_info", 1, instance="b:9100", job="node", nodename="host-b")
+    scenario.given("node_memory_MemAvailable_bytes", 1000 * GIB, instance="a:9100", job="node")
+    scenario.given("node_memory_MemAvailable_bytes", 10 * GIB, instance="b:9100", job="node")
+    for rank in everyone:
+        rank.has_exporter = False
+    for minute in range(70):
+        for rank in everyone:
+            rank.gauges[RESIDENT] = (8 + minute / 16 * (rank.rank != 1)) * GIB
+        scenario.after(minutes=1)
+    # Rank 0 leaks as much, and would need ten days.
+    scenario.fires(
+        Firing("TrainingMemoryLeak", 2, host="host-b", more=(("training_memory_kind", "host_rss"),))
+    )  # fmt: skip
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (leaks, over_a_lost_scrape, shortage, host_of_node_exporter)

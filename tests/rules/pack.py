@@ -28,6 +28,33 @@ RULES = ROOT / "rules"
 #: What a user may record beside the pack.
 INPUTS = {"laggard_threshold_override": frozenset({"name", "training_run"})}
 
+_DCGM = frozenset({"UUID", "modelName", "gpu", "laggard_adapter"})
+_NODE = frozenset({"job", "instance"})
+_PORT = _NODE | {"device", "port"}
+
+#: What adapters read of other exporters, by their own documentation.
+FOREIGN = {
+    **{f"DCGM_FI_DEV_{name}": _DCGM for name in (
+        "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "FB_RESERVED", "FB_TOTAL", "POWER_USAGE", "POWER_MGMT_LIMIT",
+        "TOTAL_ENERGY_CONSUMPTION", "GPU_TEMP", "MEMORY_TEMP", "SM_CLOCK", "MEM_CLOCK", "MAX_SM_CLOCK",
+        "POWER_VIOLATION", "THERMAL_VIOLATION", "ECC_SBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL", "CORRECTABLE_REMAPPED_ROWS",
+        "UNCORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE", "ROW_REMAP_PENDING", "PCIE_REPLAY_COUNTER", "PCIE_LINK_GEN",
+        "PCIE_MAX_LINK_GEN", "PCIE_LINK_WIDTH", "PCIE_MAX_LINK_WIDTH", "XID_ERRORS",
+    )},
+    **{f"DCGM_FI_PROF_{name}": _DCGM for name in (
+        "GR_ENGINE_ACTIVE", "SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE",
+    )},
+    **{f"node_{name}": _NODE for name in (
+        "memory_MemTotal_bytes", "memory_MemAvailable_bytes", "vmstat_oom_kill",
+        "pressure_cpu_waiting_seconds_total", "pressure_io_waiting_seconds_total",
+        "pressure_io_stalled_seconds_total", "pressure_memory_waiting_seconds_total",
+        "pressure_memory_stalled_seconds_total",
+    )},
+    "node_uname_info": _NODE | {"nodename"},
+    "node_infiniband_port_data_received_bytes_total": _PORT,
+    "node_infiniband_port_data_transmitted_bytes_total": _PORT,
+}  # fmt: skip
+
 #: What Prometheus itself records of alerts.
 ALERTS = {"ALERTS": frozenset({"alertname", "alertstate", "severity", *map(prometheus_label, IDENTITY)})}
 
@@ -43,6 +70,11 @@ class Rule:
     is_alert: bool
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it gives what another exporter says the name of ours."""
+        return self.file.startswith("adapter-")
 
     def __str__(self) -> str:
         """Name the rule as a test's parameter."""
@@ -115,7 +147,7 @@ def emitted() -> Mapping[str, frozenset[str]]:
 @functools.cache
 def known() -> Mapping[str, frozenset[str]]:
     """Return the labels of each series that an expression may use: emitted, given by the user, or recorded."""
-    series = {**emitted(), **INPUTS, **ALERTS}
+    series = {**emitted(), **INPUTS, **FOREIGN, **ALERTS}
     recording = [rule for rule in rules() if not rule.is_alert]
     # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs, and a file to others of
     # its layer: passes settle it.

@@ -18,8 +18,9 @@ from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, di
 
 from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
 
-#: The layers; each reads those before it. ``LAYER.yml`` holds the core, ``LAYER-FAMILY.yml`` a family of verdicts.
-LAYERS = ("thresholds", "normalise", "baseline", "score", "alert")
+#: The layers; each reads those before it. ``LAYER.yml`` holds the core, ``LAYER-FAMILY.yml`` a family of verdicts. An
+#: adapter gives what other exporters say the names of ours.
+LAYERS = ("thresholds", "adapter", "normalise", "baseline", "score", "alert")
 
 #: Fields of a rule that hold a duration.
 WAITS = ("for", "keep_firing_for")
