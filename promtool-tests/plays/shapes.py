@@ -302,6 +302,24 @@ def contention_near_miss() -> Scenario:
     return scenario
 
 
+def becomes_slow() -> Scenario:
+    """A rank that has become slow is not unsteady, though its last 256 steps hold both kinds for some minutes."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 10 * seconds for phase, seconds in WORK.items()}
+        _steps(rank)
+    scenario.after(minutes=4)
+    slow = scenario[2]
+    slow.work["forward"] += 0.8
+    slow.gauges[_quantile("forward", "p95")] = 1.4
+    scenario.after(minutes=5.5)
+    slow.gauges[_quantile("forward", "p50")] = 1.3
+    scenario.after(minutes=6)
+    scenario.fires(straggler(2, "forward"))
+    scenario.value('count(last_over_time(ALERTS{alertname="TrainingContention"}[1h]))', {})
+    return scenario
+
+
 PLAYS: tuple[Play, ...] = (
     slow_host,
     slow_host_of_four,
@@ -314,4 +332,5 @@ PLAYS: tuple[Play, ...] = (
     bursts_near_miss,
     contention,
     contention_near_miss,
+    becomes_slow,
 )
