@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -21,28 +22,46 @@ from scenario import Play, Yaml
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
 
+#: What alerts say when they first fire in a scenario; written by wording.py.
+WORDING = HERE / "wording.yaml"
 
-class _Dumper(yaml.SafeDumper):
+#: Module of plays to play to alert to its alerts, as promtool expects them.
+Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
+
+
+class Dumper(yaml.SafeDumper):
     """Writes labels and annotations that two tests share twice, without anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the signature is yaml's
+        """Write everything out."""
         return True
 
 
-def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -> str:
-    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them."""
-    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
+def document(module: str, wording: Wording, only: Play | None = None) -> str:
+    """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
+
+    A module may say with which families of rules, beside the core; without a word it plays with all of them.
+    """
+    content = importlib.import_module(f"plays.{module}")
+    plays: tuple[Play, ...] = (only,) if only else content.PLAYS
+    families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
+    tests = [
+        play().test(
+            f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}", wording.get(module, {}).get(play.__name__)
+        )
+        for play in plays
+    ]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
     groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
-    content: Yaml = {
+    file: Yaml = {
         "rule_files": [str(RULES / name) for name in files],
         "evaluation_interval": tests[0]["interval"],
         "group_eval_order": groups,
         "tests": tests,
     }
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return yaml.dump(file, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 def _family(name: str) -> str:
@@ -55,10 +74,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where the files go")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
+    wording: Wording = yaml.safe_load(WORDING.read_text(encoding="utf-8"))
     for path in sorted((HERE / "plays").glob("*.py")):
-        module = importlib.import_module(f"plays.{path.stem}")
-        plays: tuple[Play, ...] = module.PLAYS
-        (folder / f"{path.stem}.yml").write_text(document(plays, getattr(module, "FAMILIES", None)))
+        (folder / f"{path.stem}.yml").write_text(document(path.stem, wording))
     return 0
 
 
