@@ -118,7 +118,9 @@ class Report:
         self._last_step.set((newest.ended + unix_offset_ns()) * _NANOSECOND, self._base)
         if not self._recent:
             return
-        for phase in self._used_phases:
+        for phase in names.QUANTILE_PHASES:
+            if phase not in self._used_phases:
+                continue
             values = sorted(phases[phase] for phases in self._recent)
             for label, quantile in names.QUANTILES.items():
                 attributes = {**self._phase_attributes[phase], Attribute.QUANTILE: label}
@@ -211,7 +213,7 @@ def _bounds(metric: names.Metric) -> tuple[float, ...]:
         return ()
     if environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full":
         return names.STEP_BOUNDS
-    return () if metric in names.WITHOUT_BUCKETS else metric.bounds
+    return metric.bounds
 
 
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
