@@ -71,11 +71,12 @@ class _Pool:
 
     def copy(self, tensor: Any) -> _Copy | None:
         """Begin a copy; ``None`` where none can be begun now."""
-        capturing = getattr(self._module, "is_current_stream_capturing", None)
-        if not self._free or (capturing is not None and capturing()):
+        if not self._free:
             return None
         slot, event = self._free.pop()
-        slot.copy_(tensor.reshape(()), non_blocking=True)
+        # Made the slot's type on the device: in older versions of torch a copy that changes it goes through memory
+        # that is not pinned, and waits for the device.
+        slot.copy_(tensor.reshape(()).to(slot.dtype), non_blocking=True)
         event.record(self._module.current_stream(self._device))
         return _Copy(slot, event, self._free)
 
@@ -121,9 +122,12 @@ class Log(Hook):
         self.recorder.self_time_ns += perf_counter_ns() - entered
 
     def report(self, report: Report) -> None:
-        """Report what has arrived, in the order in which it was given."""
+        """Report what has arrived: of a gauge the newest value, of a counter the sum."""
         entries = self._entries[:]
         arrived = 0
+        newest: dict[str, float] = {}
+        sums: dict[str, float] = {}
+        nonfinite: dict[str, int] = {}
         for name, value in entries:
             number = value
             if isinstance(value, _Copy):
@@ -132,10 +136,16 @@ class Log(Hook):
                 number = value.read()
             arrived += 1
             try:
-                self._report(report, name, float(number))
+                self._add(name, float(number), newest, sums, nonfinite)
             except OverflowError as error:
                 self._refuse(name, str(error))
         del self._entries[:arrived]
+        for name, count in nonfinite.items():
+            report.measure(names.NONFINITE, count, _WATCHED[name])
+        for name, value in newest.items():
+            report.measure(_GAUGES[name], value)
+        for name, value in sums.items():
+            report.measure(_COUNTERS[name], value)
         dropped, self._dropped = self._dropped, 0
         if dropped:
             report.telemetry(0, {"buffer_full": dropped})
@@ -148,18 +158,20 @@ class Log(Hook):
     def _patch(self, torch: ModuleType) -> None:
         self._is_compiling = torch.compiler.is_compiling
 
-    def _report(self, report: Report, name: str, value: float) -> None:
-        watched = _WATCHED.get(name)
-        if watched is not None:
-            report.measure(names.NONFINITE, 0 if math.isfinite(value) else 1, watched)
+    def _add(
+        self, name: str, value: float, newest: dict[str, float], sums: dict[str, float], nonfinite: dict[str, int]
+    ) -> None:
+        finite = math.isfinite(value)
+        if name in _WATCHED:
+            nonfinite[name] = nonfinite.get(name, 0) + (not finite)
         if name in _GAUGES:
-            if math.isfinite(value):
-                report.measure(_GAUGES[name], value)
-            elif watched is None:
+            if finite:
+                newest[name] = value
+            elif name not in _WATCHED:
                 self._refuse(name, f"{value} is not finite")
         elif name in _COUNTERS:
-            if 0 <= value < math.inf:
-                report.measure(_COUNTERS[name], value)
+            if finite and value >= 0:
+                sums[name] = sums.get(name, 0.0) + value
             else:
                 self._refuse(name, f"{value} can not be added to a counter")
         else:
@@ -190,10 +202,14 @@ class Log(Hook):
             return None
         if tensor.device.type == "cpu":
             return float(tensor)
-        pool = self._pools.get(tensor.device)
-        if pool is None:
-            pool = self._pools[tensor.device] = _Pool(torch, tensor.device)
-        copy = pool.copy(tensor)
+        capturing = getattr(torch.get_device_module(tensor.device), "is_current_stream_capturing", None)
+        copy = None
+        # Neither a copy nor pinned memory may be asked for in a capture.
+        if capturing is None or not capturing():
+            pool = self._pools.get(tensor.device)
+            if pool is None:
+                pool = self._pools[tensor.device] = _Pool(torch, tensor.device)
+            copy = pool.copy(tensor)
         self._dropped += copy is None
         return copy
 

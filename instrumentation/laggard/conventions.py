@@ -84,6 +84,17 @@ class Attribute:
     PROCESS_PID = "process.pid"
     HARDWARE_ID = "hw.id"
     METRICS_PORT = "training.metrics_port"
+    FRAMEWORK_VERSION = "training.framework.version"
+    RUNTIME_VERSION = "process.runtime.version"
+    LAGGARD_VERSION = "laggard.version"
+    CUDA_VERSION = "training.cuda.version"
+    NCCL_VERSION = "training.nccl.version"
+    DRIVER_VERSION = "training.driver.version"
+    COMMIT = "training.commit"
+    IMAGE = "training.image"
+    PRECISION = "training.precision"
+    LAYOUT = "training.layout"
+    TEAM = "training.team"
 
 
 #: On every data point of a training process. The peer group is there only where one is known.
@@ -96,6 +107,22 @@ RANK_FACTS = (
     Attribute.LOCAL_RANK,
     Attribute.WORKLOAD,
     Attribute.HARDWARE_ID,
+)
+
+#: On ``training.run.info``, each where it is known.
+RUN_FACTS = (
+    Attribute.FRAMEWORK_VERSION,
+    Attribute.RUNTIME_VERSION,
+    Attribute.LAGGARD_VERSION,
+    Attribute.CUDA_VERSION,
+    Attribute.NCCL_VERSION,
+    Attribute.DRIVER_VERSION,
+    Attribute.COMMIT,
+    Attribute.IMAGE,
+    Attribute.PRECISION,
+    Attribute.LAYOUT,
+    Attribute.TEAM,
+    Attribute.WORKLOAD,
 )
 
 #: Signals whose presence ``training.signal.available`` tells; rules abstain where one is 0.
@@ -306,8 +333,8 @@ RUN_INFO = Metric(
     "training.run.info",
     "gauge",
     "",
-    "What the run runs on.",
-    ("training.framework.version", "process.runtime.version", "laggard.version", Attribute.WORKLOAD),
+    "What the run runs on; what is not known is left out.",
+    RUN_FACTS,
 )
 SIGNAL_AVAILABLE = Metric(
     "training.signal.available",
@@ -344,7 +371,8 @@ TELEMETRY_LEVEL = Metric(
     "training.telemetry.level",
     "gauge",
     "",
-    "What was given up to keep the budget of telemetry: 0 nothing, 1 traces of steps, 2 optional signals too.",
+    "What was given up to keep the budget of telemetry: 0 nothing, 1 traces of steps, 2 also durations of single "
+    "collectives and fetches.",
 )
 
 #: What a training process emits through OpenTelemetry.

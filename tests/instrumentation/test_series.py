@@ -19,6 +19,19 @@ from tests.support.launch import PROGRAMS, Launcher
 
 #: Profile of each rank of `every_signal.py`.
 DEFAULT, COMPACTED, FULL, ALSO_DEFAULT = range(4)
+#: Series of metrics whose attribute has more values than an ordinary process shows.
+VALUES = {
+    "training_memory_usage_bytes": 5,
+    "training_memory_limit_bytes": 2,
+    "training_gc_collections": 3,
+    "training_gc_duration_seconds": 3,
+    "training_nonfinite": 2,
+    "training_signal_available": 5,
+    "training_checkpoint_duration_seconds": 2 * 3,
+    "training_phase_duration_quantile_seconds": (len(Phase) - 2) * 3,
+    "training_steps_excluded": 5,
+    "training_telemetry_dropped": 5,
+}
 
 
 def free_port() -> int:
@@ -85,6 +98,7 @@ def test_the_series_of_each_profile(launcher: Launcher, tmp_path: Path) -> None:
     assert series[COMPACTED].keys() == families(COMPACT)
     assert max(series[rank].total() for rank in (DEFAULT, ALSO_DEFAULT)) <= 200
     assert series[COMPACTED].total() <= 60
+    assert {name: series[DEFAULT][name] for name in VALUES} == VALUES
     # A histogram without buckets is a sum, a count and the bucket of all.
     bucketless, full = 3, 19
     phases, operations = len(Phase), 11

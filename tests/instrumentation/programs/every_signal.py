@@ -108,15 +108,16 @@ def main() -> None:
             communicate()
             if step < 4:
                 scaled(torch.ones(step + 1))
+            if step == 3:
+                torch.save(model.state_dict(), checkpoint)
+                torch.load(checkpoint)  # keeps its step out of the phases
+            if step % 5 == 0:
+                torch.save(model.state_dict(), checkpoint)
             with laggard.phase("evaluation"), torch.no_grad():
                 model(batch)
             time.sleep(0.02)
         for generation in range(3):
             gc.collect(generation)
-        if not checkpoint.exists():
-            torch.save(model.state_dict(), checkpoint)
-            torch.load(checkpoint)  # keeps its step out of the phases, where later saves stand
-        torch.save(model.state_dict(), checkpoint)
         ended.fill_(end.exists())
         dist.broadcast(ended, 0)  # all ranks leave after the same epoch
     dist.destroy_process_group()
