@@ -18,6 +18,7 @@ from laggard._hooks.exposure import Exposure
 from laggard._hooks.groups import Groups
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST, UPDATE, Recorder
+from laggard._signals import available
 from laggard.conventions import Phase
 from tests.support.stream import MS, Stream, StreamEvent
 
@@ -343,3 +344,22 @@ def test_a_device_in_error_loses_the_interval_and_the_hook(monkeypatch: pytest.M
     assert hook.translate(host.recorder.take()) == [(LOST, 0, 0)]
     assert host.failed == ["RuntimeError('unspecified launch failure')"]
     assert host.recorder.device is None
+
+
+def test_an_edge_that_can_not_be_noted_ends_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One interval is lost; from then on the host's clock counts, and the signals that need the device's are gone."""
+    monkeypatch.setattr(device_hook, "_keep_out_of_captures", lambda: None)
+    hook, host, cuda = hook_on(monkeypatch, Stream())
+    cuda.initialized = True
+    hook.guarded(hook.steps_ended)([])
+
+    def fail(_event: StreamEvent, _stream: Any) -> None:
+        raise RuntimeError("the stream is on another device")
+
+    monkeypatch.setattr(StreamEvent, "record", fail)
+    host.recorder.end(host.recorder.begin(Phase.FORWARD))
+    assert hook.translate(host.recorder.take()) == [(LOST, 0, 0)]
+    assert host.failed == ["RuntimeError('an event could not be recorded')"]
+    host.recorder.end(host.recorder.begin(Phase.FORWARD))
+    assert [event[0] for event in hook.translate(host.recorder.take())] == [Phase.FORWARD]
+    assert not available([hook], {Phase.FORWARD})["forward"]

@@ -69,6 +69,9 @@ class DeviceHook(Hook):
         """Return what has happened, by the clock in use. On the drain thread."""
         if self.clock is None:
             return events
+        if self.recorder.device is None:
+            self.host.hook_failed(self, RuntimeError("an event could not be recorded"))
+            return [(LOST, 0, 0)]
         try:
             self.dropped = self.clock.dropped
             return self.clock.translate(events)

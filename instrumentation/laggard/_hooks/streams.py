@@ -19,6 +19,8 @@ from laggard._hooks.base import Hook
 from laggard._hooks.waiting import begin_wait, end_wait
 
 _FSDP = "torch.distributed.fsdp"
+#: Modules of both kinds; older versions of torch have the second kind elsewhere.
+_CALLERS = (_FSDP, "torch.distributed._composable.fsdp")
 
 
 class StreamsHook(Hook):
@@ -61,4 +63,4 @@ class StreamsHook(Hook):
 def _fsdp_calls(wait: FrameType | None) -> bool:
     # FSDP itself: `wait_stream` calls `wait_event`.
     caller = None if wait is None else wait.f_back
-    return caller is not None and caller.f_globals.get("__name__", "").startswith(_FSDP)
+    return caller is not None and caller.f_globals.get("__name__", "").startswith(_CALLERS)
