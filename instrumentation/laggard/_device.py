@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 from laggard._recorder import LOST, Event
 
-#: Edges between two drains: about a hundred steps.
+#: Edges between two drains: about a hundred steps. With FSDP a step may have a thousand, and the pool grows.
 POOL = 4096
+MAX_POOL = 32768
 
 _MILLISECOND = 1_000_000
 
@@ -55,6 +56,9 @@ class DeviceClock:
         #: Where edges go; ``None``: into the current stream.
         self.stream: Any = None
         self._now = now
+        self._make = make
+        self._pool = pool
+        self._short = 0
         self._free = deque(make() for _ in range(pool))
         self._may_record = may_record
         self._noted: deque[tuple[int, DeviceEvent]] = deque()
@@ -78,6 +82,7 @@ class DeviceClock:
             event = self._free.pop()
         except IndexError:
             self.dropped += 1
+            self._short += 1
             return
         event.record(self.stream)
         self._noted.append((at, event))
@@ -89,6 +94,7 @@ class DeviceClock:
         mark that says so.
         """
         self._waiting.extend(events)
+        self._grow()
         self._resolve()
         passed: list[Event] = []
         pending = self._noted[0][0] if self._noted else None
@@ -106,6 +112,13 @@ class DeviceClock:
             self._last = end
         self._forget()
         return passed
+
+    def _grow(self) -> None:
+        """Double a pool that was empty; a device that hangs does not have it grow for ever."""
+        if self._short and self._pool < MAX_POOL:
+            self._free.extend(self._make() for _ in range(self._pool))
+            self._pool *= 2
+        self._short = 0
 
     def _resolve(self) -> None:
         """Find the device time of each edge that the stream has come to."""
@@ -127,6 +140,6 @@ class DeviceClock:
 
     def _forget(self) -> None:
         """Keep the edges that intervals still to come may begin at."""
-        if len(self._times) > 2 * POOL:
-            for at in sorted(self._times)[:POOL]:
+        if len(self._times) > 2 * MAX_POOL:
+            for at in sorted(self._times)[:MAX_POOL]:
                 del self._times[at]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from laggard import _device
 from laggard._device import DeviceClock
 from laggard._hooks import device as device_hook
 from laggard._hooks.ddp import DistributedDataParallelHook
@@ -102,21 +103,28 @@ def test_nothing_is_taken_before_the_device_has_passed_it() -> None:
     assert [step.number for step in run.steps] == [1, 2, 3]
 
 
-def test_an_empty_pool_drops_and_counts() -> None:
-    """What finds no event is counted, its step is kept out, and when events are back the steps are whole again."""
+def test_an_empty_pool_drops_and_counts_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds no event is counted, its step is kept out; the pool doubles, up to a bound, and steps are whole."""
+    monkeypatch.setattr(_device, "MAX_POOL", 20)
     run = Run(pool=10)
     run.step()
     run.step()
     assert run.clock.dropped == 6
     run.stream.host_works(200)
     run.drain()
-    for _ in range(3):
-        run.step()
-        run.stream.host_works(200)
-        run.drain()
+    run.step()
+    run.step()
+    run.stream.host_works(200)
+    run.drain()
     assert run.clock.dropped == 6
     assert run.steps[1].excluded == "incomplete"
-    assert [step.excluded for step in run.steps[-2:]] == ["", ""]
+    assert run.steps[-1].excluded == ""
+    for _ in range(3):
+        run.step()
+    run.stream.host_works(200)
+    run.drain()
+    assert run.clock.dropped == 6 + 3 * 8 - 19  # one event is the newest, from which time is measured
+    assert run.clock._pool == 20
 
 
 @pytest.mark.parametrize("speed", [0.99, 1.01])

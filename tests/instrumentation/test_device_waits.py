@@ -42,6 +42,7 @@ class Device:
         self._partition = StepPartition(warmup_steps=0)
         process.recorder.device = self._clock.edge
         process.exposure.compute_stream = self._clock.stream = self.stream
+        process.exposure.current_stream = torch.cpu.current_stream
 
     def steps(self) -> list[Step]:
         """Whole steps so far, once the device is done; the first one meets the device."""

@@ -23,7 +23,7 @@ from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
 from laggard._hooks.groups import Groups
 from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
-from laggard._hooks.waiting import begin_wait, end_wait
+from laggard._hooks.waiting import begin_wait, elsewhere, end_wait
 
 if TYPE_CHECKING:
     from laggard._partition import Step
@@ -198,6 +198,10 @@ class CollectivesHook(Hook):
 
         @functools.wraps(wait)
         def timed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if elsewhere(exposure):  # ahead of its use; who uses it waits for that stream
+                exposure.waited += 1
+                self._groups.take_blocking()
+                return wait(work, *args, **kwargs)
             token = begin_wait(recorder)
             try:
                 return wait(work, *args, **kwargs)

@@ -39,7 +39,7 @@ class DeviceHook(Hook):
     def uninstall(self) -> None:
         """Go back to the host's clock."""
         super().uninstall()
-        self.recorder.device = self.clock = None
+        self.recorder.device = self.clock = self.host.exposure.current_stream = None
         if self._observer in self.host.backward_observers:
             self.host.backward_observers.remove(self._observer)
 
@@ -55,6 +55,7 @@ class DeviceHook(Hook):
         _keep_out_of_captures()
         self.clock = DeviceClock(lambda: cuda.Event(enable_timing=True), lambda: not cuda.is_current_stream_capturing())
         self.host.backward_observers.append(self._observer)
+        self.host.exposure.current_stream = cuda.current_stream
         self.recorder.device = self.clock.edge
 
     def _after_backward(self, _started: int, _ended: int) -> None:

@@ -7,6 +7,7 @@ compared with the waits for them that were timed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 #: Steps over which issued and waited are compared: in a single one a wait may still be ahead.
@@ -20,6 +21,7 @@ class Exposure:
         "_ended",
         "_seen",
         "compute_stream",
+        "current_stream",
         "hidden",
         "in_backward",
         "issued",
@@ -37,6 +39,8 @@ class Exposure:
         self.issued_at = 0
         #: On the device's clock: the stream that backward runs in, ``None`` until the first one.
         self.compute_stream: Any = None
+        #: Tells the current stream, while the device's clock is in use.
+        self.current_stream: Callable[[], Any] | None = None
         #: Backward passes whose wait for DistributedDataParallel was read from its reducer.
         self.reduced = 0
         #: Other waits that were timed.

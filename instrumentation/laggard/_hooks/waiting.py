@@ -28,6 +28,15 @@ def in_backward(recorder: Recorder) -> bool:
     )
 
 
+def elsewhere(exposure: Exposure) -> bool:
+    """Return whether the current stream of the device is not the one that backward runs in: it holds nobody up."""
+    current, compute = exposure.current_stream, exposure.compute_stream
+    try:
+        return current is not None and compute is not None and current() != compute
+    except Exception:  # a device in error, which the script will hear of
+        return False
+
+
 def begin_wait(recorder: Recorder) -> Token | None:
     """Begin a wait; ``None`` on a thread that neither trains nor runs backward for one that does."""
     token = recorder.begin(Phase.COMMUNICATION)
