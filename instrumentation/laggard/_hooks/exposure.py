@@ -45,7 +45,7 @@ class Exposure:
         self.reduced = 0
         #: Other waits that were timed.
         self.waited = 0
-        #: Those of them on autograd's thread of a device.
+        #: Those of them inside of backward.
         self.waited_in_backward = 0
         #: Collectives are issued and nobody is seen to wait for them.
         self.hidden = False

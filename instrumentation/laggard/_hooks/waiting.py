@@ -53,10 +53,10 @@ def end_wait(recorder: Recorder, exposure: Exposure, token: Token | None) -> int
         return 0
     exposure.waited += 1
     code, outer, started = token
+    exposure.waited_in_backward += outer in (_ON_AUTOGRAD_THREAD, Phase.BACKWARD)
     if outer != _ON_AUTOGRAD_THREAD:
         return recorder.end(token)
     ended = perf_counter_ns()
     recorder.edge(ended)
     recorder.add(code, started, ended)
-    exposure.waited_in_backward += 1
     return ended
