@@ -30,6 +30,8 @@ test: $(INSTALLED) servers tools
 
 test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
+	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
+		tests/instrumentation/programs/cuda_ranks.py
 
 bench: $(INSTALLED)
 	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
