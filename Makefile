@@ -2,6 +2,7 @@
 #
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
+#   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
@@ -12,18 +13,25 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Flags for the demo, such as DEMO="--json demo.json" or DEMO=--keep.
 DEMO ?=
+# Flags and checks for test-cuda, such as CUDA="--json cuda.json events copies".
+CUDA ?=
 # Flags for the benchmarks: BENCH=--quick for one short round.
 BENCH ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test bench lint clean servers tools
+.PHONY: demo test test-cuda bench lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
 test: $(INSTALLED) servers tools
 	pytest $(TEST)
+
+test-cuda: $(INSTALLED)
+	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
+	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
+		tests/instrumentation/programs/cuda_ranks.py
 
 bench: $(INSTALLED)
 	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
