@@ -6,6 +6,7 @@ Prometheus loads such a file whatever it says: a name with a typing error is an 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ def overridable(folder: Path | None = None) -> frozenset[str]:
     names: set[str] = set()
     for file in rule_files(folder):
         for group in yaml.safe_load((folder / file).read_text(encoding="utf-8"))["groups"]:
-            names |= {rule["labels"]["name"] for rule in group["rules"] if rule.get("record") == _OF_A_RUN}
+            names |= {name for rule in group["rules"] for name in _READ.findall(rule["expr"])}
     return frozenset(names)
 
 
-_OF_A_RUN = "run:laggard_threshold:value"
+#: How rules read an override. A price has no default, and so no rule of its own.
+_READ = re.compile(rf'{RECORD}\{{name="(\w+)"\}}')
 
 
 def mistakes(text: str, names: frozenset[str]) -> Iterator[str]:

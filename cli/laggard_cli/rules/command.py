@@ -8,6 +8,8 @@ from pathlib import Path
 
 from laggard_cli.errors import CommandError
 from laggard_cli.rules.check import mistakes, overridable
+from laggard_cli.rules.formats import FORMATS
+from laggard_cli.rules.labels import parse_names
 from laggard_cli.rules.profiles import RulesError
 from laggard_cli.rules.render import render
 
@@ -21,6 +23,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     rendering.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the files go")
     rendering.add_argument("--runbook-base", metavar="URL", help="where the runbooks are, instead of the project's own")
     rendering.add_argument("--dashboard-base", metavar="URL", help="where the dashboards are, instead of /d/")
+    rendering.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="prometheus",
+        help="rule files, PrometheusRule manifests, namespaces for mimirtool, or a jsonnet mixin (default %(default)s)",
+    )
+    rendering.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="another name for a label, for example training_run=run_id; may be repeated",
+    )
     rendering.set_defaults(action=_render)
     checking = actions.add_parser(
         "check", help="check rule files with thresholds of single runs", description="Check overrides of thresholds."
@@ -58,7 +73,12 @@ def _render(options: argparse.Namespace) -> int:
     """Write the files; nothing is written when one of them can not be rendered."""
     links = {"runbook_url": options.runbook_base, "dashboard_url": options.dashboard_base}
     try:
-        texts = render(options.profile, links={name: base for name, base in links.items() if base})
+        texts = render(
+            options.profile,
+            links={name: base for name, base in links.items() if base},
+            labels=parse_names(options.label),
+            form=options.format,
+        )
     except RulesError as error:
         raise CommandError(str(error)) from error
     folder: Path = options.output
