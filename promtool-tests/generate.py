@@ -3,6 +3,9 @@
     python promtool-tests/generate.py FOLDER             one file for each module of plays
     promtool test rules FOLDER/*.yml
 
+    python promtool-tests/generate.py --vmalert FOLDER   the same for VictoriaMetrics
+    vmalert-tool unittest -files=FOLDER/*.yml
+
 A scenario says in ten lines what the input of a few hundred series spells out.
 """
 
@@ -22,6 +25,10 @@ HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
 
 
+#: Where time begins in tests of vmalert-tool: 2000-01-01.
+VMALERT_EPOCH = 946_684_800
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes labels and annotations that two tests share twice, without anchors."""
 
@@ -29,9 +36,16 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None) -> str:
-    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them."""
-    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
+def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None, *, vmalert: bool = False) -> str:
+    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them.
+
+    For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
+    """
+    epoch = VMALERT_EPOCH if vmalert else 0
+    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}", epoch) for play in plays]
+    for test in tests if vmalert else ():
+        test.pop("alert_rule_test", None)
+        test["metricsql_expr_test"] = test.pop("promql_expr_test")
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
@@ -53,12 +67,15 @@ def main() -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
     parser.add_argument("folder", type=Path, help="where the files go")
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
+    options = parser.parse_args()
+    folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted((HERE / "plays").glob("*.py")):
         module = importlib.import_module(f"plays.{path.stem}")
         plays: tuple[Play, ...] = module.PLAYS
-        (folder / f"{path.stem}.yml").write_text(document(plays, getattr(module, "FAMILIES", None)))
+        families = getattr(module, "FAMILIES", None)
+        (folder / f"{path.stem}.yml").write_text(document(plays, families, vmalert=options.vmalert))
     return 0
 
 

@@ -124,12 +124,12 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str) -> Yaml:
-        """Return the scenario as one entry of a promtool file."""
+    def test(self, name: str, epoch: int = 0) -> Yaml:
+        """Return the scenario as one entry of a promtool file, in which time begins at a unix time."""
         self._expect(_TWICE, [])
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
-            for (metric, labels), line in self.world.series().items()
+            for (metric, labels), line in self.world.series(epoch).items()
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
         if self._alerts:
