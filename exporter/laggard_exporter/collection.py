@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from laggard.version import __version__
 from laggard_exporter.conventions import BUILD_INFO, COLLECTOR_DURATION, COLLECTOR_LAST_SUCCESS, COLLECTOR_SUCCESS
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.samples import Sample, prometheus_families
+from laggard_exporter.samples import PartialFailureError, Sample, prometheus_families
 
 #: A scrape waits this long for a collector that still works for an earlier scrape, in seconds.
 BUSY_TIMEOUT = 2.0
@@ -31,7 +31,11 @@ class Collector(Protocol):
         ...
 
     def collect(self) -> Iterable[Sample]:
-        """Yield what the source says now. Raises anything: the collector then counts as failed."""
+        """Yield what the source says now.
+
+        Raises anything: the collector then counts as failed. After a
+        :class:`~laggard_exporter.samples.PartialFailureError` what it yielded is kept.
+        """
         ...
 
 
@@ -64,24 +68,33 @@ class _Runner:
         """Return the collector's families, none when it failed, and its health."""
         started = time.monotonic()
         families: list[Metric] | None = None
+        complete = False
         # A collector that hangs in a driver must not take the later scrapes with it.
         if self._lock.acquire(timeout=BUSY_TIMEOUT):
             try:
-                families = self._collect()
+                families, complete = self._collect()
             finally:
                 self._lock.release()
         else:
             self._fail(f"is still busy with an earlier scrape after {BUSY_TIMEOUT:g} s")
-        if families is not None:
+        if complete:
             self._last_success = time.time()
-        return families or [], self._health(success=families is not None, duration=time.monotonic() - started)
+        return families or [], self._health(success=complete, duration=time.monotonic() - started)
 
-    def _collect(self) -> list[Metric] | None:
+    def _collect(self) -> tuple[list[Metric] | None, bool]:
+        samples: list[Sample] = []
+        complete = True
         try:
-            return prometheus_families(self._collector.collect())
+            try:
+                for sample in self._collector.collect():
+                    samples.append(sample)  # noqa: PERF402 - what came before an error is kept
+            except PartialFailureError as error:
+                self._fail(f"is incomplete: {error}")
+                complete = False
+            return prometheus_families(samples), complete
         except Exception as error:
             self._fail(f"failed: {type(error).__name__}: {error}")
-            return None
+            return None, False
 
     def _fail(self, reason: str) -> None:
         self._log(logging.ERROR, f"collector {self._collector.name} {reason}")

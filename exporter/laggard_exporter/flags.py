@@ -27,6 +27,7 @@ class Options:
     addresses: tuple[Address, ...]
     telemetry_path: str
     state_directory: Path
+    kernel_log: Path
     collectors: tuple[str, ...]
     """Names of the collectors that are on."""
     log_level: str
@@ -61,6 +62,7 @@ def parse(arguments: Sequence[str] | None, collectors: Iterable[str]) -> Options
         addresses=tuple(options["web.listen-address"] or [parse_address(DEFAULT_ADDRESS)]),
         telemetry_path=options["web.telemetry-path"],
         state_directory=directory,
+        kernel_log=options["nvml.kernel-log"],
         collectors=tuple(name for name in known if options[f"collector.{name}"]),
         log_level=options["log.level"],
     )
@@ -93,6 +95,14 @@ def _parser(collectors: tuple[str, ...]) -> _Parser:
         type=_directory,
         metavar="FOLDER",
         help=f"folder of the state files (default {environment.LAGGARD_STATE_DIR}, else laggard in shared memory)",
+    )
+    parser.add_argument(
+        "--nvml.kernel-log",
+        dest="nvml.kernel-log",
+        type=Path,
+        default=Path("/dev/kmsg"),
+        metavar="FILE",
+        help="kernel log in which XID errors are found (default %(default)s)",
     )
     for name in collectors:
         parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import signal
 import threading
@@ -15,10 +14,11 @@ from laggard_exporter.flags import Options
 from laggard_exporter.nvml import NvmlCollector
 from laggard_exporter.server import Address, Application, Server, make_application
 from laggard_exporter.state import StateCollector
+from laggard_exporter.workload import Workloads
 
 #: Every collector by its name in flags and metrics.
 COLLECTORS: dict[str, Callable[[Options], Collector]] = {
-    "nvml": lambda _: NvmlCollector(importlib.import_module("pynvml")),
+    "nvml": lambda options: NvmlCollector(workloads=_workloads(options), kernel_log=options.kernel_log),
     "state": lambda options: StateCollector(options.state_directory),
 }
 
@@ -45,6 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+def _workloads(options: Options) -> Workloads:
+    # The collector of states says what is wrong with a file; saying it twice helps nobody.
+    return Workloads(StateCollector(options.state_directory, log=_silence).ranks)
+
+
+def _silence(_level: int, _message: str) -> None:
+    """Log nothing."""
 
 
 def _servers(options: Options) -> list[Server]:

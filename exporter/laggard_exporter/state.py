@@ -91,18 +91,24 @@ SERIES: dict[conventions.Metric, Callable[[_Rank], _Values]] = {
 class StateCollector:
     """Yields the rank metrics of all state files of ``directory``.
 
-    ``procfs`` shows the processes of the exporter's own process namespace; ``clock`` gives nanoseconds since boot.
+    ``procfs`` shows the processes of the exporter's own process namespace; ``clock`` gives nanoseconds since boot;
+    ``log`` takes level and message of what is wrong with a file.
     """
 
     name = "state"
 
     def __init__(
-        self, directory: Path, *, procfs: Path = Path("/proc"), clock: Callable[[], int] = statefile.boottime_ns
+        self,
+        directory: Path,
+        *,
+        procfs: Path = Path("/proc"),
+        clock: Callable[[], int] = statefile.boottime_ns,
+        log: Callable[[int, str], None] | None = None,
     ) -> None:
         self._directory = directory
         self._procfs = procfs
         self._clock = clock
-        self._log = LogOnce(_logger)
+        self._log = log or LogOnce(_logger)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the ranks of the folder. Raises :class:`OSError` for a folder that can not be listed."""
@@ -122,6 +128,17 @@ class StateCollector:
                 os.close(directory)
         for result, count in results.items():
             yield Sample(STATE_FILES, (result,), count)
+
+    def ranks(self) -> list[Snapshot]:
+        """Return the files of the live ranks, none where the folder can not be read."""
+        try:
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            return [rank.file for rank in self._newest(directory, Counter()) if rank.file.alive]
+        finally:
+            os.close(directory)
 
     def _newest(self, directory: int, results: Counter[str]) -> Iterable[_Rank]:
         """Return the newest process of each run and rank; every file is counted in ``results``."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from laggard import statefile
 from laggard.conventions import PROCESS_METRICS, prometheus_label, prometheus_name
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
+from laggard_exporter.nvml.child import SHORTEST_WINDOW
 from tests.exporter.support import exporter, fresh, live_rank, open_metrics
-from tests.fake_nvml.fake import Scenario
+from tests.fake_nvml.fake import EVERYTHING, Scenario
 
 
 def test_names_are_unique() -> None:
@@ -35,10 +37,19 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
     """With GPUs and a rank every family of the tables is served, with its type, help and labels, and no other."""
     facts = fresh()
     words = {statefile.LAST_STEP: facts.start_boottime_ns, statefile.GROUPS: 1}
+    scenario.write(*EVERYTHING)
+    (tmp_path / "log").write_text("4,1,2000000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
     with (
         live_rank(tmp_path / "ranks", facts, words),
-        exporter(f"--state.directory={tmp_path / 'ranks'}", **scenario.environment(fake_nvml)) as node,
+        exporter(
+            f"--state.directory={tmp_path / 'ranks'}",
+            f"--nvml.kernel-log={tmp_path / 'log'}",
+            **scenario.environment(fake_nvml),
+        ) as node,
     ):
+        node.scrape()
+        # The activity of a GPU is that since the scrape before.
+        time.sleep(SHORTEST_WINDOW)
         _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
     served = {
         (family.name, family.type, family.documentation): {frozenset(sample.labels) for sample in family.samples}

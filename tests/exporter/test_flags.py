@@ -31,6 +31,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         addresses=(Address("localhost", 9495),),
         telemetry_path="/metrics",
         state_directory=statefile.default_directory(),
+        kernel_log=Path("/dev/kmsg"),
         collectors=COLLECTORS,
         log_level="info",
     )
@@ -44,6 +45,7 @@ def test_every_flag(tmp_path: Path) -> None:
         "--web.listen-address=10.0.0.7:9002",
         "--web.telemetry-path=/m",
         f"--state.directory={tmp_path}",
+        "--nvml.kernel-log=/log",
         "--no-collector.nvml",
         "--collector.state",
         "--log.level=debug",
@@ -52,6 +54,7 @@ def test_every_flag(tmp_path: Path) -> None:
         addresses=(Address("", 9000), Address("::1", 9001), Address("10.0.0.7", 9002)),
         telemetry_path="/m",
         state_directory=tmp_path,
+        kernel_log=Path("/log"),
         collectors=("state",),
         log_level="debug",
     )
