@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from laggard_exporter.nvml.library import GROUP_SECONDS, OPEN_SECONDS, DeviceLostError, Nvml
+from laggard_exporter.nvml.library import OPEN_SECONDS, DeviceLostError, Nvml
 from laggard_exporter.nvml.nvlink import LINK_COUNT, Links
 from laggard_exporter.nvml.table import ARCHITECTURES, FACTS, Call
 from laggard_exporter.nvml.worker import Request
@@ -111,7 +111,7 @@ class Devices:
             if quarantine is not None and self._clock() < quarantine.retry_at:
                 continue
             # A GPU that is known to hang is not waited for as one that is slow to begin with.
-            seconds = OPEN_SECONDS if quarantine is None else GROUP_SECONDS
+            seconds = OPEN_SECONDS if quarantine is None else None
             try:
                 device = self._device(index, seconds)
             except DeviceLostError:
@@ -120,7 +120,7 @@ class Devices:
                 self._known[device.uuid] = device
         self._count = count
 
-    def _device(self, index: int, seconds: float) -> Device | None:
+    def _device(self, index: int, seconds: float | None) -> Device | None:
         if self._nvml.query(Request(_HANDLE, index, (index,)), seconds) is None:
             return None
         fact_calls = [Request(call.function, index, call.arguments) for call in FACTS.values()]
