@@ -26,7 +26,25 @@ COLLECTOR_LAST_SUCCESS = Family(
     "Unix time at which the collector last succeeded; absent before it first did.",
     ("collector",),
 )
-SELF_FAMILIES = (BUILD_INFO, COLLECTOR_SUCCESS, COLLECTOR_DURATION, COLLECTOR_LAST_SUCCESS)
+COLLECTOR_SUPPORTED = Family(
+    f"{PREFIX}_collector_supported",
+    "gauge",
+    "0 when the node has not what the collector reads, for example no InfiniBand; absent while the collector fails.",
+    ("collector",),
+)
+WEB_CONFIGURATION_VALID = Family(
+    f"{PREFIX}_web_configuration_valid",
+    "gauge",
+    "0 when the newest web configuration file can not be used and the one before stays in force; absent without one.",
+)
+SELF_FAMILIES = (
+    BUILD_INFO,
+    COLLECTOR_SUCCESS,
+    COLLECTOR_DURATION,
+    COLLECTOR_LAST_SUCCESS,
+    COLLECTOR_SUPPORTED,
+    WEB_CONFIGURATION_VALID,
+)
 
 # Collector state: the ranks on this node, from their state files.
 STATE_DIRECTORY_EXISTS = Family(

@@ -6,20 +6,26 @@ import importlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from laggard_exporter import flags
 from laggard_exporter.collection import Collection, Collector
+from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
 from laggard_exporter.nvml import NvmlCollector
-from laggard_exporter.server import Address, Application, Server, make_application
+from laggard_exporter.samples import Sample
 from laggard_exporter.state import StateCollector
+from laggard_exporter.web.address import Address, parse_address
+from laggard_exporter.web.application import Application
+from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration
+from laggard_exporter.web.server import Server
+from laggard_exporter.web.watch import ConfigurationFile, ConfigurationSource
 
 #: Every collector by its name in flags and metrics.
 COLLECTORS: dict[str, Callable[[Options], Collector]] = {
     "nvml": lambda _: NvmlCollector(importlib.import_module("pynvml")),
-    "state": lambda options: StateCollector(options.state_directory),
+    "state": lambda options: StateCollector(options.state_directory, procfs=options.procfs),
 }
 
 _logger = logging.getLogger(__name__)
@@ -34,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(number, _exit)
     options = flags.parse(arguments, COLLECTORS)
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    servers = _servers(options)
+    source = _source(options)
+    collection = Collection([COLLECTORS[name](options) for name in options.collectors], lambda: _own_samples(source))
+    servers = _servers(options, collection, source)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)
@@ -47,15 +55,35 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             server.server_close()
 
 
-def _servers(options: Options) -> list[Server]:
-    collection = Collection([COLLECTORS[name](options) for name in options.collectors])
-    application = make_application(collection, options.telemetry_path)
-    return [_listen(address, application) for address in options.addresses]
-
-
-def _listen(address: Address, application: Application) -> Server:
+def _source(options: Options) -> ConfigurationSource:
+    if options.web_configuration is None:
+        return ConfigurationSource(WebConfiguration())
     try:
-        return Server(address, application)
+        return ConfigurationFile(options.web_configuration)
+    except ConfigurationError as error:
+        flags.reject(str(error))
+
+
+def _own_samples(source: ConfigurationSource) -> Iterator[Sample]:
+    if source.valid is not None:
+        yield Sample(WEB_CONFIGURATION_VALID, (), source.valid)
+
+
+def _servers(options: Options, collection: Collection, source: ConfigurationSource) -> list[Server]:
+    application = Application(collection, options.telemetry_path, options.max_requests)
+    closed = source.current().closed
+    default = parse_address(f":{flags.PORT}" if closed else flags.DEFAULT_ADDRESS)
+    addresses = options.addresses or (default,)
+    if not closed and not all(address.local for address in addresses):
+        _logger.warning(
+            "the metrics are served to all who reach this node: --web.config.file gives encryption and passwords"
+        )
+    return [_listen(address, application, source) for address in addresses]
+
+
+def _listen(address: Address, application: Application, source: ConfigurationSource) -> Server:
+    try:
+        return Server(address, application, source)
     except OSError as error:
         flags.reject(f"--web.listen-address {address}: {error.strerror}; free the address or give another")
 

@@ -35,9 +35,11 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
     """With GPUs and a rank every family of the tables is served, with its type, help and labels, and no other."""
     facts = fresh()
     words = {statefile.LAST_STEP: facts.start_boottime_ns, statefile.GROUPS: 1}
+    (tmp_path / "web.yml").touch()
+    arguments = [f"--state.directory={tmp_path / 'ranks'}", f"--web.config.file={tmp_path / 'web.yml'}"]
     with (
         live_rank(tmp_path / "ranks", facts, words),
-        exporter(f"--state.directory={tmp_path / 'ranks'}", **scenario.environment(fake_nvml)) as node,
+        exporter(*arguments, **scenario.environment(fake_nvml)) as node,
     ):
         _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
     served = {
