@@ -8,6 +8,8 @@ names its source in NVML.
 from __future__ import annotations
 
 from laggard.conventions import PROCESS_METRICS, Attribute, prometheus_label, prometheus_name
+from laggard_exporter.host.conventions import HOST_FAMILIES
+from laggard_exporter.ranks.conventions import RANK_FAMILIES
 from laggard_exporter.samples import Family
 
 PREFIX = "laggard_exporter"
@@ -217,4 +219,4 @@ GPU_FAMILIES = (
 NVML_FAMILIES = (NVML_AVAILABLE, NVML_STATUS, NVML_ERRORS, NVML_VALUES_REJECTED, *GPU_FAMILIES)
 
 #: Every metric that the exporter may emit.
-FAMILIES = (*SELF_FAMILIES, *STATE_FAMILIES, *NVML_FAMILIES)
+FAMILIES = (*SELF_FAMILIES, *STATE_FAMILIES, *NVML_FAMILIES, *HOST_FAMILIES, *RANK_FAMILIES)

@@ -13,7 +13,17 @@ from laggard_exporter import flags
 from laggard_exporter.collection import Collection, Collector
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
+from laggard_exporter.host.disk import DiskCollector
+from laggard_exporter.host.facts import HostCollector
+from laggard_exporter.host.infiniband import InfinibandCollector
+from laggard_exporter.host.oom import OomCollector
+from laggard_exporter.host.pressure import PressureCollector
+from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import NvmlCollector
+from laggard_exporter.ranks.cgroup import CgroupCollector
+from laggard_exporter.ranks.files import RankFiles
+from laggard_exporter.ranks.scheduling import SchedulingCollector
+from laggard_exporter.ranks.workers import WorkersCollector
 from laggard_exporter.samples import Sample
 from laggard_exporter.state import StateCollector
 from laggard_exporter.web.address import Address, parse_address
@@ -26,6 +36,14 @@ from laggard_exporter.web.watch import ConfigurationFile, ConfigurationSource
 COLLECTORS: dict[str, Callable[[Options], Collector]] = {
     "nvml": lambda _: NvmlCollector(importlib.import_module("pynvml")),
     "state": lambda options: StateCollector(options.state_directory, procfs=options.procfs),
+    "workers": lambda options: WorkersCollector(RankFiles(options.state_directory), options.procfs),
+    "scheduling": lambda options: SchedulingCollector(RankFiles(options.state_directory), options.procfs),
+    "cgroup": lambda options: CgroupCollector(RankFiles(options.state_directory), options.procfs, options.sysfs),
+    "host": lambda options: HostCollector(options.procfs, options.host),
+    "pressure": lambda options: PressureCollector(options.procfs, options.host),
+    "oom": lambda options: OomCollector(RankFiles(options.state_directory), options.procfs, options.host, KernelLog),
+    "disk": lambda options: DiskCollector(options.procfs, options.host, options.devices["disk"]),
+    "infiniband": lambda options: InfinibandCollector(options.sysfs, options.host, options.devices["infiniband"]),
 }
 
 _logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import NamedTuple, Protocol
 
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.samples import Grouped, Sample, grouped
+from laggard_exporter.samples import Grouped, PartialFailureError, Sample, grouped
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ class Collector(Protocol):
         """Yield what the source says now.
 
         Raises :class:`UnsupportedError` where the node has no such source; the collector then has nothing to say.
-        Raises anything else: the collector then counts as failed.
+        Raises :class:`~laggard_exporter.samples.PartialFailureError` at its end: the collector counts as failed, and
+        what it yielded is kept. Raises anything else: the collector counts as failed.
         """
         ...
 
@@ -45,6 +46,8 @@ class Outcome(NamedTuple):
     unsupported: str = ""
     """Why the node has not what the collector reads."""
     duration: float = 0.0
+    notes: tuple[str, ...] = ()
+    """What the collector leaves out, and why."""
 
 
 class Runner:
@@ -70,8 +73,14 @@ class Runner:
         """Return a run that has not started yet."""
         with self._condition:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"collector {self.name}", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=f"collector {self.name}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # a full process table; the next scrape tries again
+                    failed: Future[Outcome] = Future()
+                    failed.set_result(self._failed(f"did not start: {error}", 0.0))
+                    return failed
+                self._thread = thread
             if self._next is None:
                 self._next = Future()
                 self._condition.notify()
@@ -97,17 +106,26 @@ class Runner:
     def _run(self) -> Outcome:
         started = time.monotonic()
         unsupported = ""
-        samples: Grouped = {}
+        samples: list[Sample] = []
+        kept: Grouped = {}
         try:
-            samples = grouped(self._collector.collect())
-        except UnsupportedError as error:
-            unsupported = str(error)
-            self._log(logging.INFO, f"collector {self.name}: {unsupported}")
+            try:
+                samples.extend(self._collector.collect())
+            except UnsupportedError as error:
+                unsupported = str(error)
+                self._log(logging.INFO, f"collector {self.name}: {unsupported}")
+            except PartialFailureError as error:
+                failure = self._failed(f"is incomplete: {error}", time.monotonic() - started)
+                return failure._replace(samples=grouped(samples))
+            kept = grouped(samples)
         # A collector reads what others may break: nothing that it raises may end its thread.
         except Exception as error:
             return self._failed(f"failed: {type(error).__name__}: {error}", time.monotonic() - started)
         self.last_success = time.time()
-        return Outcome(samples, unsupported=unsupported, duration=time.monotonic() - started)
+        notes = tuple(getattr(self._collector, "notes", ()))
+        for note in notes:
+            self._log(logging.INFO, f"collector {self.name}: {note}")
+        return Outcome(kept, unsupported=unsupported, duration=time.monotonic() - started, notes=notes)
 
     def _failed(self, problem: str, duration: float) -> Outcome:
         text = f"collector {self.name} {problem}"

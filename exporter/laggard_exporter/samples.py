@@ -10,6 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 
+class PartialFailureError(Exception):
+    """Raised by a collector at its end: what it yielded is true, but something is missing."""
+
+
 @dataclass(frozen=True)
 class Family:
     """One metric family, named as Prometheus shows it. Every sample of a family carries all of ``labels``."""

@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from laggard.version import __version__
 from laggard_exporter import collection, logs
 from laggard_exporter.collection import Collection, Collector, Scrape, UnsupportedError
-from laggard_exporter.samples import Family, Sample, grouped
+from laggard_exporter.samples import Family, PartialFailureError, Sample, grouped
 from tests.exporter.support import parse, starting_with
 
 GAUGE = Family("thing_celsius", "gauge", "A thing.", ("part",))
@@ -175,6 +175,35 @@ def test_a_node_without_the_source(caplog: pytest.LogCaptureFixture) -> None:
         assert samples['laggard_exporter_collector_success{collector="one"}'] == 1
         assert samples['laggard_exporter_collector_supported{collector="one"}'] == 0
     assert [record.getMessage() for record in caplog.records] == ["collector one: /sys/class/infiniband does not exist"]
+
+
+def test_a_collector_that_is_incomplete(caplog: pytest.LogCaptureFixture) -> None:
+    """What an incomplete collector yielded is exported, and the collector counts as failed."""
+
+    class Incomplete:
+        name = "one"
+
+        def collect(self) -> Iterator[Sample]:
+            yield Sample(COUNTER, (), 3)
+            raise PartialFailureError("GPU 1 does not answer")
+
+    samples = scrape(Incomplete())
+    assert samples["things_total"] == 3
+    assert samples['laggard_exporter_collector_success{collector="one"}'] == 0
+    assert [record.getMessage() for record in caplog.records] == ["collector one is incomplete: GPU 1 does not answer"]
+
+
+def test_a_full_process_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started a collector fails, the scrape does not, and the next one tries again."""
+    collected = Collection([Source("one", [])])
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert scrape_again(collected)['laggard_exporter_collector_success{collector="one"}'] == 0
+    assert scrape_again(collected)['laggard_exporter_collector_success{collector="one"}'] == 1
 
 
 def test_chosen_collectors() -> None:

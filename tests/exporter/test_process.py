@@ -42,7 +42,8 @@ def rank_up(run: str, rank: int) -> str:
 def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
     """GPUs and ranks come together in one scrape; what changes on the node is in the next one and leaves nothing."""
     ranks = tmp_path / "ranks"
-    with exporter(f"--state.directory={ranks}", **scenario.environment(fake_nvml)) as node:
+    only = ("--collector.disable-defaults", "--collector.nvml", "--collector.state")
+    with exporter(*only, f"--state.directory={ranks}", **scenario.environment(fake_nvml)) as node:
         samples = node.scrape()
         assert samples["laggard_exporter_state_directory_exists"] == 0
         assert starting_with(samples, "training_") == {}
@@ -67,16 +68,16 @@ def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
 
 
 def test_only_our_own_metrics(tmp_path: Path) -> None:
-    """A node without GPUs and ranks serves the exporter's own metrics, none of the Python process."""
+    """A node without GPUs and ranks serves the exporter's and the host's metrics, none of the Python process."""
     with exporter(f"--state.directory={tmp_path}", LD_LIBRARY_PATH=str(tmp_path)) as node:
         samples = node.scrape()
-    assert {series for series in samples if not series.startswith("laggard_exporter_")} == set()
+    assert {series for series in samples if not series.startswith(("laggard_exporter_", "host_"))} == set()
     assert samples['laggard_exporter_nvml_status{status="library_not_found"}'] == 1
 
 
 def test_switched_off_collectors(tmp_path: Path) -> None:
     """A collector that is switched off has no series, not even of its health."""
-    with exporter("--no-collector.nvml", "--no-collector.state", f"--state.directory={tmp_path}") as node:
+    with exporter("--collector.disable-defaults", f"--state.directory={tmp_path}") as node:
         assert node.scrape() == {f'laggard_exporter_build_info{{version="{__version__}"}}': 1}
 
 
@@ -157,7 +158,7 @@ def test_a_driver_that_hangs(tmp_path: Path, fake_nvml: Path, scenario: Scenario
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_end(tmp_path: Path, number: int) -> None:
     """SIGTERM and SIGINT end the process with exit code 0, and nothing but the log's lines was written."""
-    with exporter("--no-collector.nvml", f"--state.directory={tmp_path}") as node:
+    with exporter("--collector.disable-defaults", "--collector.state", f"--state.directory={tmp_path}") as node:
         node.scrape()
         assert node.stop(number) == 0
         assert node.process.stderr is not None

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from laggard_exporter.logs import LogOnce
 from laggard_exporter.web.address import Address, resolve
 from laggard_exporter.web.application import Application, Request, Response
 from laggard_exporter.web.configuration import WebConfiguration
@@ -157,6 +158,7 @@ class Server(socketserver.ThreadingTCPServer):
     def __init__(self, address: Address, application: Application, source: ConfigurationSource | None = None) -> None:
         self.application = application
         self.source = source or ConfigurationSource(WebConfiguration())
+        self._log = LogOnce(_logger)
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
         self.address_family, host = resolve(address)
         super().__init__((host, address.port), _Handler)
@@ -175,9 +177,10 @@ class Server(socketserver.ThreadingTCPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:
+        except RuntimeError as error:  # a full process table
             self._slots.release()
-            raise
+            self._log(logging.WARNING, f"a connection was closed unanswered: {error}")
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer and make room for the next."""

@@ -144,6 +144,24 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
         assert healthy("127.0.0.1", server.address.port)
 
 
+def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """In a full process table connections are closed, with one line in the log, and served again when there is room."""
+    request = b"GET /-/healthy HTTP/1.0\r\n\r\n"
+    with serving() as server:
+
+        def refuse(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(server_module.CONNECTIONS + 2):
+                assert exchange(server, request) == b""
+        assert healthy("127.0.0.1", server.address.port)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a connection was closed unanswered: can't start new thread"
+    ]
+
+
 GARBAGE = {
     "nothing": (b"", b""),
     "no request": (b"\r\n\r\n", b""),
