@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from laggard_exporter import flags
+from laggard_exporter import doctor, flags
 from laggard_exporter.collection import Collection, Collector
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
@@ -20,6 +20,8 @@ from laggard_exporter.host.oom import OomCollector
 from laggard_exporter.host.pressure import PressureCollector
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import NvmlCollector
+from laggard_exporter.otlp.settings import OtlpError
+from laggard_exporter.otlp.settings import settings as otlp_settings
 from laggard_exporter.ranks.cgroup import CgroupCollector
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.ranks.scheduling import SchedulingCollector
@@ -57,10 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
     options = flags.parse(arguments, COLLECTORS)
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    # The table is what a user of the doctor reads.
+    level = "critical" if options.command else options.log_level
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     source = _source(options)
     collection = Collection([COLLECTORS[name](options) for name in options.collectors], lambda: _own_samples(source))
+    if options.command == "doctor":
+        _doctor(collection, as_json=options.json)
     servers = _servers(options, collection, source)
+    _push(options, collection)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)
@@ -71,6 +78,26 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+def _doctor(collection: Collection, *, as_json: bool) -> NoReturn:
+    """Print what works; exit with code 1 where something does not that should."""
+    findings = doctor.examine(collection)
+    print(doctor.as_json(findings) if as_json else doctor.as_table(findings))  # noqa: T201 - what was asked for
+    raise SystemExit(0 if doctor.healthy(findings) else 1)
+
+
+def _push(options: Options, collection: Collection) -> None:
+    try:
+        settings = otlp_settings(options.otlp_endpoint)
+        if settings is not None:
+            # Imported only here: half of the process's memory is OpenTelemetry's then.
+            push = importlib.import_module("laggard_exporter.otlp.push")
+            push.make_pusher(collection, options.host, settings).start()
+    except OtlpError as error:
+        flags.reject(str(error))
+    except ImportError as error:
+        flags.reject(f"to push by OTLP {error.name} is needed; pip install 'laggard[otel]'")
 
 
 def _source(options: Options) -> ConfigurationSource:

@@ -31,15 +31,18 @@ class DiskCollector:
         self._devices = devices
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the disks' counters. Raises :class:`ValueError` or :class:`IndexError` for a line that is no disk's."""
+        """Yield the disks' counters. Raises :class:`ValueError` for a line that is no disk's."""
         try:
             lines = self._path.read_text(encoding="ascii").splitlines()
         except FileNotFoundError:
             raise UnsupportedError(f"{self._path} does not exist") from None
         for line in lines:
-            fields = line.split()[2:]
-            if self._devices.admits(fields[0]):
-                yield from self._disk(fields)
+            try:
+                fields = line.split()[2:]
+                samples = list(self._disk(fields)) if self._devices.admits(fields[0]) else []
+            except (IndexError, ValueError):
+                raise ValueError(f"{self._path}: {line!r} is no line about a disk") from None
+            yield from samples
 
     def _disk(self, fields: list[str]) -> Iterator[Sample]:
         device = fields[0]

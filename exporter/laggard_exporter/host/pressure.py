@@ -33,11 +33,13 @@ class PressureCollector:
                 continue
             found = True
             for line in text.splitlines():
-                tasks, *fields = line.split()
+                tasks, _, fields = line.partition(" ")
+                total = fields.rpartition(" total=")[2]
+                if tasks not in {"some", "full"} or not total.isdecimal():
+                    raise ValueError(f"{self._folder / resource}: {line!r} is no line about pressure")
                 # The kernel writes zeros there, but no host can be all waiting for its processors.
                 if (resource, tasks) != ("cpu", "full"):
-                    microseconds = int(dict(field.split("=") for field in fields)["total"])
-                    yield Sample(PRESSURE, (self._host, resource, tasks), microseconds / _MICROSECONDS)
+                    yield Sample(PRESSURE, (self._host, resource, tasks), int(total) / _MICROSECONDS)
         if not found:
             raise UnsupportedError(
                 f"{self._folder} says nothing: a kernel from 4.20 on, booted with psi=1, counts pressure"

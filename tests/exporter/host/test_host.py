@@ -62,7 +62,7 @@ def test_a_kernel_without_pressure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["some\n", "some avg10=0.00 total=x\n", "some nonsense\n", "\n"])
 def test_pressure_that_is_none(tmp_path: Path, text: str) -> None:
     """What is no pressure fails the collector: a made-up value would be worse."""
-    with pytest.raises((ValueError, KeyError)):
+    with pytest.raises(ValueError, match=r"pressure/io: .* is no line about pressure"):
         list(PressureCollector(write_tree(tmp_path, {"pressure/io": text}), "node-7").collect())
 
 
@@ -85,6 +85,14 @@ def test_disks(procfs: Path) -> None:
         "sda",
         "loop0",
     }
+
+
+@pytest.mark.parametrize("line", ["", "nonsense", " 8 0 sda 1 2", " 8 0 sda a b c d e f g h i j k"])
+def test_a_disk_that_is_none(tmp_path: Path, line: str) -> None:
+    """A line that is no disk's fails the collector, and names it."""
+    disks = DiskCollector(write_tree(tmp_path, {"diskstats": f"{line}\n"}), "node-7", Filter())
+    with pytest.raises(ValueError, match=r"diskstats: '.*' is no line about a disk"):
+        list(disks.collect())
 
 
 def test_host(procfs: Path, tmp_path: Path) -> None:
