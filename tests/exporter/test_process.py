@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ import pytest
 
 from laggard.version import __version__
 from tests.exporter.support import (
+    FACTS,
     TIMEOUT,
+    Exporter,
     dead_file,
     exporter,
     fresh,
@@ -25,6 +30,7 @@ from tests.exporter.support import (
     open_metrics,
     parse,
     promtool_check,
+    running,
     series_name,
     starting_with,
 )
@@ -188,3 +194,36 @@ def test_the_exporter_stands_alone() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
     assert [name for name in ("torch", "numpy", "laggard_cli", "httpx", "rich") if f"'{name}'" in loaded] == []
     assert "'laggard_exporter'" in loaded
+
+
+#: Becomes nobody after the imports: a checkout below a home is closed to others.
+AS_NOBODY = """
+import codecs, os, sys
+from laggard_exporter.main import main
+for name in ("ascii", "idna"):
+    codecs.lookup(name)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+def test_a_user_without_rights() -> None:
+    """A user without rights sees the ranks of others and their processes, and removes nothing of theirs."""
+    with tempfile.TemporaryDirectory() as folder, live_rank(Path(folder) / "ranks", fresh()) as rank:
+        Path(folder).chmod(0o755)
+        dead_file(Path(folder) / "ranks", replace(FACTS, rank=5, start_boottime_ns=1))
+        command = [sys.executable, "-c", AS_NOBODY, "--web.listen-address=127.0.0.1:0", "--no-collector.nvml"]
+        with running([*command, f"--state.directory={folder}/ranks"], stderr=subprocess.PIPE) as process:
+            node = Exporter(process)
+            samples = node.scrape()
+            assert Path(f"/proc/{process.pid}").stat().st_uid == 65534
+            assert samples[rank_up("run-1", 3)] == 1
+            assert samples['training_process_cpus_allowed{training_rank="3",training_run="run-1"}'] >= 1
+            success = starting_with(samples, "laggard_exporter_collector_success")
+            assert {series: value for series, value in success.items() if not value} == {}
+            assert len(list(Path(folder, "ranks").iterdir())) == 2
+            assert node.stop() == 0
+        assert rank.poll() is None
