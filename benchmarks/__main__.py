@@ -151,7 +151,8 @@ def exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
     if day := found["laggard"].get("day"):
         lines += [
             f"{day['scrapes']} scrapes back to back, a day at one every 15 seconds: memory went from",
-            f"{day['rss_mb_first']} to {day['rss_mb_last']} MB, by {day['growth_second_half_mb']} MB in the second half.",
+            f"{day['rss_mb_first']} to {day['rss_mb_last']} MB,",
+            f"by {day['growth_second_half_mb']} MB in the second half.",
             "",
         ]
     return lines

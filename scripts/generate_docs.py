@@ -9,6 +9,8 @@ from pathlib import Path
 from laggard import conventions
 from laggard.conventions import Metric, prometheus_label, prometheus_name
 from laggard_exporter import conventions as exporter
+from laggard_exporter.host.conventions import HOST_FAMILIES
+from laggard_exporter.ranks.conventions import RANK_FAMILIES
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "metrics.md"
 
@@ -59,6 +61,8 @@ def document() -> str:
         parts.append(_row(_code(prometheus_name(metric)), metric.kind, _codes(labels), metric.description))
     other_state = [family for family in exporter.STATE_FAMILIES if family not in exporter.PROCESS.values()]
     for title, families in (
+        ("ranks' processes", RANK_FAMILIES),
+        ("the host", HOST_FAMILIES),
         ("GPUs", exporter.NVML_FAMILIES),
         ("itself", (*exporter.SELF_FAMILIES, *other_state)),
     ):

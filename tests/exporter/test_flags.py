@@ -11,8 +11,9 @@ import pytest
 from laggard import statefile
 from laggard.version import __version__
 from laggard_exporter import flags
+from laggard_exporter.filters import Filter
 from laggard_exporter.flags import Options
-from laggard_exporter.server import Address
+from laggard_exporter.web.address import Address
 from tests.exporter.support import EXPORTER, TIMEOUT
 
 COLLECTORS = ("nvml", "state")
@@ -28,11 +29,20 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without flags everything is on and only this machine can connect."""
     monkeypatch.delenv("LAGGARD_STATE_DIR", raising=False)
     assert flags.parse([], COLLECTORS) == Options(
-        addresses=(Address("localhost", 9495),),
+        command="",
+        json=False,
+        addresses=(),
         telemetry_path="/metrics",
+        max_requests=40,
+        web_configuration=None,
         state_directory=statefile.default_directory(),
         kernel_log=Path("/dev/kmsg"),
+        procfs=Path("/proc"),
+        sysfs=Path("/sys"),
+        host=socket.gethostname(),
+        devices={"disk": Filter(exclude=flags.DEVICE_FILTERS["disk"]), "infiniband": Filter()},
         collectors=COLLECTORS,
+        otlp_endpoint="",
         log_level="info",
     )
 
@@ -49,15 +59,49 @@ def test_every_flag(tmp_path: Path) -> None:
         "--no-collector.nvml",
         "--collector.state",
         "--log.level=debug",
+        "--web.max-requests=3",
+        f"--web.config.file={tmp_path / 'web.yml'}",
+        f"--path.procfs={tmp_path}",
+        f"--path.sysfs={tmp_path}",
+        "--host.name=node-7",
+        "--collector.disk.device-include=nvme.*",
+        "--collector.infiniband.device-exclude=mlx5_1",
+        "--otlp.endpoint=http://localhost:4317",
     ]
-    assert flags.parse(arguments, COLLECTORS) == Options(
+    assert flags.parse(["doctor", "--json", *arguments], COLLECTORS) == Options(
+        command="doctor",
+        json=True,
         addresses=(Address("", 9000), Address("::1", 9001), Address("10.0.0.7", 9002)),
         telemetry_path="/m",
+        max_requests=3,
+        web_configuration=tmp_path / "web.yml",
         state_directory=tmp_path,
         kernel_log=Path("/log"),
+        procfs=tmp_path,
+        sysfs=tmp_path,
+        host="node-7",
+        devices={"disk": Filter(include="nvme.*"), "infiniband": Filter(exclude="mlx5_1")},
         collectors=("state",),
+        otlp_endpoint="http://localhost:4317",
         log_level="debug",
     )
+
+
+def test_collectors_that_are_off() -> None:
+    """With --collector.disable-defaults only what a flag switches on is on."""
+    assert flags.parse(["--collector.disable-defaults"], COLLECTORS).collectors == ()
+    only = ["--collector.state", "--collector.disable-defaults"]
+    assert flags.parse(only, COLLECTORS).collectors == ("state",)
+
+
+def test_devices() -> None:
+    """A device is looked at when its whole name matches; partitions and RAM disks are left out of the default."""
+    disks = flags.parse([], COLLECTORS).devices["disk"]
+    names = ["sda", "sda1", "nvme0n1", "nvme0n1p2", "loop0", "ram3", "zram0", "vdb", "vdb2", "dm-0", "md127"]
+    assert [name for name in names if disks.admits(name)] == ["sda", "nvme0n1", "vdb", "dm-0", "md127"]
+    assert flags.parse(["--collector.disk.device-exclude="], COLLECTORS).devices["disk"].admits("loop0")
+    only = flags.parse(["--collector.disk.device-include=sd"], COLLECTORS).devices["disk"]
+    assert [only.admits("sd"), only.admits("sda")] == [True, False]
 
 
 def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,6 +124,18 @@ BAD_INPUT = {
     "--web.telemetry-path=metrics": "argument --web.telemetry-path: 'metrics' can not be served; "
     "give a path such as /metrics",
     "--web.telemetry-path=/": "argument --web.telemetry-path: '/' can not be served; give a path such as /metrics",
+    "--web.telemetry-path=/a b": "argument --web.telemetry-path: '/a b' can not be served; "
+    "give a path such as /metrics",
+    "--web.max-requests=many": "argument --web.max-requests: 'many' is no whole number",
+    "--path.procfs=/missing": "argument --path.procfs: '/missing' is no folder; "
+    "name the root of the file system as it is mounted here",
+    "--collector.disk.device-include=(": "argument --collector.disk.device-include: '(' is no regular expression: "
+    "missing ), unterminated subpattern at position 0",
+    "--collector.infiniband.device-exclude=*": "argument --collector.infiniband.device-exclude: '*' is no regular "
+    "expression: nothing to repeat at position 0",
+    "--otlp.endpoint=collector:4317": "argument --otlp.endpoint: 'collector:4317' is no URL; "
+    "give one such as http://localhost:4317",
+    "--json": "--json belongs to the command doctor: laggard-exporter doctor --json",
     "--state.directory=": "argument --state.directory: is empty; name the folder that the ranks write to",
     "--log.level=loud": "argument --log.level: invalid choice: 'loud' "
     "(choose from 'debug', 'info', 'warning', 'error')",
@@ -96,6 +152,27 @@ def test_bad_input(argument: str, message: str, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.replace(
         "choose from debug, info, warning, error", "choose from 'debug', 'info', 'warning', 'error'"
     ) == (f"laggard-exporter: error: {message}\n")
+
+
+def test_devices_in_and_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Devices can not be both chosen and left out."""
+    with pytest.raises(SystemExit) as end:
+        flags.parse(["--collector.disk.device-include=a", "--collector.disk.device-exclude=b"], COLLECTORS)
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        "laggard-exporter: error: --collector.disk.device-include and --collector.disk.device-exclude "
+        "exclude each other; give one\n"
+    )
+
+
+def test_a_broken_web_configuration(tmp_path: Path) -> None:
+    """A web configuration file that can not be used ends the command with exit code 2 and one line."""
+    path = tmp_path / "web.yml"
+    assert run(f"--web.config.file={path}") == (
+        2,
+        "",
+        f"laggard-exporter: error: web configuration file {path}: No such file or directory\n",
+    )
 
 
 def test_a_state_folder_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from laggard import statefile
 from laggard.conventions import PROCESS_METRICS, Phase, RankState
 from laggard_exporter import state
+from laggard_exporter.ranks import files as rank_files
 from laggard_exporter.state import StateCollector
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, live_rank, series_name, starting_with
 
@@ -161,10 +162,11 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stat", "expected"),
     [
-        ("{pid} (python) S 1 2", 0),
-        ("{pid} (python) T 1 2", 1),
-        ("{pid} (python) t 1 2", 1),
-        ("{pid} (a) T (b) R 1 2", 0),
+        ("{pid} (python) S" + " 1" * 49, 0),
+        ("{pid} (python) T" + " 1" * 49, 1),
+        ("{pid} (python) t" + " 1" * 49, 1),
+        ("{pid} (a) T (b) R" + " 1" * 49, 0),
+        ("{pid} (python) T 1 2", None),
         ("", None),
         (None, None),
     ],
@@ -338,7 +340,7 @@ def test_hostile_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of files a user's files are rejected, so the scrape stays bounded."""
-    monkeypatch.setattr(state, "FILES_PER_USER", 3)
+    monkeypatch.setattr(rank_files, "FILES_PER_USER", 3)
     for rank in range(5):
         dead_file(tmp_path, replace(FACTS, rank=rank))
     assert results(collect(tmp_path).items()) == {"exported": 3, "rejected": 2}

@@ -9,8 +9,8 @@ import pytest
 from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.processes import GpuProcess
 from laggard_exporter.pci import count_gpus
-from laggard_exporter.state import StateCollector
-from laggard_exporter.workload import Workloads
+from laggard_exporter.ranks.files import RankFiles
+from laggard_exporter.workload import Workloads, live_ranks
 from tests.exporter.support import as_dict, dead_file, fresh, live_rank, nvml_probe, series_name, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE
 from tests.fake_nvml.fake import EVERYTHING, Scenario
@@ -118,11 +118,14 @@ def test_an_environment_is_read_once(tmp_path: Path) -> None:
 def test_ranks(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
     """A GPU's processes are joined with the live ranks, and no other series is multiplied by it."""
     dead_file(tmp_path, fresh(rank=9, hardware_id=BUSY))
+    workloads = Workloads(lambda: live_ranks(RankFiles(tmp_path)))
     with (
         live_rank(tmp_path, fresh(rank=0, hardware_id="")) as first,
         live_rank(tmp_path, fresh(rank=1, hardware_id="")) as second,
         live_rank(tmp_path, fresh(rank=2, hardware_id=IDLE)),
-        nvml_probe(scenario.environment(fake_nvml), workloads=Workloads(StateCollector(tmp_path).ranks)) as probe,
+        nvml_probe(
+            scenario.environment(fake_nvml), workloads=Workloads(lambda: live_ranks(RankFiles(tmp_path)))
+        ) as probe,
     ):
         before = {series for series in probe.gpus() if not series.startswith("gpu_workload")}
         scenario.write(f"0 nvmlDeviceGetComputeRunningProcesses {first.pid}:{GIB} {second.pid}:{2 * GIB} 4294967294:5")
