@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 
 from laggard.version import __version__
 from laggard_exporter.collection import Collection
-from laggard_exporter.conventions import NVML_FAMILIES, NVML_STATUS, STATE_DIRECTORY_EXISTS, STATE_FILES
+from laggard_exporter.collectors import COLLECTORS
+from laggard_exporter.conventions import NVML_STATUS, PREFIX, STATE_DIRECTORY_EXISTS, STATE_FILES
 from laggard_exporter.runner import Outcome
-from laggard_exporter.samples import Family, Grouped
+from laggard_exporter.samples import Grouped
 
 #: A collector has so many seconds: no scrape waits for the answer.
 TIMEOUT = 20.0
@@ -48,10 +49,9 @@ def finding(name: str, outcome: Outcome) -> Finding:
     if outcome.unsupported:
         return Finding(name, ABSENT, 0, outcome.unsupported)
     status, detail = WORKS, ""
-    families: tuple[Family, ...] = ()
+    families = COLLECTORS[name].families
     if name == "nvml":
         status, detail = _nvml(outcome.samples)
-        families = NVML_FAMILIES if status == WORKS else ()
     elif name == "state":
         status, detail = _state(outcome.samples)
     elif not series:
@@ -61,8 +61,13 @@ def finding(name: str, outcome: Outcome) -> Finding:
         status,
         series,
         "; ".join(filter(None, (detail, *outcome.notes))),
-        tuple(family.name for family in families if family not in outcome.samples),
+        # Where there is no GPU and no rank, all of their metrics are missing and none is missed.
+        tuple(family.name for family in families if family not in outcome.samples) if _present(outcome) else (),
     )
+
+
+def _present(outcome: Outcome) -> bool:
+    return any(not family.name.startswith(PREFIX) for family in outcome.samples)
 
 
 def _nvml(samples: Grouped) -> tuple[str, str]:
@@ -116,7 +121,7 @@ def _missing(findings: list[Finding]) -> Iterator[str]:
     for found in findings:
         if found.missing:
             yield ""
-            yield f"Not told by the driver or hardware of this node ({found.collector}):"
+            yield f"Not told by the kernel, driver or hardware of this node ({found.collector}):"
             yield from (f"  {name}" for name in found.missing)
 
 

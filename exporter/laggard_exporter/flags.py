@@ -8,7 +8,7 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,15 +65,15 @@ class _Parser(argparse.ArgumentParser):
         reject(message)
 
 
-def parse(arguments: Sequence[str] | None, collectors: Iterable[str]) -> Options:
-    """Return the options. ``collectors`` are the names of those that exist.
+def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Options:
+    """Return the options. ``collectors`` says what each of those that exist tells.
 
     Raises :class:`SystemExit` with code 2 for bad input, and with code 0 for ``--help`` and ``--version``.
     """
     known = tuple(collectors)
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words.pop(0) if words[:1] == ["doctor"] else ""
-    values, unknown = parser(known).parse_known_args(words)
+    values, unknown = parser(collectors).parse_known_args(words)
     if unknown:
         reject(_unknown(unknown[0], known))
     options = vars(values)
@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str] | None, collectors: Iterable[str]) -> Options
     )
 
 
-def parser(collectors: Iterable[str]) -> argparse.ArgumentParser:
+def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
     """Return the parser; ``docs/exporter.md`` lists its flags."""
     result = _Parser(
         prog=PROGRAM,
@@ -185,10 +185,10 @@ def parser(collectors: Iterable[str]) -> argparse.ArgumentParser:
             metavar="REGEX",
         )
     add("collector.disable-defaults", "switch off every collector that no flag switches on", action="store_true")
-    for name in collectors:
+    for name, text in collectors.items():
         add(
             f"collector.{name}",
-            f"switch the collector {name} on or off (default on)",
+            f"{text} (default on)",
             action=argparse.BooleanOptionalAction,
         )
     add(
@@ -199,7 +199,12 @@ def parser(collectors: Iterable[str]) -> argparse.ArgumentParser:
         default="",
         metavar="URL",
     )
-    add("log.level", "what to log (default %(default)s)", choices=LOG_LEVELS, default="info")
+    add(
+        "log.level",
+        "what to log: debug, info, warning or error (default %(default)s)",
+        choices=LOG_LEVELS,
+        default="info",
+    )
     return result
 
 

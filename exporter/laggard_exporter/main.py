@@ -6,52 +6,22 @@ import importlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from laggard_exporter import doctor, flags
-from laggard_exporter.collection import Collection, Collector
+from laggard_exporter.collection import Collection
+from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
-from laggard_exporter.host.disk import DiskCollector
-from laggard_exporter.host.facts import HostCollector
-from laggard_exporter.host.infiniband import InfinibandCollector
-from laggard_exporter.host.oom import OomCollector
-from laggard_exporter.host.pressure import PressureCollector
-from laggard_exporter.kernel_log import KernelLog
-from laggard_exporter.nvml import NvmlCollector
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
-from laggard_exporter.ranks.cgroup import CgroupCollector
-from laggard_exporter.ranks.files import RankFiles
-from laggard_exporter.ranks.scheduling import SchedulingCollector
-from laggard_exporter.ranks.workers import WorkersCollector
 from laggard_exporter.samples import Sample
-from laggard_exporter.state import StateCollector
 from laggard_exporter.web.address import Address, parse_address
 from laggard_exporter.web.application import Application
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration
 from laggard_exporter.web.server import Server
 from laggard_exporter.web.watch import ConfigurationFile, ConfigurationSource
-from laggard_exporter.workload import Workloads, live_ranks
-
-#: Every collector by its name in flags and metrics.
-COLLECTORS: dict[str, Callable[[Options], Collector]] = {
-    "nvml": lambda options: NvmlCollector(
-        workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
-        kernel_log=options.kernel_log,
-        sysfs=options.sysfs,
-    ),
-    "state": lambda options: StateCollector(options.state_directory, procfs=options.procfs),
-    "workers": lambda options: WorkersCollector(RankFiles(options.state_directory), options.procfs),
-    "scheduling": lambda options: SchedulingCollector(RankFiles(options.state_directory), options.procfs),
-    "cgroup": lambda options: CgroupCollector(RankFiles(options.state_directory), options.procfs, options.sysfs),
-    "host": lambda options: HostCollector(options.procfs, options.host),
-    "pressure": lambda options: PressureCollector(options.procfs, options.host),
-    "oom": lambda options: OomCollector(RankFiles(options.state_directory), options.procfs, options.host, KernelLog),
-    "disk": lambda options: DiskCollector(options.procfs, options.host, options.devices["disk"]),
-    "infiniband": lambda options: InfinibandCollector(options.sysfs, options.host, options.devices["infiniband"]),
-}
 
 _logger = logging.getLogger(__name__)
 
@@ -63,12 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
-    options = flags.parse(arguments, COLLECTORS)
+    options = flags.parse(arguments, {name: entry.text for name, entry in COLLECTORS.items()})
     # The table is what a user of the doctor reads.
     level = "critical" if options.command else options.log_level
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     source = _source(options)
-    collection = Collection([COLLECTORS[name](options) for name in options.collectors], lambda: _own_samples(source))
+    collection = Collection(
+        [COLLECTORS[name].make(options) for name in options.collectors], lambda: _own_samples(source)
+    )
     if options.command == "doctor":
         _doctor(collection, as_json=options.json)
     servers = _servers(options, collection, source)

@@ -104,12 +104,12 @@ def test_nvml(status: str, gpus: int | None, expected: tuple[str, str]) -> None:
 
 def test_notes_and_what_is_missing() -> None:
     """What a collector leaves out is told with the reason."""
-    found = doctor.finding("oom", Outcome({}, notes=("kills are not told by rank",)))
+    found = doctor.finding("workers", Outcome({}, notes=("kills are not told by rank",)))
     assert (found.status, found.detail) == ("works", "nothing to say now: no rank runs; kills are not told by rank")
     table = doctor.as_table([doctor.Finding("nvml", "works", 3, "1 GPU", ("gpu_a", "gpu_b"))])
     assert table.splitlines()[2:] == [
         "",
-        "Not told by the driver or hardware of this node (nvml):",
+        "Not told by the kernel, driver or hardware of this node (nvml):",
         "  gpu_a",
         "  gpu_b",
         "",

@@ -16,7 +16,7 @@ from laggard_exporter.flags import Options
 from laggard_exporter.web.address import Address
 from tests.exporter.support import EXPORTER, TIMEOUT
 
-COLLECTORS = ("nvml", "state")
+COLLECTORS = {"nvml": "GPUs", "state": "ranks"}
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -41,7 +41,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         sysfs=Path("/sys"),
         host=socket.gethostname(),
         devices={"disk": Filter(exclude=flags.DEVICE_FILTERS["disk"]), "infiniband": Filter()},
-        collectors=COLLECTORS,
+        collectors=("nvml", "state"),
         otlp_endpoint="",
         log_level="info",
     )

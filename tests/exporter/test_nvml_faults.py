@@ -24,7 +24,7 @@ from tests.fake_nvml.fake import Scenario, build
 #: How long calls may take in these tests, in seconds: long enough for a machine that does much else.
 GROUP_SECONDS = 0.4
 #: What a scrape may take with a fault or two in it.
-SCRAPE_SECONDS = 3.5
+SCRAPE_SECONDS = 5.5
 #: Longer than any GPU is left alone.
 LATER = 1300
 
@@ -92,7 +92,7 @@ def test_a_function_hangs_for_one_gpu(probe: NvmlProbe, scenario: Scenario, func
     assert [child.process.poll() is None for child in probe.children] == [False, True]
     # It is asked again after a while, and left alone for longer.
     for _ in range(2):
-        assert sum(timeouts(timed(probe, later=31)).values()) == 2
+        assert sum(timeouts(timed(probe, later=11)).values()) == 2
     scenario.write()
     assert comparable(timed(probe, later=LATER)) == comparable(before)
     assert probe.incomplete == ""
@@ -322,3 +322,14 @@ def test_a_gpu_that_the_driver_does_not_see(fake_nvml: Path, scenario: Scenario,
         assert (samples['gpu_devices{source="nvml"}'], samples['gpu_devices{source="pci"}']) == (1, 2)
         scenario.write("system generation 2", "system nvmlInitWithFlags !9")
         assert starting_with(timed(probe), "gpu_") == {'gpu_devices{source="pci"}': 2}
+
+
+def test_a_node_without_a_free_processor(probe: NvmlProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that wants to run and may not is waited for: it does not hang."""
+    before = probe.collect()
+    monkeypatch.setattr(Child, "_wants_to_run", lambda _: True)
+    scenario.write(f"0 nvmlDeviceGetUtilizationRates:delay {int(GROUP_SECONDS * 2000)}")
+    assert comparable(timed(probe)) == comparable(before)
+    assert len(probe.children) == 1
+    monkeypatch.setattr(Child, "_wants_to_run", lambda _: False)
+    assert timed(probe)[gpu("gpu_up")] == 0

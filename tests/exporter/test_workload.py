@@ -123,9 +123,7 @@ def test_ranks(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
         live_rank(tmp_path, fresh(rank=0, hardware_id="")) as first,
         live_rank(tmp_path, fresh(rank=1, hardware_id="")) as second,
         live_rank(tmp_path, fresh(rank=2, hardware_id=IDLE)),
-        nvml_probe(
-            scenario.environment(fake_nvml), workloads=Workloads(lambda: live_ranks(RankFiles(tmp_path)))
-        ) as probe,
+        nvml_probe(scenario.environment(fake_nvml), workloads=workloads) as probe,
     ):
         before = {series for series in probe.gpus() if not series.startswith("gpu_workload")}
         scenario.write(f"0 nvmlDeviceGetComputeRunningProcesses {first.pid}:{GIB} {second.pid}:{2 * GIB} 4294967294:5")

@@ -21,7 +21,9 @@ FUNCTIONS = (_COUNT, _HANDLE, _UUID, _FANS, *(call.function for call in FACTS.va
 
 #: A GPU that does not answer is asked again after so many seconds: getting a handle takes NVML milliseconds.
 RETRY_SECONDS = 30
-#: One whose calls hang costs a process each time: it is asked again ever more seldom, up to this.
+#: One whose calls hang is asked again sooner, for it may have been the node that had no time.
+HANG_RETRY_SECONDS = 10
+#: Each time costs a process: it is asked ever more seldom, up to this.
 LONGEST_RETRY_SECONDS = 600
 
 
@@ -67,7 +69,7 @@ class Devices:
     def quarantine(self, index: int) -> None:
         """Leave the GPU with this index alone for a while."""
         last = self._quarantine.get(index)
-        seconds = min(last.seconds * 2, LONGEST_RETRY_SECONDS) if last else RETRY_SECONDS
+        seconds = min(last.seconds * 2, LONGEST_RETRY_SECONDS) if last else HANG_RETRY_SECONDS
         self._quarantine[index] = _Quarantine(seconds, self._clock() + seconds)
 
     def answered(self, index: int) -> None:

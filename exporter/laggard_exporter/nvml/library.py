@@ -64,7 +64,7 @@ _INIT = "nvmlInitWithFlags"
 _INIT_FLAG_NO_GPUS = 1
 
 #: The calls for one GPU may take so long together, in seconds; then the GPU hangs.
-GROUP_SECONDS = 1.0
+GROUP_SECONDS = 2.0
 #: A driver without persistence mode initialises the GPU when it is opened, which takes it seconds.
 OPEN_SECONDS = 10.0
 
