@@ -209,7 +209,7 @@ def main() -> None:
 
 def exporters(*, quick: bool) -> dict[str, Any]:
     """Measure the node exporter and its peers."""
-    return run("exporters.py", 50) if quick else run("exporters.py", 400, "--day")
+    return run("exporters.py", 50) if quick else run("exporters.py", 150, "--day")
 
 
 def write(found: dict[str, Any], *, quick: bool) -> None:
