@@ -190,7 +190,12 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         default="",
         metavar="URL",
     )
-    add("log.level", "what to log: debug, info, warning or error (default %(default)s)", choices=LOG_LEVELS, default="info")
+    add(
+        "log.level",
+        "what to log: debug, info, warning or error (default %(default)s)",
+        choices=LOG_LEVELS,
+        default="info",
+    )
     return result
 
 
