@@ -53,6 +53,11 @@ class Options:
     log_level: str
 
 
+def default_address(*, closed: bool) -> Address:
+    """Return where to listen when no flag says so; ``closed`` means encrypted, with strangers kept out."""
+    return parse_address(f":{PORT}" if closed else DEFAULT_ADDRESS)
+
+
 def reject(problem: str) -> NoReturn:
     """End the process with one line about bad input. Raises :class:`SystemExit` with code 2."""
     print(f"{PROGRAM}: error: {problem}", file=sys.stderr)  # noqa: T201 - the console is where a user looks
