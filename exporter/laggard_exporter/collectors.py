@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from laggard_exporter.ranks.workers import WorkersCollector
 from laggard_exporter.runner import Collector
 from laggard_exporter.samples import Family
 from laggard_exporter.state import StateCollector
+from laggard_exporter.workload import Workloads, live_ranks
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,11 @@ COLLECTORS: dict[str, Entry] = {
     "nvml": Entry(
         "NVIDIA GPUs, through the driver's library",
         NVML_FAMILIES,
-        lambda _: NvmlCollector(importlib.import_module("pynvml")),
+        lambda options: NvmlCollector(
+            workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
+            kernel_log=options.kernel_log,
+            sysfs=options.sysfs,
+        ),
     ),
     "state": Entry(
         "every rank on the node, from its state file",

@@ -41,6 +41,7 @@ class Options:
     max_requests: int
     web_configuration: Path | None
     state_directory: Path
+    kernel_log: Path
     procfs: Path
     sysfs: Path
     host: str
@@ -95,6 +96,7 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         max_requests=options["web.max-requests"],
         web_configuration=options["web.config.file"],
         state_directory=directory,
+        kernel_log=options["nvml.kernel-log"],
         procfs=options["path.procfs"],
         sysfs=options["path.sysfs"],
         host=conventions.clip_name(options["host.name"] or socket.gethostname()),
@@ -158,6 +160,13 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         f"folder of the state files (default {environment.LAGGARD_STATE_DIR}, else laggard in shared memory)",
         type=_directory,
         metavar="FOLDER",
+    )
+    add(
+        "nvml.kernel-log",
+        "kernel log in which XID errors are found (default %(default)s)",
+        type=Path,
+        default=Path("/dev/kmsg"),
+        metavar="FILE",
     )
     add("path.procfs", "where procfs is (default %(default)s)", type=_root, default=Path("/proc"), metavar="FOLDER")
     add("path.sysfs", "where sysfs is (default %(default)s)", type=_root, default=Path("/sys"), metavar="FOLDER")

@@ -108,6 +108,8 @@ def test_a_receiver_that_is_not_there(tmp_path: Path) -> None:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Return a way to set variables, with none of OpenTelemetry set."""
+    # Set first, so that what the settings write is undone too.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     for name in list(os.environ):
         if name.startswith("OTEL_"):
             monkeypatch.delenv(name)
