@@ -96,7 +96,7 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         max_requests=options["web.max-requests"],
         web_configuration=options["web.config.file"],
         state_directory=directory,
-        kernel_log=options["nvml.kernel-log"],
+        kernel_log=options["path.kernel-log"],
         procfs=options["path.procfs"],
         sysfs=options["path.sysfs"],
         host=conventions.clip_name(options["host.name"] or socket.gethostname()),
@@ -162,8 +162,8 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="FOLDER",
     )
     add(
-        "nvml.kernel-log",
-        "kernel log in which XID errors are found (default %(default)s)",
+        "path.kernel-log",
+        "kernel log, for XID errors and kills for lack of memory (default %(default)s)",
         type=Path,
         default=Path("/dev/kmsg"),
         metavar="FILE",

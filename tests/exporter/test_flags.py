@@ -58,7 +58,7 @@ def test_every_flag(tmp_path: Path) -> None:
         "--web.listen-address=10.0.0.7:9002",
         "--web.telemetry-path=/m",
         f"--state.directory={tmp_path}",
-        "--nvml.kernel-log=/log",
+        "--path.kernel-log=/log",
         "--no-collector.nvml",
         "--collector.state",
         "--log.level=debug",

@@ -213,8 +213,11 @@ def test_the_kernel_log_from_now_on(tmp_path: Path) -> None:
     log = KernelLog(path)
     assert list(log.read()) == []
     with path.open("a") as file:
-        file.write("4,2,200,-;new; with a semicolon\n SUBSYSTEM=pci\n")
-    assert list(log.read()) == ["new; with a semicolon"]
+        file.write("4,2,200,-;new; with a semicolon\n SUBSYSTEM=pci\n4,3,300,-;next\n4,4,400,-;ha")
+    assert list(log.read()) == ["new; with a semicolon", "next"]
+    with path.open("a") as file:
+        file.write("lf\n")
+    assert list(log.read()) == ["half"]
     assert list(log.read()) == []
     log.close()
 
