@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from laggard import statefile
 from laggard.conventions import PROCESS_METRICS, prometheus_label, prometheus_name
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
 from laggard_exporter.nvml.child import SHORTEST_WINDOW
-from tests.exporter.support import exporter, fresh, live_rank, open_metrics
+from tests.exporter.support import exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario
 
@@ -52,6 +53,7 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
             # The activity of a GPU is that since the scrape before.
             time.sleep(SHORTEST_WINDOW)
             _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
+            _, plain = node.get()
     served = {
         (family.name, family.type, family.documentation): {frozenset(sample.labels) for sample in family.samples}
         for family in open_metrics(text)
@@ -60,3 +62,5 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
         (family.name.removesuffix("_total"), family.kind, family.help): {frozenset(family.labels)}
         for family in FAMILIES
     }
+    if shutil.which("promtool"):
+        assert promtool_check(plain) == ""
