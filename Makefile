@@ -48,4 +48,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .cache build dist .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .cache build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

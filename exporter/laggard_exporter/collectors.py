@@ -80,7 +80,12 @@ COLLECTORS: dict[str, Entry] = {
     "oom": Entry(
         "processes killed for lack of memory, and whose they were",
         (*host.OOM_FAMILIES, *ranks.OOM_FAMILIES),
-        lambda options: OomCollector(RankFiles(options.state_directory), options.procfs, options.host, KernelLog),
+        lambda options: OomCollector(
+            RankFiles(options.state_directory),
+            options.procfs,
+            options.host,
+            lambda: KernelLog(options.kernel_log),
+        ),
     ),
     "disk": Entry(
         "operations, bytes and latency of disks",

@@ -54,6 +54,11 @@ class Options:
     log_level: str
 
 
+def default_address(*, closed: bool) -> Address:
+    """Return where to listen when no flag says so; ``closed`` means encrypted, with strangers kept out."""
+    return parse_address(f":{PORT}" if closed else DEFAULT_ADDRESS)
+
+
 def reject(problem: str) -> NoReturn:
     """End the process with one line about bad input. Raises :class:`SystemExit` with code 2."""
     print(f"{PROGRAM}: error: {problem}", file=sys.stderr)  # noqa: T201 - the console is where a user looks
@@ -91,7 +96,7 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         max_requests=options["web.max-requests"],
         web_configuration=options["web.config.file"],
         state_directory=directory,
-        kernel_log=options["nvml.kernel-log"],
+        kernel_log=options["path.kernel-log"],
         procfs=options["path.procfs"],
         sysfs=options["path.sysfs"],
         host=conventions.clip_name(options["host.name"] or socket.gethostname()),
@@ -157,8 +162,8 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="FOLDER",
     )
     add(
-        "nvml.kernel-log",
-        "kernel log in which XID errors are found (default %(default)s)",
+        "path.kernel-log",
+        "kernel log, for XID errors and kills for lack of memory (default %(default)s)",
         type=Path,
         default=Path("/dev/kmsg"),
         metavar="FILE",

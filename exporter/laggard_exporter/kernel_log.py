@@ -9,20 +9,24 @@ from pathlib import Path
 #: Longer than any record: a shorter buffer would make the kernel refuse it.
 _RECORD = 8192
 
-#: A log that is written faster than it is read ends a call after so many messages; the next call goes on.
-_MESSAGES = 10_000
+#: A log that is written faster than it is read ends a call after so many records; the next call goes on.
+_RECORDS = 10_000
 
 
 class KernelLog:
-    """Reads ``/dev/kmsg`` from the end that it has when this is made. Raises :class:`OSError` where it may not."""
+    """Reads ``/dev/kmsg``, or a file like it, from the end that it has when this is made.
+
+    Raises :class:`OSError` where it may not.
+    """
 
     def __init__(self, path: Path = Path("/dev/kmsg")) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.lseek(self._fd, 0, os.SEEK_END)
+        self._rest = b""
 
     def read(self) -> Iterator[str]:
         """Yield the messages that came since the last call; those that the kernel has thrown away are missing."""
-        for _ in range(_MESSAGES):
+        for _ in range(_RECORDS):
             try:
                 record = os.read(self._fd, _RECORD)
             except BlockingIOError:
@@ -31,8 +35,11 @@ class KernelLog:
                 continue  # overwritten before it was read: the next read is of the oldest that is left
             if not record:
                 return
-            _, _, message = record.decode("utf-8", "replace").partition(";")
-            yield message.partition("\n")[0]
+            # The kernel gives one record at a time, a file any piece of its text.
+            *lines, self._rest = (self._rest + record).split(b"\n")
+            for line in lines:
+                if not line.startswith(b" "):  # else a property of the message above
+                    yield line.partition(b";")[2].decode("utf-8", "replace")
 
     def close(self) -> None:
         """Close the log."""

@@ -17,7 +17,7 @@ from laggard_exporter.flags import Options
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
 from laggard_exporter.samples import Sample
-from laggard_exporter.web.address import Address, parse_address
+from laggard_exporter.web.address import Address
 from laggard_exporter.web.application import Application
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration
 from laggard_exporter.web.server import Server
@@ -94,8 +94,7 @@ def _own_samples(source: ConfigurationSource) -> Iterator[Sample]:
 def _servers(options: Options, collection: Collection, source: ConfigurationSource) -> list[Server]:
     application = Application(collection, options.telemetry_path, options.max_requests)
     closed = source.current().closed
-    default = parse_address(f":{flags.PORT}" if closed else flags.DEFAULT_ADDRESS)
-    addresses = options.addresses or (default,)
+    addresses = options.addresses or (flags.default_address(closed=closed),)
     if not closed and not all(address.local for address in addresses):
         _logger.warning(
             "the metrics are served to all who reach this node: --web.config.file gives encryption and passwords"

@@ -10,10 +10,13 @@ import pytest
 
 from laggard import statefile
 from laggard.version import __version__
-from laggard_exporter import flags
+from laggard_exporter import flags, main
+from laggard_exporter.collection import Collection
 from laggard_exporter.filters import Filter
 from laggard_exporter.flags import Options
 from laggard_exporter.web.address import Address
+from laggard_exporter.web.configuration import WebConfiguration
+from laggard_exporter.web.watch import ConfigurationSource
 from tests.exporter.support import EXPORTER, TIMEOUT
 
 COLLECTORS = {"nvml": "GPUs", "state": "ranks"}
@@ -55,7 +58,7 @@ def test_every_flag(tmp_path: Path) -> None:
         "--web.listen-address=10.0.0.7:9002",
         "--web.telemetry-path=/m",
         f"--state.directory={tmp_path}",
-        "--nvml.kernel-log=/log",
+        "--path.kernel-log=/log",
         "--no-collector.nvml",
         "--collector.state",
         "--log.level=debug",
@@ -85,6 +88,33 @@ def test_every_flag(tmp_path: Path) -> None:
         otlp_endpoint="http://localhost:4317",
         log_level="debug",
     )
+
+
+def test_where_to_listen() -> None:
+    """Without flags only this machine can connect, unless the connection is encrypted and strangers are kept out."""
+    assert flags.default_address(closed=False) == Address("localhost", 9495)
+    assert flags.default_address(closed=True) == Address("", 9495)
+    local = ["localhost", "127.0.0.1", "127.8.9.1", "::1"]
+    assert [Address(host, 1).local for host in (*local, "", "0.0.0.0", "::", "10.0.0.7", "node-7")] == [True] * 4 + [
+        False
+    ] * 5
+
+
+@pytest.mark.parametrize(("address", "warnings"), [("127.0.0.1:0", 0), ("0.0.0.0:0", 1)])
+def test_an_open_port_is_said(
+    address: str, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metrics for everybody without encryption and password are logged as such; for this machine alone they are not."""
+
+    def listen(*_: object) -> None:
+        """Listen nowhere."""
+
+    monkeypatch.setattr(main, "Server", listen)
+    options = flags.parse([f"--web.listen-address={address}"], COLLECTORS)
+    main._servers(options, Collection([]), ConfigurationSource(WebConfiguration()))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the metrics are served to all who reach this node: --web.config.file gives encryption and passwords"
+    ] * warnings
 
 
 def test_collectors_that_are_off() -> None:

@@ -346,6 +346,30 @@ def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.Mo
     assert results(collect(tmp_path).items()) == {"exported": 3, "rejected": 2}
 
 
+def test_a_file_that_others_can_write(tmp_path: Path) -> None:
+    """A file that its group or everybody can write is not believed."""
+    for mode, result in ((0o644, "exported"), (0o664, "rejected"), (0o646, "rejected"), (0o600, "exported")):
+        path = dead_file(tmp_path)
+        path.chmod(mode)
+        assert results(collect(tmp_path).items()) == {result: 1}
+        path.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to others")
+def test_a_rank_of_somebody_else(tmp_path: Path) -> None:
+    """A newer file of another user does not take over a live rank."""
+    with live_rank(tmp_path, words={statefile.STEPS: 7}) as process:
+        for number in range(4):  # whatever their random names are
+            path = dead_file(tmp_path, replace(FACTS, start_boottime_ns=(20 + number) * NANOSECONDS))
+            os.chown(path, 65534, 65534)
+        samples = collect(tmp_path)
+        assert results(samples.items())["exported"] == 1
+        assert results(samples.items())["rejected"] >= 1
+        assert samples[rank_series("training_process_steps_total")] == 7
+        assert samples[rank_series("training_process_up")] == 1
+        assert process.poll() is None
+
+
 def test_every_metric_of_the_contract_has_a_value() -> None:
     """The collector knows each rank metric of the contract, and no other."""
     assert list(state.SERIES) == list(PROCESS_METRICS)

@@ -31,13 +31,18 @@ class Name:
     """Attributes that say what our name says."""
     states: tuple[str, str] | None = None
     """For a value that is 0 or 1: ``hw.state`` of each, one point for both."""
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Values of attributes by our labels' values, where they differ."""
     prefix: str = ""
     """Stands before the value of ``error.type``."""
 
     def points(self, family: Family, values: tuple[str, ...], value: float) -> Iterator[tuple[dict[str, str], float]]:
         """Yield attributes and value of each point that a sample is."""
         labels = dict(zip(family.labels, values, strict=True))
-        attributes = {self.labels.get(label) or ATTRIBUTES.get(label, label): text for label, text in labels.items()}
+        attributes = {
+            self.labels.get(label) or ATTRIBUTES.get(label, label): self.values.get(text, text)
+            for label, text in labels.items()
+        }
         attributes |= self.fixed
         if self.prefix:
             attributes["error.type"] = self.prefix + attributes["error.type"]
@@ -79,7 +84,9 @@ SEMANTIC: dict[str, Name] = {
     "gpu_xid_errors_total": Name("hw.errors", "{error}", "counter", {"xid": "error.type"}, _GPU, prefix="xid_"),
     "gpu_pcie_receive_bytes_total": Name("hw.gpu.io", "By", "counter", fixed=_direction("receive")),
     "gpu_pcie_transmit_bytes_total": Name("hw.gpu.io", "By", "counter", fixed=_direction("transmit")),
-    "host_cpu_seconds_total": Name("system.cpu.time", "s", "counter", {"mode": "cpu.mode"}),
+    "host_cpu_seconds_total": Name(
+        "system.cpu.time", "s", "counter", {"mode": "cpu.mode"}, values={"irq": "interrupt"}
+    ),
     "host_logical_cpus": Name("system.cpu.logical.count", "{cpu}", "updown"),
     "host_memory_capacity_bytes": Name("system.memory.limit", "By", "updown"),
     "host_memory_available_bytes": Name("system.memory.linux.available", "By", "updown"),

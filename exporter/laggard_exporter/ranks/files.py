@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,10 +32,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Rank(NamedTuple):
-    """A rank's file as read at ``now_ns``."""
+    """A rank's file as read at ``now_ns``, and the user that owns it."""
 
     file: Snapshot
     now_ns: int
+    user: int
 
     def age(self, time_ns: int) -> float:
         """Return the seconds since a time of the file."""
@@ -101,15 +103,21 @@ class RankFiles:
 
     def _newest(self, directory: int, *, clean: bool) -> list[Rank]:
         newest: dict[tuple[str, int], Rank] = {}
-        for name in self._names(directory):
+        for name, user in self._names(directory):
             try:
-                rank = self._read(name)
+                rank = self._read(name, user)
             except StateFileError as error:
                 # A rank that ends removes its file, maybe just now.
                 if not isinstance(error.__cause__, FileNotFoundError):
                     self._reject(str(error))
                 continue
             result = _classify(newest, rank)
+            if result == "rejected":
+                self._reject(
+                    f"rank {rank.file.facts.rank} of run {rank.file.facts.run!r} has files of several users in "
+                    f"{self._directory}: the process that lives and is older counts"
+                )
+                continue
             self.results[result] += 1
             if clean and result == "expired":
                 with contextlib.suppress(OSError):
@@ -117,7 +125,8 @@ class RankFiles:
         self.results["exported"] = len(newest)
         return list(newest.values())
 
-    def _names(self, directory: int) -> Iterator[str]:
+    def _names(self, directory: int) -> Iterator[tuple[str, int]]:
+        """Yield name and owner of each file that only its owner can write."""
         with os.scandir(directory) as entries:
             files = sorted(
                 (file for file in entries if file.name.endswith(statefile.SUFFIX)), key=lambda file: file.name
@@ -125,27 +134,30 @@ class RankFiles:
         per_user: Counter[int] = Counter()
         for file in files:
             try:
-                user = file.stat(follow_symlinks=False).st_uid
+                status = file.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
+            user = status.st_uid
             per_user[user] += 1
-            if per_user[user] <= FILES_PER_USER:
-                yield file.name
-            else:
+            if per_user[user] > FILES_PER_USER:
                 self._reject(f"user {user} has more than {FILES_PER_USER} files in {self._directory}")
+            elif stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                self._reject(f"state file {self._directory / file.name}: others than its owner can write it")
+            else:
+                yield file.name, user
 
     def _reject(self, reason: str) -> None:
         self.results["rejected"] += 1
         self._log(self._level, reason)
 
-    def _read(self, name: str) -> Rank:
+    def _read(self, name: str, user: int) -> Rank:
         path = self._directory / name
         file = statefile.read(path)
         # Asked after the file was read, so no true time of it can be later.
         now_ns = self._clock()
         if _last_sign_of_life(file) > now_ns:
             raise StateFileError(f"state file {path}: its times lie in the future")
-        return Rank(file, now_ns)
+        return Rank(file, now_ns, user)
 
 
 def _classify(newest: dict[tuple[str, int], Rank], rank: Rank) -> str:
@@ -158,6 +170,10 @@ def _classify(newest: dict[tuple[str, int], Rank], rank: Rank) -> str:
     other = newest.setdefault(key, rank)
     if other is rank:
         return "exported"
+    if other.user != rank.user:
+        # A restart is the same user's. Somebody else could take over a rank with a file that says to be newer.
+        newest[key] = max(other, rank, key=lambda known: (known.file.alive, -known.file.facts.start_boottime_ns))
+        return "rejected"
     newest[key] = max(other, rank, key=_age_order)
     return "superseded"
 

@@ -16,6 +16,9 @@ from laggard._hooks.compiler import nothing, show_compiler
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
 
+#: A plain number is cheaper to pass than a member of an enumeration.
+_OPTIMIZER = int(Phase.OPTIMIZER)
+
 
 class _Running(local):
     """Steps that run on this thread, the innermost last: optimizer, open interval, begin."""
@@ -79,14 +82,15 @@ class OptimizerHook(Hook):
         running = self._running.steps
         if running:
             self._forget_raised(running)
-        # A subclass that calls its parent's step fires twice.
-        if any(outer == id(optimizer) for outer, _, _ in running):
-            running.append((id(optimizer), None, 0))
-            return
-        self.host.training_evidence()
+            # A subclass that calls its parent's step fires twice.
+            if any(outer == id(optimizer) for outer, _, _ in running):
+                running.append((id(optimizer), None, 0))
+                return
         if not recorder.thread:
+            self.host.training_evidence()
             recorder.thread = get_ident()
-        running.append((id(optimizer), recorder.begin(Phase.OPTIMIZER), perf_counter_ns()))
+        token = recorder.begin(_OPTIMIZER)
+        running.append((id(optimizer), token, 0 if token is not None else perf_counter_ns()))
 
     def _after(self, optimizer: Any) -> None:
         running = self._running.steps

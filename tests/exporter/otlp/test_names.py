@@ -50,6 +50,8 @@ def test_points() -> None:
     assert points(up, ("GPU-1",), 0) == [({**gpu, "hw.state": "failed"}, 1), ({**gpu, "hw.state": "ok"}, 0)]
     xid = Family("gpu_xid_errors_total", "counter", "", ("uuid", "xid"))
     assert points(xid, ("GPU-1", "79"), 2) == [({**gpu, "error.type": "xid_79"}, 2)]
+    processors = Family("host_cpu_seconds_total", "counter", "", ("host_name", "mode"))
+    assert points(processors, ("n", "irq"), 1) == [({"host.name": "n", "cpu.mode": "interrupt"}, 1)]
     link = Family("host_infiniband_receive_bytes_total", "counter", "", ("host_name", "device", "port"))
     assert points(link, ("n", "mlx5_0", "1"), 5) == [
         (

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+    MetricsServiceServicer,
+    add_MetricsServiceServicer_to_server,
+)
 
 from laggard_exporter.otlp.settings import EXPORTERS, OtlpError, Settings, settings
 from tests.exporter.support import EXPORTER, TIMEOUT, exporter, fresh, live_rank
@@ -45,6 +57,42 @@ def test_the_same_facts(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> 
         assert receiver.value("hw.network.io", hw__id="mlx5_0/1", network__io__direction="receive") == 4000
         assert receiver.value("host.pressure", resource="io", tasks="full") == 2
         assert receiver.value("laggard.exporter.collector_success", collector="state") == 1
+
+
+class GrpcReceiver(MetricsServiceServicer):
+    """Keeps the names of the metrics that come by gRPC."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.arrived = threading.Event()
+
+    def Export(  # noqa: N802 - the name of the service's method
+        self, request: ExportMetricsServiceRequest, context: Any
+    ) -> ExportMetricsServiceResponse:
+        for resource in request.resource_metrics:
+            self.names |= {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
+        self.arrived.set()
+        return ExportMetricsServiceResponse()
+
+
+def test_grpc(tmp_path: Path) -> None:
+    """The same goes by gRPC where the variables say so."""
+    receiver = GrpcReceiver()
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        add_MetricsServiceServicer_to_server(receiver, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        arguments = ["--collector.disable-defaults", "--collector.state", f"--state.directory={tmp_path}"]
+        variables = {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_METRIC_EXPORT_INTERVAL": "200",
+        }
+        with exporter(*arguments, **variables):
+            assert receiver.arrived.wait(TIMEOUT)
+        server.stop(0).wait(TIMEOUT)
+    assert {"laggard.exporter.build_info", "laggard.exporter.state_directory_exists"} <= receiver.names
 
 
 def test_a_receiver_that_is_not_there(tmp_path: Path) -> None:

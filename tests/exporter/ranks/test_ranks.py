@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from laggard_exporter.ranks.scheduling import SchedulingCollector
 from laggard_exporter.ranks.workers import WorkersCollector
 from laggard_exporter.runner import UnsupportedError
 from tests.exporter.ranks.support import Node, read
-from tests.exporter.support import TIMEOUT
+from tests.exporter.support import REPOSITORY, TIMEOUT, running
 from tests.exporter.trees import stat, write_tree
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -213,8 +214,11 @@ def test_the_kernel_log_from_now_on(tmp_path: Path) -> None:
     log = KernelLog(path)
     assert list(log.read()) == []
     with path.open("a") as file:
-        file.write("4,2,200,-;new; with a semicolon\n SUBSYSTEM=pci\n")
-    assert list(log.read()) == ["new; with a semicolon"]
+        file.write("4,2,200,-;new; with a semicolon\n SUBSYSTEM=pci\n4,3,300,-;next\n4,4,400,-;ha")
+    assert list(log.read()) == ["new; with a semicolon", "next"]
+    with path.open("a") as file:
+        file.write("lf\n")
+    assert list(log.read()) == ["half"]
     assert list(log.read()) == []
     log.close()
 
@@ -243,3 +247,20 @@ def test_no_folder_yet(tmp_path: Path) -> None:
     ranks = RankFiles(tmp_path / "missing")
     assert ranks.processes() == []
     assert list(WorkersCollector(ranks, tmp_path).collect()) == []
+
+
+def test_real_data_workers(tmp_path: Path) -> None:
+    """The workers of torch's own DataLoader are found by their name, and their processor time is counted."""
+    command = [sys.executable, "-m", "tests.exporter.ranks.loading_process", str(tmp_path)]
+    with running(command, cwd=REPOSITORY) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        collector = WorkersCollector(RankFiles(tmp_path), Path("/proc"))
+        first = read(collector.collect())
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(TIMEOUT)
+    states = {series: value for series, value in first.items() if series.startswith("workers")}
+    assert states.keys() == NO_WORKERS.keys()
+    assert sum(states.values()) == 2
+    assert first["worker_cpu_seconds_total"] > 0
