@@ -68,4 +68,4 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .cache build dist .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .cache build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
