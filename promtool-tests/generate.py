@@ -4,6 +4,9 @@
     promtool test rules FOLDER/*.yml
     promtool test rules FOLDER/said/*.yml                the same, with what the alerts say (for Prometheus 2.53)
 
+    python promtool-tests/generate.py --vmalert FOLDER   the same for VictoriaMetrics
+    vmalert-tool unittest -files=FOLDER/*.yml
+
 A scenario says in ten lines what the input of a few hundred series spells out.
 """
 
@@ -29,6 +32,9 @@ WORDING = HERE / "wording.yaml"
 #: Module of plays to play to alert to its alerts, as promtool expects them.
 Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 
+#: Where time begins in tests of vmalert-tool: 2000-01-01.
+VMALERT_EPOCH = 946_684_800
+
 
 class Dumper(yaml.SafeDumper):
     """Writes labels and annotations that two tests share twice, without anchors."""
@@ -38,20 +44,26 @@ class Dumper(yaml.SafeDumper):
         return True
 
 
-def document(module: str, wording: Wording, only: Play | None = None) -> str:
+def document(module: str, wording: Wording, *, only: Play | None = None, vmalert: bool = False) -> str:
     """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
 
     A module may say with which families of rules, beside the core; without a word it plays with all of them.
+    For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
     content = importlib.import_module(f"plays.{module}")
     plays: tuple[Play, ...] = (only,) if only else content.PLAYS
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
     tests = [
         play().test(
-            f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}", wording.get(module, {}).get(play.__name__)
+            f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}",
+            VMALERT_EPOCH if vmalert else 0,
+            wording.get(module, {}).get(play.__name__),
         )
         for play in plays
     ]
+    for test in tests if vmalert else ():
+        test.pop("alert_rule_test", None)
+        test["metricsql_expr_test"] = test.pop("promql_expr_test")
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
@@ -73,15 +85,17 @@ def main() -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
     parser.add_argument("folder", type=Path, help="where the files go")
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
+    options = parser.parse_args()
+    folder: Path = options.folder
     (folder / "said").mkdir(parents=True, exist_ok=True)
     wording: Wording = yaml.safe_load(WORDING.read_text(encoding="utf-8"))
-    for path in sorted((HERE / "plays").glob("*.py")):
-        text = document(path.stem, {})
-        (folder / f"{path.stem}.yml").write_text(text)
-        (folder / "said" / f"{path.stem}.yml").write_text(
-            document(path.stem, wording) if path.stem in wording else text
-        )
+    for module in sorted(path.stem for path in (HERE / "plays").glob("*.py")):
+        text = document(module, {}, vmalert=options.vmalert)
+        (folder / f"{module}.yml").write_text(text)
+        if not options.vmalert:
+            said = document(module, wording) if module in wording else text
+            (folder / "said" / f"{module}.yml").write_text(said)
     return 0
 
 

@@ -128,11 +128,12 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None) -> Yaml:
+    def test(self, name: str, epoch: int = 0, wording: Mapping[str, Sequence[Yaml]] | None = None) -> Yaml:
         """Return the scenario as one entry of a promtool file.
 
         Args:
             name: the test's name.
+            epoch: the unix time at which time begins.
             wording: alert to what its alerts say when they first fire, as promtool expects them.
         """
         self._expect(_TWICE, [])
@@ -140,7 +141,7 @@ class Scenario:
             self._alerts.append({"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)})
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
-            for (metric, labels), line in self.world.series().items()
+            for (metric, labels), line in self.world.series(epoch).items()
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
         if self._alerts:

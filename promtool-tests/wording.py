@@ -34,7 +34,7 @@ def _said(promtool: Path, module: str, play: Play, alerts: list[str]) -> dict[st
     wording = {module: {play.__name__: {alert: list[Yaml]() for alert in alerts}}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "wording.yml"
-        path.write_text(document(module, wording, play), encoding="utf-8")
+        path.write_text(document(module, wording, only=play), encoding="utf-8")
         done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
     _, *parts = _ALERTNAME.split(done.stdout + done.stderr)
     return {

@@ -162,3 +162,16 @@ def test_annotations_have_no_durations_of_a_profile(rule: Rule) -> None:
     """A query in an annotation has no window, since annotations are not rendered."""
     for text in rule.annotations.values():
         assert not re.search(r"\[\d+\w\]", text)
+
+
+def test_the_readme_lists_every_alert() -> None:
+    """The table has each alert once, with its severity, and no other."""
+    listed: dict[str, str] = {}
+    for line in (RULES / "README.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = re.findall(r"`((?:Training|Laggard)[A-Z]\w+)`", cells[0])
+        severities = cells[1].split(", ") * len(names) if len(cells) > 1 else []
+        for name, severity in zip(names, severities, strict=False):
+            assert name not in listed, name
+            listed[name] = severity
+    assert listed == {rule.name: rule.labels["severity"] for rule in alerts()}

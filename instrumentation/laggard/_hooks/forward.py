@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
@@ -97,9 +96,6 @@ class ForwardHook(Hook):
                 for name, value in list(vars(module).items()):
                     if value is replacement:
                         setattr(module, name, replacement.__wrapped__)
-        # Where a graph breaks inside of a module, modules are called between two graphs.
-        hide_from_compiler(dynamo, self._time(nothing), callees=False)
-        hide_from_compiler(dynamo, self._found, callees=True)
 
     def _search(self) -> None:
         self._searching = True
@@ -137,7 +133,7 @@ class ForwardHook(Hook):
         is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
 
         @functools.wraps(call)
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
+        def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
             # Asked first: to a compiler this is a constant, and it looks no further.
             if is_compiling() or self._running or (traced.running and isinstance(module, graph)):
                 return call(module, *args, **kwargs)
