@@ -9,6 +9,7 @@ Expressions are changed in their syntax tree, so that nothing but a duration can
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_pro
 
 #: The rule files in the order of their layers.
 FILES = ("thresholds.yml", "normalise.yml", "baseline.yml", "score.yml", "alert.yml")
+
+#: Longer than any window; see :func:`render_expression`.
+_FINE_DAYS = 10_000
 
 #: Fields of a rule that hold a duration.
 WAITS = ("for", "keep_firing_for")
@@ -33,12 +37,12 @@ def rules_folder() -> Path:
 
 
 def render(
-    profile: str = PRODUCTION, *, links: Mapping[str, str] | None = None, folder: Path | None = None
+    profile: str | Profile = PRODUCTION, *, links: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> dict[str, str]:
     """Return the name and text of each rule file for a profile.
 
     Args:
-        profile: a profile of ``profiles.yaml``.
+        profile: a profile of ``profiles.yaml`` by its name, or one that is made up.
         links: annotation (``runbook_url``, ``dashboard_url``) to where its address begins instead.
         folder: where the rule pack lies, when not in :func:`rules_folder`.
 
@@ -46,7 +50,7 @@ def render(
         RulesError: no such profile or link, or a rule has a duration that the profile does not know.
     """
     folder = folder or rules_folder()
-    wanted = load_profile(folder, profile)
+    wanted = load_profile(folder, profile) if isinstance(profile, str) else profile
     links = links or {}
     for annotation in links.keys() - wanted.links.keys():
         raise RulesError(f"no link {annotation!r}; alerts have {', '.join(wanted.links)}")
@@ -58,7 +62,7 @@ def render(
             group["interval"] = _duration(group["interval"], wanted, place)
             for rule in group["rules"]:
                 _render_rule(rule, wanted, links, f"{place}, {rule.get('record') or rule.get('alert')}")
-        texts[name] = _HEADER.format(name=name, profile=profile) + yaml.dump(
+        texts[name] = _HEADER.format(name=name, profile=wanted.name) + yaml.dump(
             content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
         )
     return texts
@@ -98,14 +102,23 @@ def render_expression(text: str, profile: Profile, place: str) -> str:
             raise RulesError(f"{place}: offset and @ are not rendered: {node}")
         if not isinstance(node, MatrixSelector):
             return None
-        node.range = profile.duration(node.range, place)
+        length = profile.duration(node.range, place)
+        if length % timedelta(seconds=1):
+            # The parser writes whole seconds; what is finer travels as a number of days that no rule has.
+            node.range = fine.setdefault(display_duration(length), timedelta(days=_FINE_DAYS + len(fine)))
+        else:
+            node.range = length
         return promql_parser.parse(str(node))
 
+    fine: dict[str, timedelta] = {}
     try:
         tree = promql_parser.parse(text)
     except ValueError as error:
         raise RulesError(f"{place}: {error}") from None
-    return promql_parser.transform(tree, post_visit=visit).prettify()
+    rendered = promql_parser.transform(tree, post_visit=visit).prettify()
+    for length, stand_in in fine.items():
+        rendered = rendered.replace(f"[{display_duration(stand_in)}]", f"[{length}]")
+    return rendered
 
 
 def _duration(text: str, profile: Profile, place: str) -> str:
