@@ -1,0 +1,111 @@
+"""How often the shipped rules are right: simulated runs, judged by Prometheus' own rule engine.
+
+python -m evaluation --seeds 1 2 --json accuracy.json
+python -m evaluation --seeds 7 --scenarios slow_data hang_stopped --sizes 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evaluation.draw import Draw
+from evaluation.engine import BINARY, run
+from evaluation.job import Case
+from evaluation.report import picture, table
+from evaluation.scenarios import SCENARIOS
+from evaluation.score import Judged, judge_case, summary
+
+SIZES = (2, 4, 8, 64, 512)
+#: Scenarios that are also played with 10,000 ranks.
+LARGE = ("slow_forward", "healthy", "hang_in_data", "killed", "metrics_lost", "roaming")
+LARGE_RANKS = 10_000
+#: Ranks of one batch, which one Prometheus scrapes.
+_BATCH_RANKS = 1500
+
+
+def main() -> int:
+    """Run the evaluation; return 0 whatever the figures say."""
+    parser = argparse.ArgumentParser(description="How often the shipped rules are right.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--scenarios", nargs="+", choices=sorted(SCENARIOS), default=sorted(SCENARIOS), metavar="NAME")
+    parser.add_argument("--large", action="store_true", help=f"also some runs of {LARGE_RANKS:,} ranks")
+    parser.add_argument("--workers", type=int, default=2, help="batches at once")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
+    options = parser.parse_args()
+    if not BINARY.exists():
+        print("evaluation: no rule engine; run scripts/build_rule_engine.sh, which needs Go", file=sys.stderr)
+        return 2
+    batches = [
+        (batch, seed) for seed in options.seeds for batch in _batches(_cases(seed, options.scenarios, options.sizes))
+    ]
+    if options.large:
+        batches += [
+            ([_short(case)], seed)
+            for seed in options.seeds
+            for case in _cases(seed, [name for name in LARGE if name in options.scenarios], [LARGE_RANKS])
+        ]
+    begun = time.monotonic()
+    judged: list[Judged] = []
+    cost: list[dict[str, float]] = []
+    failed: dict[str, str] = {}
+    with ProcessPoolExecutor(options.workers) as pool:
+        for found, spent, errors in pool.map(_play, batches):
+            judged += found
+            cost.append(spent)
+            failed |= errors
+            print(f"\r{len(judged)} runs, {time.monotonic() - begun:.0f} s", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    result = summary(judged)
+    result |= {
+        "seeds": options.seeds,
+        "wall_seconds": round(time.monotonic() - begun),
+        "engine_seconds": round(sum(each["process_seconds"] for each in cost)),
+        "failed_rules": failed,
+    }
+    print(table(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.picture:
+        options.picture.write_text(picture(result), encoding="utf-8")
+    return 0
+
+
+def _cases(seed: int, scenarios: list[str], sizes: list[int]) -> list[Case]:
+    return [replace(SCENARIOS[name](Draw(seed, name, size)), scenario=name) for name in scenarios for size in sizes]
+
+
+def _short(case: Case) -> Case:
+    """Return a case of many ranks with steps of seconds, which a few minutes suffice for."""
+    return case
+
+
+def _batches(cases: list[Case]) -> list[list[Case]]:
+    """Return cases of about the same length together, the longest first."""
+    batches: list[list[Case]] = []
+    for case in sorted(cases, key=lambda case: -case.job.horizon):
+        last = batches[-1] if batches else []
+        ranks = sum(each.job.ranks for each in last)
+        if last and ranks + case.job.ranks <= _BATCH_RANKS and last[0].job.horizon < 1.3 * case.job.horizon + 60:
+            last.append(case)
+        else:
+            batches.append([case])
+    return batches
+
+
+def _play(batch: tuple[list[Case], int]) -> tuple[list[Judged], dict[str, float], dict[str, str]]:
+    cases, seed = batch
+    result: Any = run([case.job for case in cases], seed)
+    return [judge_case(case, result.fired) for case in cases], result.cost, result.failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
