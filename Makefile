@@ -3,6 +3,7 @@
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
+#   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -14,10 +15,14 @@ INSTALLED := $(VENV)/.installed
 DEMO ?=
 # Flags for the benchmarks: BENCH=--quick for one short round.
 BENCH ?=
+# Seeds of the evaluation, the file for its figures, and further flags, such as EVALUATE="--sizes 8 --scenarios healthy".
+SEEDS ?= 1 2
+JSON ?= accuracy.json
+EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test bench lint clean servers tools
+.PHONY: demo test bench evaluate lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -28,6 +33,10 @@ test: $(INSTALLED) servers tools
 bench: $(INSTALLED)
 	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 	python -m benchmarks $(BENCH)
+
+evaluate: $(INSTALLED)
+	scripts/build_rule_engine.sh
+	python -m evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
 
 lint: $(INSTALLED)
 	ruff format --check

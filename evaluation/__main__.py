@@ -20,11 +20,11 @@ from evaluation.engine import BINARY, run
 from evaluation.job import Case
 from evaluation.report import picture, table
 from evaluation.scenarios import SCENARIOS
-from evaluation.score import Judged, judge_case, summary
+from evaluation.score import Record, record, summary
 
 SIZES = (2, 4, 8, 64, 512)
 #: Scenarios that are also played with 10,000 ranks.
-LARGE = ("slow_forward", "healthy", "hang_in_data", "killed", "metrics_lost", "roaming")
+LARGE = ("slow_forward", "healthy", "hang_in_data", "metrics_lost")
 LARGE_RANKS = 10_000
 #: Ranks of one batch, which one Prometheus scrapes.
 _BATCH_RANKS = 1500
@@ -32,45 +32,26 @@ _BATCH_RANKS = 1500
 
 def main() -> int:
     """Run the evaluation; return 0 whatever the figures say."""
-    parser = argparse.ArgumentParser(description="How often the shipped rules are right.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--scenarios", nargs="+", choices=sorted(SCENARIOS), default=sorted(SCENARIOS), metavar="NAME")
-    parser.add_argument("--large", action="store_true", help=f"also some runs of {LARGE_RANKS:,} ranks")
-    parser.add_argument("--workers", type=int, default=2, help="batches at once")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
-    options = parser.parse_args()
+    options = _options()
     if not BINARY.exists():
         print("evaluation: no rule engine; run scripts/build_rule_engine.sh, which needs Go", file=sys.stderr)
         return 2
-    batches = [
-        (batch, seed) for seed in options.seeds for batch in _batches(_cases(seed, options.scenarios, options.sizes))
-    ]
-    if options.large:
-        batches += [
-            ([_short(case)], seed)
-            for seed in options.seeds
-            for case in _cases(seed, [name for name in LARGE if name in options.scenarios], [LARGE_RANKS])
-        ]
     begun = time.monotonic()
-    judged: list[Judged] = []
-    cost: list[dict[str, float]] = []
+    records: list[Record] = []
+    seeds: list[int] = []
     failed: dict[str, str] = {}
+    for path in options.add:
+        earlier: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        records += earlier["records"]
+        seeds += earlier["seeds"]
+        failed |= earlier["failed_rules"]
     with ProcessPoolExecutor(options.workers) as pool:
-        for found, spent, errors in pool.map(_play, batches):
-            judged += found
-            cost.append(spent)
+        for found, errors in pool.map(_play, _all_batches(options)):
+            records += found
             failed |= errors
-            print(f"\r{len(judged)} runs, {time.monotonic() - begun:.0f} s", end="", file=sys.stderr, flush=True)
+            print(f"\r{len(records)} runs, {time.monotonic() - begun:.0f} s", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    result = summary(judged)
-    result |= {
-        "seeds": options.seeds,
-        "wall_seconds": round(time.monotonic() - begun),
-        "engine_seconds": round(sum(each["process_seconds"] for each in cost)),
-        "failed_rules": failed,
-    }
+    result = {"seeds": sorted({*seeds, *options.seeds}), "failed_rules": failed, **summary(records), "records": records}
     print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -79,13 +60,31 @@ def main() -> int:
     return 0
 
 
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="evaluation", description="How often the shipped rules are right.")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2], help="(default 1 2)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="ranks of a run")
+    parser.add_argument("--scenarios", nargs="+", choices=sorted(SCENARIOS), default=sorted(SCENARIOS), metavar="NAME")
+    parser.add_argument("--no-large", action="store_true", help=f"no runs of {LARGE_RANKS:,} ranks")
+    parser.add_argument("--workers", type=int, default=2, help="batches at once")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], metavar="FILE", help="earlier results, to add to")
+    return parser.parse_args()
+
+
+def _all_batches(options: argparse.Namespace) -> list[tuple[list[Case], int]]:
+    batches: list[tuple[list[Case], int]] = []
+    for seed in options.seeds:
+        batches += [(batch, seed) for batch in _batches(_cases(seed, options.scenarios, options.sizes))]
+        if not options.no_large:
+            large = [name for name in LARGE if name in options.scenarios]
+            batches += [([case], seed) for case in _cases(seed, large, [LARGE_RANKS])]
+    return batches
+
+
 def _cases(seed: int, scenarios: list[str], sizes: list[int]) -> list[Case]:
     return [replace(SCENARIOS[name](Draw(seed, name, size)), scenario=name) for name in scenarios for size in sizes]
-
-
-def _short(case: Case) -> Case:
-    """Return a case of many ranks with steps of seconds, which a few minutes suffice for."""
-    return case
 
 
 def _batches(cases: list[Case]) -> list[list[Case]]:
@@ -101,10 +100,10 @@ def _batches(cases: list[Case]) -> list[list[Case]]:
     return batches
 
 
-def _play(batch: tuple[list[Case], int]) -> tuple[list[Judged], dict[str, float], dict[str, str]]:
+def _play(batch: tuple[list[Case], int]) -> tuple[list[Record], dict[str, str]]:
     cases, seed = batch
-    result: Any = run([case.job for case in cases], seed)
-    return [judge_case(case, result.fired) for case in cases], result.cost, result.failed
+    result = run([case.job for case in cases], seed)
+    return [record(case, result.fired) for case in cases], result.failed
 
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ _STEPS = (
 _PATIENCE = ((3.6, 330.0), (11.0, 720.0), (37.0, 1900.0), (FOREVER, 4400.0))
 
 
+#: With more ranks than these, steps are of seconds, for which minutes suffice.
+_MANY = 1000
+
+
 class Draw:
     """A source of chance for one case, and the plain job that it starts from."""
 
@@ -34,6 +38,8 @@ class Draw:
         chance = self.random
         low, high, _ = _STEPS[chance.choice(len(_STEPS), p=[share for *_, share in _STEPS])]
         own = self.between(low, high, evenly=False)
+        if ranks > _MANY:
+            own = self.between(0.5, 3.0)
         pauses: tuple[Pause, ...] = ()
         if chance.random() < 0.4:  # noqa: PLR2004  # two in five save checkpoints
             pauses = (Pause(Phase.CHECKPOINT, self.between(240, 900), self.between(1, 40), chance.random() < 0.5),)  # noqa: PLR2004

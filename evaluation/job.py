@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from laggard.conventions import Phase
 
@@ -25,6 +26,9 @@ class Fault:
     def at(self, time: float) -> bool:
         """Say whether it is there."""
         return self.begin <= time < self.end
+
+
+AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ class Job:
     seed: int = 0
     horizon: float = 1500.0
 
-    def of(self, kind: type[Fault]) -> tuple[Fault, ...]:
+    def of(self, kind: type[AnyFault]) -> tuple[AnyFault, ...]:
         """Return the faults of one kind."""
         return tuple(fault for fault in self.faults if isinstance(fault, kind))
 

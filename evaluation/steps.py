@@ -2,7 +2,7 @@
 
 All ranks of a job meet once in a step, in the transfer between backward and optimizer. Who arrives first waits for the
 last, so the time between two meetings is the same for all, and no rank's step tells who is slow. What a rank does after
-the meeting makes it late for the next one. Steps are made in blocks, as arrays of steps × ranks.
+the meeting makes it late for the next one. Steps are made in blocks, as arrays of steps by ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Moment:
     """Where the ranks stand at one time. Arrays are by rank; totals count steps that ended."""
 
     steps: Array
-    #: Steps in the means; the seconds are those of these steps, of phases as phase × rank.
+    #: Steps in the means; the seconds are those of these steps, of phases as phase by rank.
     counted: Array
     phase_seconds: Array
     fetched_seconds: Array
@@ -45,7 +45,7 @@ class Moment:
 
 @dataclass
 class _Block:
-    """Steps: times of their meetings; own work (phase × step × rank), waits, fetches and tails (step × rank)."""
+    """Steps: times of their meetings; own work (phase, step and rank), waits, fetches and tails (step by rank)."""
 
     meetings: Array
     work: Array
@@ -82,6 +82,10 @@ class Training:
         self._fetched = np.zeros(ranks)
         self._seconds = np.zeros((len(Phase), ranks))
         self._floors: deque[tuple[int, Array]] = deque()
+        # Of the newest step: what follows its meeting, and all that it counts.
+        self._left: list[tuple[Phase, Array]] = []
+        self._newest: list[tuple[Phase, Array]] = []
+        self._newest_counts = False
         #: When the newest step but one ended.
         self._earlier_end = np.full(ranks, np.nan)
 
@@ -130,36 +134,33 @@ class Training:
             self._earlier_end = self._met + self._tail
         self._number += until - start
         self._met, self._tail = float(block.meetings[until - 1]), block.tails[until - 1]
+        pauses = [(phase, seconds) for step, phase, seconds in block.pauses if step == until - 1]
+        work = dict(zip(OWN, block.work[:, until - 1], strict=True))
+        self._left = [*pauses, *((phase, work[phase]) for phase in OWN[TAIL])]
+        self._newest = [*work.items(), (Phase.COMMUNICATION, block.waits[until - 1]), *pauses]
+        self._newest_counts = bool(block.counted[until - 1])
 
     def _moment(self, block: _Block, time: float) -> Moment:
         """Make the moment out of the totals: the step of the newest meeting may not have ended on all ranks."""
-        since, newest, ranks = time - self._met, self._index - 1, self._ranks
-        pauses = [(phase, seconds) for step, phase, seconds in block.pauses if step == newest]
-        tail = block.work[TAIL, newest] if newest >= 0 else np.zeros((2, ranks))
-        pause = sum((seconds for _, seconds in pauses), np.zeros(ranks))
-        if newest < 0 and self._number:
-            # The newest meeting stands in the block before; what is left of it is one phase here.
-            tail = np.vstack((np.zeros(ranks), self._tail))
+        since, ranks = time - self._met, self._ranks
         left = (since < self._tail) if self._number else np.zeros(ranks, dtype=bool)
         seconds = self._seconds.copy()
         counted = self._counted.copy()
-        if newest >= 0 and block.counted[newest]:
+        if self._newest_counts:
             counted -= left
-            for row, phase in enumerate(OWN):
-                seconds[phase] -= left * block.work[row, newest]
-            seconds[Phase.COMMUNICATION] -= left * block.waits[newest]
-            for phase, length in pauses:
-                seconds[phase] -= left * length
-        order = [pauses[0][0] if pauses else Phase.CHECKPOINT, Phase.OPTIMIZER, Phase.OTHER]
-        lengths = [pause[None, :], tail]
+            for phase, length in self._newest:
+                seconds[phase] -= left * np.where(left, length, 0.0)
+        parts = list(self._left)
         if self._index < len(block.meetings):
-            order += [*OWN[HEAD], Phase.COMMUNICATION]
-            lengths.append(block.work[HEAD, self._index])
-        edges = np.cumsum(np.vstack(lengths), axis=0)
-        # Behind the last step, what the script does is other.
-        position = np.minimum((edges <= since).sum(axis=0), len(order) - 1)
+            parts += zip(OWN[HEAD], block.work[HEAD, self._index], strict=True)
+            order = [*(phase for phase, _ in parts), Phase.COMMUNICATION]
+        else:
+            # Behind the last step, what the script does is other.
+            order = [*(phase for phase, _ in parts), Phase.OTHER]
+        edges = np.cumsum(np.array([lengths for _, lengths in parts]).reshape(len(parts), ranks), axis=0)
+        position = (edges <= since).sum(axis=0)
         began = np.where(position > 0, edges[np.maximum(position - 1, 0), np.arange(ranks)], 0.0)
-        inside = (position == len(order) - 1) & (order[-1] is Phase.COMMUNICATION)
+        inside = (position == len(parts)) & (order[-1] is Phase.COMMUNICATION)
         return Moment(
             steps=self._steps - left,
             counted=counted,
@@ -180,7 +181,7 @@ class Training:
         work = self._work(now, size)
         if self._made == 0:
             work[2, 0] += job.compile
-        # A share of the step that it makes: transfer = share × (own + transfer).
+        # A share of the step that it makes: transfer = share by (own + transfer).
         share = max([job.transfer, *(fault.share for fault in job.of(Transfer) if fault.at(now))])
         transfer = job.own * share / (1 - share) * np.maximum(0.2, 1 + 0.1 * random.standard_normal(size))
         pauses = self._pauses(now, size)
