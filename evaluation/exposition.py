@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.job import FOREVER, Death, ExporterLost, Fault, Hang, Job, MetricsLost
+from evaluation.job import FOREVER, OWN, Death, ExporterLost, Fault, Hang, Job, MetricsLost
 from evaluation.steps import Array, Moment, Training
 from laggard.conventions import Phase, RankState
 
@@ -172,7 +172,7 @@ class Incarnation:
             )
 
         seconds = moment.phase_seconds
-        own = seconds.sum(axis=0) - seconds[[Phase.COMMUNICATION, Phase.CHECKPOINT, Phase.EVALUATION]].sum(axis=0)
+        own = seconds[list(OWN)].sum(axis=0)
         add("steps_total", moment.steps)
         add("step_duration_seconds_sum", seconds.sum(axis=0))
         add("step_duration_seconds_count", moment.counted)

@@ -82,9 +82,9 @@ class Training:
         self._fetched = np.zeros(ranks)
         self._seconds = np.zeros((len(Phase), ranks))
         self._floors: deque[tuple[int, Array]] = deque()
-        # Of the newest step: what follows its meeting, and all that it counts.
+        self._seconds_before = self._seconds
+        # Of the newest step: what follows its meeting, and whether it counts.
         self._left: list[tuple[Phase, Array]] = []
-        self._newest: list[tuple[Phase, Array]] = []
         self._newest_counts = False
         #: When the newest step but one ended.
         self._earlier_end = np.full(ranks, np.nan)
@@ -112,18 +112,13 @@ class Training:
         start, self._index = self._index, max(self._index, until)
         if until <= start:
             return
+        for part in (slice(start, until - 1), slice(until - 1, until)):
+            # A step that has not ended on a rank is not in its totals. What would be subtracted again could leave a
+            # rounding error, which Prometheus takes for a counter that was reset.
+            self._seconds_before = self._seconds.copy()
+            self._add(block, part)
         part = slice(start, until)
-        counted = block.counted[part].astype(float)
-        self._steps += until - start
-        self._counted += counted.sum()
-        if block.fetches.size:
-            self._fetched += counted @ block.fetches[part]
-        for row, phase in enumerate(OWN):
-            self._seconds[phase] += counted @ block.work[row, part]
-        self._seconds[Phase.COMMUNICATION] += counted @ block.waits[part]
-        for step, phase, seconds in block.pauses:
-            if start <= step < until:
-                self._seconds[phase] += seconds * block.counted[step]
+        counted = block.counted[part]
         if counted.any():
             self._floors.append((until - start, block.waits[part][block.counted[part]].min(axis=0)))
             while sum(size for size, _ in self._floors) - self._floors[0][0] >= RECENT_STEPS:
@@ -135,21 +130,29 @@ class Training:
         self._number += until - start
         self._met, self._tail = float(block.meetings[until - 1]), block.tails[until - 1]
         pauses = [(phase, seconds) for step, phase, seconds in block.pauses if step == until - 1]
-        work = dict(zip(OWN, block.work[:, until - 1], strict=True))
-        self._left = [*pauses, *((phase, work[phase]) for phase in OWN[TAIL])]
-        self._newest = [*work.items(), (Phase.COMMUNICATION, block.waits[until - 1]), *pauses]
+        self._left = [*pauses, *zip(OWN[TAIL], block.work[TAIL, until - 1], strict=True)]
         self._newest_counts = bool(block.counted[until - 1])
+
+    def _add(self, block: _Block, part: slice) -> None:
+        """Add some steps to the totals."""
+        counted = block.counted[part].astype(float)
+        self._steps += len(counted)
+        self._counted += counted.sum()
+        if block.fetches.size:
+            self._fetched += counted @ block.fetches[part]
+        for row, phase in enumerate(OWN):
+            self._seconds[phase] += counted @ block.work[row, part]
+        self._seconds[Phase.COMMUNICATION] += counted @ block.waits[part]
+        for step, phase, seconds in block.pauses:
+            if part.start <= step < part.stop:
+                self._seconds[phase] += seconds * block.counted[step]
 
     def _moment(self, block: _Block, time: float) -> Moment:
         """Make the moment out of the totals: the step of the newest meeting may not have ended on all ranks."""
         since, ranks = time - self._met, self._ranks
         left = (since < self._tail) if self._number else np.zeros(ranks, dtype=bool)
-        seconds = self._seconds.copy()
-        counted = self._counted.copy()
-        if self._newest_counts:
-            counted -= left
-            for phase, length in self._newest:
-                seconds[phase] -= left * np.where(left, length, 0.0)
+        seconds = np.where(left, self._seconds_before, self._seconds)
+        counted = self._counted - left * self._newest_counts
         parts = list(self._left)
         if self._index < len(block.meetings):
             parts += zip(OWN[HEAD], block.work[HEAD, self._index], strict=True)
