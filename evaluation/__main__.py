@@ -7,6 +7,7 @@ python -m evaluation --seeds 7 --scenarios slow_data hang_stopped --sizes 8
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.draw import Draw
-from evaluation.engine import BINARY, run
+from evaluation.engine import BINARY, rule_files, run
 from evaluation.job import Case
 from evaluation.report import picture, table
 from evaluation.scenarios import SCENARIOS
@@ -46,15 +47,17 @@ def main() -> int:
         seeds += earlier["seeds"]
         failed |= earlier["failed_rules"]
     with ProcessPoolExecutor(options.workers) as pool:
-        for found, errors in pool.map(_play, _all_batches(options)):
+        for found, errors in pool.map(_play, _all_batches(options), itertools.repeat(options.rules)):
             records += found
             failed |= errors
             print(f"\r{len(records)} runs, {time.monotonic() - begun:.0f} s", end="", file=sys.stderr, flush=True)
+            # Whoever interrupts a long evaluation keeps what is done.
+            result = {"seeds": sorted({*seeds, *options.seeds}), "failed_rules": failed, **summary(records)}
+            if options.json:
+                options.json.write_text(json.dumps({**result, "records": records}) + "\n", encoding="utf-8")
     print(file=sys.stderr)
-    result = {"seeds": sorted({*seeds, *options.seeds}), "failed_rules": failed, **summary(records), "records": records}
+    result = {"seeds": sorted({*seeds, *options.seeds}), "failed_rules": failed, **summary(records)}
     print(table(result))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if options.picture:
         options.picture.write_text(picture(result), encoding="utf-8")
     return 0
@@ -69,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="batches at once")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
+    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files other than the shipped ones")
     parser.add_argument("--add", type=Path, nargs="+", default=[], metavar="FILE", help="earlier results, to add to")
     return parser.parse_args()
 
@@ -88,21 +92,21 @@ def _cases(seed: int, scenarios: list[str], sizes: list[int]) -> list[Case]:
 
 
 def _batches(cases: list[Case]) -> list[list[Case]]:
-    """Return cases of about the same length together, the longest first."""
+    """Return cases of about the same length together, the shortest first."""
     batches: list[list[Case]] = []
-    for case in sorted(cases, key=lambda case: -case.job.horizon):
+    for case in sorted(cases, key=lambda case: case.job.horizon):
         last = batches[-1] if batches else []
         ranks = sum(each.job.ranks for each in last)
-        if last and ranks + case.job.ranks <= _BATCH_RANKS and last[0].job.horizon < 1.3 * case.job.horizon + 60:
+        if last and ranks + case.job.ranks <= _BATCH_RANKS and case.job.horizon < 1.3 * last[0].job.horizon + 60:
             last.append(case)
         else:
             batches.append([case])
     return batches
 
 
-def _play(batch: tuple[list[Case], int]) -> tuple[list[Record], dict[str, str]]:
+def _play(batch: tuple[list[Case], int], rules: Path | None) -> tuple[list[Record], dict[str, str]]:
     cases, seed = batch
-    result = run([case.job for case in cases], seed)
+    result = run([case.job for case in cases], seed, files=rule_files(rules))
     return [record(case, result.fired) for case in cases], result.failed
 
 

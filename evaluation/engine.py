@@ -19,7 +19,6 @@ from evaluation.exposition import EPOCH, Target, incarnations
 from evaluation.job import Job
 from laggard_cli.replay.truth import Fired
 from laggard_cli.rules import rules_folder
-from laggard_cli.rules.render import FILES
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Built by scripts/build_rule_engine.sh.
@@ -42,8 +41,8 @@ class Result:
 
 
 def rule_files(folder: Path | None = None) -> list[Path]:
-    """Return the shipped rule files in the order of their layers."""
-    return [(folder or rules_folder()) / name for name in FILES]
+    """Return the shipped rule files."""
+    return sorted((folder or rules_folder()).glob("*.yml"))
 
 
 def read_by_rules(files: Iterable[Path]) -> frozenset[str]:

@@ -40,6 +40,12 @@ def table(result: dict[str, Any]) -> str:
             for truth, counts in result["confusion"].items()
         ),
     ]
+    if result["others"]:
+        parts.append("Alerts that no scenario judges, by the scenarios in which they fired:")
+        parts += [
+            f"- {alert}: {', '.join(f'{name} {count}' for name, count in found.items())}"
+            for alert, found in result["others"].items()
+        ]
     if result["failed_rules"]:
         parts.append(f"Rules that failed: {result['failed_rules']}")
     return "\n\n".join(parts)

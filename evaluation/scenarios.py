@@ -26,6 +26,7 @@ from laggard.conventions import Phase
 
 STRAGGLER, STALLED, MISSING = "TrainingStraggler", "TrainingStalled", "TrainingRankMissing"
 INPUT, COMMUNICATION, TELEMETRY = "TrainingInputBound", "TrainingCommunicationBound", "TrainingTelemetryDown"
+#: Alerts that are judged. What else fires is listed, by scenario.
 ALL = (STRAGGLER, STALLED, MISSING, INPUT, COMMUNICATION, TELEMETRY)
 
 Scenario = Callable[[Draw], Case]

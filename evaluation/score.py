@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from evaluation.job import Case
+from evaluation.scenarios import ALL
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
 
 Record = dict[str, Any]
@@ -21,7 +22,9 @@ def record(case: Case, fired: Iterable[Fired]) -> Record:
         Expected(alert, frozenset(map(str, ranks)), phase, begin, end)
         for alert, ranks, phase, begin, end in case.expected
     )
-    outcomes = judge(Truth(job.run, expected, frozenset(case.allowed)), fired)
+    own = [each for each in fired if each.run == job.run]
+    judged = [each for each in own if each.alert in ALL]
+    outcomes = judge(Truth(job.run, expected, frozenset(case.allowed)), judged)
     return {
         "run": job.run,
         "scenario": case.scenario,
@@ -31,6 +34,7 @@ def record(case: Case, fired: Iterable[Fired]) -> Record:
         "facts": {name: round(value, 3) for name, value in case.facts.items()},
         "expected": sorted({alert for alert, *_ in case.expected}),
         "near": list(case.near),
+        "others": sorted({each.alert for each in own if each.alert not in ALL}),
         "outcomes": [_plain(outcome) for outcome in outcomes],
     }
 
@@ -65,6 +69,7 @@ def summary(records: list[Record]) -> dict[str, Any]:
         "effects": _by(slow, _EFFECTS, lambda each: each["facts"]["effect"], "TrainingStraggler"),
         "targets": _targets(records),
         "confusion": _confusion(records),
+        "others": _others(records),
         "wrong": [
             {**{name: each[name] for name in ("run", "step", "cv", "facts")}, **outcome}
             for each in records
@@ -147,3 +152,12 @@ def _confusion(records: list[Record]) -> dict[str, dict[str, int]]:
         missed = {f"no {outcome['alert']}" for outcome in each["outcomes"] if outcome["kind"] == "missed"}
         table[truth].update(fired | missed)
     return {truth: dict(sorted(counts.items())) for truth, counts in sorted(table.items())}
+
+
+def _others(records: list[Record]) -> dict[str, dict[str, int]]:
+    """Return for each alert that no scenario judges in how many runs of each scenario it fired."""
+    table: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in records:
+        for alert in each["others"]:
+            table[alert][each["scenario"]] += 1
+    return {alert: dict(counts.most_common()) for alert, counts in sorted(table.items())}

@@ -166,7 +166,7 @@ class World:
         def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
             return _key(name, rank, f"{rank.host}:{9464 + rank.rank}", peer_group=rank.peer_group, **labels), value
 
-        own = sum(seconds for phase, seconds in rank.seconds.items() if phase != "communication")
+        own = sum(seconds for phase, seconds in rank.seconds.items() if phase not in ("communication", "checkpoint"))
         steps = rank.steps / UNIT
         yield sample("training_steps_total", steps)
         for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
