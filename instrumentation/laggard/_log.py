@@ -121,9 +121,10 @@ class Log(Hook):
         self.recorder.self_time_ns += perf_counter_ns() - entered
 
     def report(self, report: Report) -> None:
-        """Report what has arrived, in the order in which it was given."""
+        """Report what has arrived: the newest value of a gauge, the sum of what a counter was given."""
         entries = self._entries[:]
         arrived = 0
+        found: dict[tuple[names.Metric, str], float] = {}
         for name, value in entries:
             number = value
             if isinstance(value, _Copy):
@@ -132,10 +133,12 @@ class Log(Hook):
                 number = value.read()
             arrived += 1
             try:
-                self._report(report, name, float(number))
+                self._sort(found, name, float(number))
             except OverflowError as error:
                 self._refuse(name, str(error))
         del self._entries[:arrived]
+        for (metric, attribute), value in found.items():
+            report.measure(metric, value, *([attribute] if attribute else []))
         dropped, self._dropped = self._dropped, 0
         if dropped:
             report.telemetry(0, {"buffer_full": dropped})
@@ -148,18 +151,21 @@ class Log(Hook):
     def _patch(self, torch: ModuleType) -> None:
         self._is_compiling = torch.compiler.is_compiling
 
-    def _report(self, report: Report, name: str, value: float) -> None:
+    def _sort(self, found: dict[tuple[names.Metric, str], float], name: str, value: float) -> None:
+        """Add a value to what is reported of its metric."""
         watched = _WATCHED.get(name)
         if watched is not None:
-            report.measure(names.NONFINITE, 0 if math.isfinite(value) else 1, watched)
+            nonfinite = (names.NONFINITE, watched)
+            found[nonfinite] = found.get(nonfinite, 0) + (not math.isfinite(value))
         if name in _GAUGES:
             if math.isfinite(value):
-                report.measure(_GAUGES[name], value)
+                found[_GAUGES[name], ""] = value
             elif watched is None:
                 self._refuse(name, f"{value} is not finite")
         elif name in _COUNTERS:
             if 0 <= value < math.inf:
-                report.measure(_COUNTERS[name], value)
+                counter = (_COUNTERS[name], "")
+                found[counter] = found.get(counter, 0) + value
             else:
                 self._refuse(name, f"{value} can not be added to a counter")
         else:

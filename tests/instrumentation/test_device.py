@@ -210,6 +210,7 @@ class Host:
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.exposure = Exposure()
+        self.backward_observers: list[Any] = []
         self.failed: list[str] = []
 
     def hook_failed(self, hook: Any, error: Exception) -> None:

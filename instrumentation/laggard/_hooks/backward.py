@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook
-from laggard._hooks.compiler import hide_from_compiler
 from laggard.conventions import Phase
 
 
@@ -26,8 +24,8 @@ class BackwardHook(Hook):
     signal = "backward"
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for torch, and for the compiler, which must not look into the wrapper."""
-        return {"torch": self._patch, "torch._dynamo": self._hide}
+        """Wait for torch."""
+        return {"torch": self._patch}
 
     def _patch(self, torch: ModuleType) -> None:
         self._depth = 0
@@ -37,6 +35,8 @@ class BackwardHook(Hook):
         recorder = self.recorder
         host = self.host
         observers = host.backward_observers
+        backward = int(Phase.BACKWARD)
+        trains, begin, end = recorder.trains, recorder.begin, recorder.end
 
         @functools.wraps(run)
         def timed_run(*args: Any, **kwargs: Any) -> Any:
@@ -44,24 +44,17 @@ class BackwardHook(Hook):
                 return run(*args, **kwargs)
             # `autograd.grad` may be part of a model, also where nothing is trained.
             accumulates = kwargs.get("accumulate_grad", False)
-            if accumulates:
+            if accumulates and trains():
                 host.training_evidence()
-                recorder.thread = get_ident()
-                recorder.backwards += 1
             self._depth = 1
-            token = recorder.begin(Phase.BACKWARD)
+            token = begin(backward)
             try:
                 return run(*args, **kwargs)
             finally:
                 self._depth = 0
-                ended = recorder.end(token)
+                ended = end(token)
                 if token is not None and accumulates:
                     for observer in observers:
                         observer(token[2], ended)
 
-        self._timed_run = timed_run
         return timed_run
-
-    def _hide(self, dynamo: ModuleType) -> None:
-        # A train step that is compiled as a whole breaks its graph at backward and calls the engine between two graphs.
-        hide_from_compiler(dynamo, self._timed_run, callees=False)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._recorder import COMPILED, EVALUATION_FORWARD, UPDATE, Recorder
 from laggard.conventions import Phase
 
@@ -100,11 +99,6 @@ class CompiledHook(Hook):
             self._reported = count
 
     def _listen(self, dynamo: ModuleType) -> None:
-        recorder = self.recorder
-        for function in (recorder.begin, recorder.end, recorder.add, recorder.mark, self.host.training_evidence):
-            hide_from_compiler(dynamo, function, callees=True)
-        self.hide_guarded(dynamo)
-        hide_from_compiler(dynamo, self._time(nothing), callees=False)
         self._compiler = dynamo.callback_handler
         self.steps_ended([])
 
@@ -130,7 +124,6 @@ class CompiledHook(Hook):
         self._module: type = torch.nn.Module
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         self._is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
-        self.host.backward_observers.append(self._observer)
         self.replace(torch, "compile", self._wrap_compile)
 
     def _wrap_compile(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,6 +136,8 @@ class CompiledHook(Hook):
             # As a decorator with options it returns a function that comes back here for what it decorates.
             if given is None or of_module or not isinstance(compiled, FunctionType):
                 return compiled
+            if self._observer not in self.host.backward_observers:
+                self.host.backward_observers.append(self._observer)
             return self._time(compiled)
 
         return compile

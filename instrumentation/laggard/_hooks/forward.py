@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
@@ -97,9 +96,6 @@ class ForwardHook(Hook):
                 for name, value in list(vars(module).items()):
                     if value is replacement:
                         setattr(module, name, replacement.__wrapped__)
-        # Where a graph breaks inside of a module, modules are called between two graphs.
-        hide_from_compiler(dynamo, self._time(nothing), callees=False)
-        hide_from_compiler(dynamo, self._found, callees=True)
 
     def _search(self) -> None:
         self._searching = True
@@ -128,7 +124,8 @@ class ForwardHook(Hook):
             self.replace(module_class, "__call__", self._time)
 
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
-        recorder = self.recorder
+        begin, end = self.recorder.begin, self.recorder.end
+        forward = int(Phase.FORWARD)
         traced = self.host.traced
         graph = self._graph_module_class
         torch = sys.modules["torch"]
@@ -141,12 +138,12 @@ class ForwardHook(Hook):
             if is_compiling() or self._running or (traced.running and isinstance(module, graph)):
                 return call(module, *args, **kwargs)
             self._running = True
-            token = recorder.begin(Phase.FORWARD if module.training and is_grad_enabled() else EVALUATION_FORWARD)
+            token = begin(forward if module.training and is_grad_enabled() else EVALUATION_FORWARD)
             try:
                 return call(module, *args, **kwargs)
             finally:
                 self._running = False
-                recorder.end(token)
+                end(token)
                 if found is not None and token is not None:
                     found(module)
 

@@ -12,9 +12,12 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import nothing, show_compiler
+from laggard._hooks.compiler import show_compiler
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
+
+#: A plain number is cheaper to pass than a member of an enumeration.
+_OPTIMIZER = int(Phase.OPTIMIZER)
 
 
 class _Running(local):
@@ -68,7 +71,7 @@ class OptimizerHook(Hook):
 
         show_compiler(compiled_pre_hook, pre_hook)
         show_compiler(_compiled_post_hook, post_hook)
-        self._step_code = torch.optim.Optimizer.profile_hook_step(nothing).__code__
+        self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
         module = sys.modules[torch.optim.Optimizer.__module__]
         self._handles.append(module.register_optimizer_step_pre_hook(pre_hook))
         self._handles.append(module.register_optimizer_step_post_hook(post_hook))
@@ -79,14 +82,15 @@ class OptimizerHook(Hook):
         running = self._running.steps
         if running:
             self._forget_raised(running)
-        # A subclass that calls its parent's step fires twice.
-        if any(outer == id(optimizer) for outer, _, _ in running):
-            running.append((id(optimizer), None, 0))
-            return
-        self.host.training_evidence()
+            # A subclass that calls its parent's step fires twice.
+            if any(outer == id(optimizer) for outer, _, _ in running):
+                running.append((id(optimizer), None, 0))
+                return
         if not recorder.thread:
+            self.host.training_evidence()
             recorder.thread = get_ident()
-        running.append((id(optimizer), recorder.begin(Phase.OPTIMIZER), perf_counter_ns()))
+        token = recorder.begin(_OPTIMIZER)
+        running.append((id(optimizer), token, 0 if token is not None else perf_counter_ns()))
 
     def _after(self, optimizer: Any) -> None:
         running = self._running.steps
