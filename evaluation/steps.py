@@ -286,8 +286,8 @@ class _Queue:
     """Batches of each rank's loader: a worker begins one when it is free and the queue has room."""
 
     def __init__(self, workers: int, depth: int, ranks: int, now: float) -> None:
-        self._ready = np.full((workers, ranks), now)
-        self._taken = np.full((depth, ranks), now)
+        self._ready = np.full((workers, ranks), float(now))
+        self._taken = np.full((depth, ranks), float(now))
         self._batch = 0
 
     def take(self, asks: Array, fetch: Array) -> Array:
