@@ -55,7 +55,7 @@ def test_a_slow_loader_empties_the_queue() -> None:
     assert waits < 0.01 * healthy
     starved, waits = step(Supply(factor=1.5))
     assert starved / healthy == pytest.approx(1.5, rel=0.1)
-    assert waits > 0.2 * starved
+    assert waits > 0.1 * starved
 
 
 def test_counters_never_fall() -> None:
