@@ -99,16 +99,21 @@ class Child:
         os.ftruncate(self._page, mmap.PAGESIZE)
         self._progress = mmap.mmap(self._page, mmap.PAGESIZE)
         program = Path(__file__).with_name("child.py")
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(program), str(Path(found.origin).parent), str(self._page)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._page,),
-            bufsize=0,
-            env=environment,
-            # A Ctrl-C in a terminal is for the exporter, which ends its child itself.
-            start_new_session=True,
-        )
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(program), str(Path(found.origin).parent), str(self._page)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(self._page,),
+                bufsize=0,
+                env=environment,
+                # A Ctrl-C in a terminal is for the exporter, which ends its child itself.
+                start_new_session=True,
+            )
+        except OSError:
+            self._progress.close()
+            os.close(self._page)
+            raise
         assert self.process.stdin is not None  # noqa: S101 - both are pipes, asked for above
         assert self.process.stdout is not None  # noqa: S101
         self._input, self._output = self.process.stdin, self.process.stdout
