@@ -7,6 +7,8 @@ from scenario import Play, Scenario, ranks
 from slow import make_slow, one_of, straggler
 from world import RUN, WORK, Rank
 
+FAMILIES = ("process",)
+
 RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
 
 
@@ -51,6 +53,26 @@ def eight_ranks() -> Scenario:
     scenario = one_of(8, phase="optimizer", per_host=4)
     scenario.after(minutes=3.75)
     scenario.fires(straggler(7, "optimizer", "host-b"))
+    return scenario
+
+
+def slightly_slow() -> Scenario:
+    """Many steps a minute make a rank of 1.15 certain, within five minutes."""
+    scenario = one_of(8, 1.15, phase="backward")
+    scenario.after(minutes=4)
+    scenario.fires(straggler(7, "backward"))
+    return scenario
+
+
+def checkpoint_of_one_rank() -> Scenario:
+    """A slow rank waits while another saves a checkpoint, and is slow nevertheless."""
+    scenario = one_of(2, 1.5, phase="forward")
+    for _ in range(8):
+        scenario[0].work["checkpoint"] = 0.3
+        scenario.after(seconds=15)
+        scenario[0].work.pop("checkpoint")
+        scenario.after(seconds=15)
+    scenario.fires(straggler(1, "forward"))
     return scenario
 
 
@@ -228,6 +250,8 @@ PLAYS: tuple[Play, ...] = (
     four_ranks,
     two_ranks,
     eight_ranks,
+    slightly_slow,
+    checkpoint_of_one_rank,
     sixty_four_ranks,
     slow_in_everything,
     two_phases,
