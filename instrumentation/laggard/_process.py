@@ -123,6 +123,10 @@ class Process:
         self._settled = True
         self.recorder.disable()
 
+    def hears_signals(self) -> bool:
+        """Return whether the drain thread is told of signals at once."""
+        return self._wakeup is not None and self._wakeup.listening()
+
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service; the others go on."""
         try:

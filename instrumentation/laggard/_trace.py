@@ -32,8 +32,6 @@ _logger = logging.getLogger(__name__)
 
 #: Intervals of all kept steps together, about 6 MB; gradient accumulation can have thousands in one step.
 _MAX_INTERVALS = 32768
-#: One signal reaches the process on two ways, by its handler and by the wake-up pipe.
-_SIGNAL_SECONDS = 2.0
 
 Answer = Callable[[str], None]
 """Takes what became of a request: an empty string, or in one line why it failed."""
@@ -50,7 +48,6 @@ class TraceDump(Hook):
         self._intervals = 0
         self._requests: deque[tuple[str, Answer]] = deque(maxlen=16)
         self._signal = 0
-        self._signalled = 0.0
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Patch nothing."""
@@ -92,7 +89,7 @@ class TraceDump(Hook):
     def woken(self, signals: bytes) -> None:
         """Take the signal where the main thread is stuck and runs no handler."""
         if self._signal and self._signal in signals:
-            self._on_signal()
+            self.request()
 
     def steps_ended(self, steps: list[Step]) -> None:
         """Keep the newest steps."""
@@ -122,10 +119,9 @@ class TraceDump(Hook):
         self._requests.clear()
         self._intervals = 0
 
-    def _on_signal(self, _number: int = 0, _frame: FrameType | None = None) -> None:
-        now = time.monotonic()
-        if now - self._signalled > _SIGNAL_SECONDS:
-            self._signalled = now
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        # Late where the main thread was stuck: the drain thread has written the trace meanwhile.
+        if not self.host.hears_signals():
             self.request()
 
     def _write(self, identity: Identity, name: str) -> None:

@@ -33,6 +33,15 @@ class Wakeup:
         else:
             signal.set_wakeup_fd(previous)
 
+    def listening(self) -> bool:
+        """Return whether signals still arrive here, since a script may listen itself. Only on the main thread."""
+        if not self._listening:
+            return False
+        current = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        if current != self._write:
+            signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+        return current == self._write
+
     def stop(self) -> None:
         """Wake the reader and tell it to end. May be called from a signal handler."""
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from tests.support.launch import PROGRAMS, Launcher
 SLOW_RANK = 1
 EXTRA = 50.0
 #: What a busy machine of two processors puts on four ranks.
-NOISE = 8.0
+NOISE = EXTRA / 3
 #: Score from which a rank is a culprit.
 THRESHOLD = 1.3
 #: Place of the delay and the phase in which it belongs.
@@ -56,6 +56,9 @@ VARIANTS = (
 )
 VARIANT_CONFIGURATION = "eager-accumulation"
 VARIANT_PLACES = ("none", "data", "backward")
+
+#: Phases that the programs time by hand. A pipeline can not time forward and backward, only both.
+TIMED = ("data", "forward", "backward", "optimizer")
 
 Row = dict[str, Any]
 
@@ -123,11 +126,26 @@ def _launch(layout: str, folder: Path) -> list[Rank]:
         assert len(steps) == len(watch)
         for row in watch:
             row |= {name: value * 1e-6 for name, value in row.items() if isinstance(value, int)}
+            row |= {part: _milliseconds(row[part]) for part in ("trained", *TIMED)}
         for step in steps:
             step |= {name: step[name] * 1e-6 for name in ("started", "ended", "own")}
             step["phases"] = {name: value * 1e-6 for name, value in step["phases"].items()}
+            step["waits"] = _milliseconds(step["waits"])
         ranks.append(Rank(groups[rank], list(zip(watch, steps, strict=True))))
     return ranks
+
+
+def _milliseconds(intervals: list[tuple[int, int]]) -> list[tuple[float, float]]:
+    return [(begin * 1e-6, end * 1e-6) for begin, end in intervals]
+
+
+def _length(intervals: list[tuple[float, float]]) -> float:
+    return sum(end - begin for begin, end in intervals)
+
+
+def _inside(step: Row, part: list[tuple[float, float]]) -> float:
+    """Return the waiting that a step shows inside of a part."""
+    return sum(max(0.0, min(end, e) - max(begin, b)) for begin, end in step["waits"] for b, e in part)
 
 
 def verdict(ranks: list[dict[str, float]], groups: tuple[str, ...]) -> list[tuple[int, str]]:
@@ -136,7 +154,8 @@ def verdict(ranks: list[dict[str, float]], groups: tuple[str, ...]) -> list[tupl
     for rank, phases in enumerate(ranks):
         peers = [other for index, other in enumerate(ranks) if index != rank and groups[index] == groups[rank]]
         # In a group of less than eight the reference is the smallest own time.
-        if phases["own"] < THRESHOLD * min(peer["own"] for peer in [*peers, phases]):
+        reference = min(peer["own"] for peer in [*peers, phases])
+        if phases["own"] < max(THRESHOLD * reference, reference + NOISE):
             continue
         if phases["communication"] < min(peer["communication"] for peer in peers):
             excess = {
@@ -180,11 +199,11 @@ def test_the_slow_rank_and_its_phase_are_named(layout: str, configuration: str, 
     assert verdict(phases, groups) == ([(SLOW_RANK, phase)] if phase else []), known
     own = [rank["own"] for rank in phases]
     others = own[:SLOW_RANK] + own[SLOW_RANK + 1 :]
-    assert max(others) < 1.1 * min(others) + NOISE, known
+    assert max(others) < min(others) + NOISE, known
     for name in filter(None, PLACES.values()):
         usual = statistics.median(rank[name] for index, rank in enumerate(phases) if index != SLOW_RANK)
         extra = EXTRA if name == phase else 0.0
-        assert phases[SLOW_RANK][name] - usual == pytest.approx(extra, abs=EXTRA / 3), f"{name}{known}"
+        assert phases[SLOW_RANK][name] - usual == pytest.approx(extra, abs=NOISE), f"{name}{known}"
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "none"])
@@ -203,7 +222,7 @@ def test_a_single_process_shows_the_phase_that_moved(configuration: str, place: 
 
 @pytest.mark.parametrize("layout", [*MATRIX, "variants"])
 def test_a_stopwatch_agrees(layout: str, train: Train) -> None:
-    """Step, data and optimizer are what the loop itself measures to 1 % or 1 ms; so is what is left for training."""
+    """Step and phases, with the waiting inside of each, are what the loop itself measures to 1 % or 1 ms."""
     ranks = train(layout)
     for number, rank in enumerate(ranks):
         segments = {(watch["layout"], watch["configuration"], watch["place"]) for watch, _ in rank.steps}
@@ -223,16 +242,15 @@ def _assert_agrees(steps: list[tuple[Row, Row]], known: str) -> None:
         assert difference <= max(1.0, 0.01 * median(measured)), known
 
     agree(lambda watch, _: watch["ended"] - watch["started"], lambda _, step: step["ended"] - step["started"])
-    agree(lambda watch, _: watch["data"], lambda _, step: step["phases"]["data"])
-    if steps[0][0]["optimizer"]:
-        agree(lambda watch, _: watch["optimizer"], lambda _, step: step["phases"]["optimizer"])
+    for part in TIMED:
+        if steps[0][0][part]:
+            agree(
+                lambda watch, _, part=part: _length(watch[part]),
+                lambda watch, step, part=part: step["phases"].get(part, 0.0) + _inside(step, watch[part]),
+            )
     for watch, step in steps:
         phases = step["phases"]
         assert sum(phases.values()) == pytest.approx(step["ended"] - step["started"], abs=1e-3), known
-        assert phases["forward"] + phases["backward"] <= watch["trained"] + 0.1, known
-    if steps[0][0]["optimizer"]:
-        # Between forward and backward there is the loss only; all waiting is inside of these two. Not in each step: the
-        # last one of a layout lasts until the next layout is made, which waits too.
-        inside = ("forward", "backward", "communication")
-        rest = median(lambda watch, step: watch["trained"] - sum(step["phases"].get(name, 0.0) for name in inside))
-        assert -0.1 <= rest <= median(lambda _, step: step["phases"]["other"]) + 0.1, known
+        # Between forward and backward there is the loss only, and the schedule of a pipeline.
+        known_of = phases["forward"] + phases["backward"] + _inside(step, watch["trained"])
+        assert -0.1 <= _length(watch["trained"]) - known_of <= phases["other"] + 0.1, known

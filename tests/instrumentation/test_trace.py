@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from laggard import _identity, _process, control, statefile
 from laggard._partition import Step
 from laggard._trace import TraceDump, chrome_trace, json_lines
+from laggard._wakeup import Wakeup
 from laggard.control import Reply, Request
 from laggard.conventions import RECENT_STEPS, Phase
 from tests.support.launch import PROGRAMS, Launcher
@@ -143,6 +145,34 @@ def test_a_rank_that_runs_is_asked_by_signal_and_by_control_file(launcher: Launc
     assert output
 
 
+def test_a_rank_that_is_held_below_python_writes_its_trace(launcher: Launcher, tmp_path: Path) -> None:
+    """In a barrier no handler of Python's runs: the trace is there while the rank still waits, and is written once."""
+    end = tmp_path / "end"
+    program: tuple[str | Path, ...] = ("--nproc-per-node", "2", PROGRAMS / "held.py", end)
+    process = launcher.start("torchrun", *program, LAGGARD_TRACE_SIGNAL="SIGRTMIN+1")
+    folder = launcher.state_directory
+
+    def held() -> statefile.Snapshot | None:
+        for path in folder.glob("*.state"):
+            with contextlib.suppress(statefile.StateFileError):  # not yet complete
+                state = statefile.read(path)
+                if state.facts.rank == 0 and state.steps == 19 and state.phase is Phase.COMMUNICATION:
+                    return state
+        return None
+
+    before: statefile.Snapshot = wait_for(held)
+    assert [group.started - group.finished for group in before.groups] == [1]
+    os.kill(before.facts.pid, signal.SIGRTMIN + 1)
+    (written,) = wait_for(lambda: list(folder.glob("test-0.*.trace.json")))
+    assert held() == before
+    assert check_chrome(json.loads(written.read_text()), 0) == list(range(1, 20))
+    end.touch()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert output.count("released") == 2
+    assert list(folder.glob("*.trace.json")) == [written]
+
+
 @pytest.mark.parametrize(("name", "reason"), [("SIGNONSENSE", "no such signal"), ("SIGINT", "handler of its own")])
 def test_a_signal_that_can_not_be_used_is_one_line(
     name: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -166,7 +196,27 @@ def test_the_signal_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     dump.training_began()
     assert signal.getsignal(signal.SIGUSR2) == dump._on_signal
     os.kill(os.getpid(), signal.SIGUSR2)
-    dump.woken(bytes([signal.SIGUSR2]))
     assert len(dump._requests) == 1
     dump.uninstall()
     assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+
+
+def test_a_signal_is_one_request_however_late_its_handler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drain thread takes it where it hears of signals, the handler where a script listens itself."""
+    monkeypatch.setenv("LAGGARD_TRACE_SIGNAL", "USR2")
+    process = _process.Process()
+    process._wakeup = wakeup = Wakeup()
+    wakeup.listen_to_signals()
+    dump = TraceDump(process)
+    dump.training_began()
+    try:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert len(dump._requests) == 0
+        dump.woken(wakeup.wait(1))
+        assert len(dump._requests) == 1
+        signal.set_wakeup_fd(-1)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert (len(dump._requests), wakeup.wait(0)) == (2, b"")
+    finally:
+        dump.uninstall()
+        wakeup.forget()

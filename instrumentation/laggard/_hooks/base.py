@@ -52,6 +52,10 @@ class HookHost(Protocol):
     def not_training(self) -> None:
         """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
 
+    def hears_signals(self) -> bool:
+        """Return whether :meth:`Hook.woken` is told of signals. Only on the main thread; never raises."""
+        ...
+
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service: it is uninstalled, logged once and counted. Never raises."""
 

@@ -1,8 +1,9 @@
 """Ranks train in one of the usual layouts while one of them is slow, in one place after the other.
 
 Nothing in here knows of laggard. Arguments: the layout, the slow rank and a folder, into which each rank writes the
-stopwatch of its steps. Each configuration of a layout (eager or compiled, mixed precision or gradient accumulation)
-goes through a segment of steps for every place of the delay, the first of them healthy.
+stopwatch of its steps: begin and end of each part, read by hand. Each configuration of a layout (eager or compiled,
+mixed precision or gradient accumulation) goes through a segment of steps for every place of the delay, the first of
+them healthy.
 """
 
 # The layouts are a table of functions of one kind; their names say what they are.
@@ -15,7 +16,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,17 @@ PASSES = 2
 
 #: Seconds that this rank takes longer, by place.
 delay = dict.fromkeys(PLACES, 0.0)
+#: Begins and ends of a step's parts, in nanoseconds. A pipeline calls forward and backward itself, out of reach.
+PARTS = ("data", "trained", "forward", "backward", "optimizer")
+watch: dict[str, list[tuple[int, int]]] = {part: [] for part in PARTS}
+
+
+@contextlib.contextmanager
+def clocked(part: str) -> Iterator[None]:
+    """Read the clock before and after a part of the step."""
+    began = time.perf_counter_ns()
+    yield
+    watch[part].append((began, time.perf_counter_ns()))
 
 
 @torch.library.custom_op("layouts::busy", mutates_args=())
@@ -136,8 +148,13 @@ def _plain(model: nn.Module, accumulate: Callable[[bool], Any], scaler: Any, *, 
     def train(batch: torch.Tensor, last: bool) -> None:
         with accumulate(last):
             with torch.autocast("cpu", torch.bfloat16, enabled=scaler is not None):
-                loss = _loss(model(batch))
-            (scaler.scale(loss) if scaler is not None and scaled else loss).backward()
+                with clocked("forward"):
+                    output = model(batch)
+                loss = _loss(output)
+            if scaler is not None and scaled:
+                loss = scaler.scale(loss)
+            with clocked("backward"):
+                loss.backward()
 
     return train
 
@@ -190,9 +207,14 @@ def ddp_two(compiled: bool, scaler: Any) -> tuple[Any, Train]:
     models = [DistributedDataParallel(Net()) for _ in range(2)]
 
     def train(batch: torch.Tensor, last: bool) -> None:
-        losses = [_loss(model(batch)) for model in models]
+        losses: list[torch.Tensor] = []
+        for model in models:
+            with clocked("forward"):
+                output = model(batch)
+            losses.append(_loss(output))
         for loss in losses:
-            loss.backward()
+            with clocked("backward"):
+                loss.backward()
 
     return itertools.chain(*(model.parameters() for model in models)), train
 
@@ -229,12 +251,19 @@ def fsdp2_keep(compiled: bool, scaler: Any) -> tuple[Any, Train]:
 
 
 def tensor_parallel(compiled: bool, scaler: Any) -> tuple[Any, Train]:
+    """Two tensor-parallel pairs, each rank replicated in the other pair."""
+    # DDP puts local tensors in the place of the parameters after each forward. Torch's own compiled backward fails with
+    # that at the second step, so where blocks are compiled the data dimension is sharded.
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     net = Net()
     for block in net.blocks:
         parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    accumulate = _shard(_compile_blocks(net, compiled), mesh["dp"], reshard=True)
-    return net.parameters(), _plain(net, accumulate, scaler, scaled=False)
+    if compiled:
+        accumulate = _shard(_compile_blocks(net, compiled), mesh["dp"], reshard=True)
+        return net.parameters(), _plain(net, accumulate, scaler, scaled=False)
+    model = DistributedDataParallel(net, device_mesh=mesh["dp"])
+    accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
+    return model.parameters(), _plain(model, accumulate, scaler, scaled=False)
 
 
 def pipeline(compiled: bool, scaler: Any) -> tuple[Any, Train]:
@@ -299,21 +328,18 @@ def run(layout: str, mode: str, places: list[str], *, compiled: bool, slow: bool
             delay[place] = EXTRA / calls.get(place, 1)
         for _ in range(WARMUP if place == "warmup" else MORE_STEPS.get(layout, STEPS)):
             started = time.perf_counter_ns()
-            data = trained = optimized = 0
+            watch.update({part: [] for part in PARTS})
             for number in range(passes):
-                began = time.perf_counter_ns()
-                batch = next(batches)
-                fetched = time.perf_counter_ns()
-                train(batch, number == passes - 1)
-                data += fetched - began
-                trained += time.perf_counter_ns() - fetched
-            began = time.perf_counter_ns()
-            if scaler is None:
-                optimizer.step()
-                optimized = time.perf_counter_ns() - began
-            else:
-                scaler.step(optimizer)
-                scaler.update()
+                with clocked("data"):
+                    batch = next(batches)
+                with clocked("trained"):
+                    train(batch, number == passes - 1)
+            with clocked("optimizer"):
+                if scaler is None:
+                    optimizer.step()
+                else:
+                    scaler.step(optimizer)
+                    scaler.update()
             optimizer.zero_grad()
             if delay["host"]:
                 time.sleep(delay["host"])
@@ -325,9 +351,7 @@ def run(layout: str, mode: str, places: list[str], *, compiled: bool, slow: bool
                     "place": place,
                     "started": started,
                     "ended": ended,
-                    "data": data,
-                    "trained": trained,
-                    "optimizer": optimized,
+                    **watch,
                 }
             )
     return rows
