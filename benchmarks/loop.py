@@ -9,8 +9,12 @@ which send nothing. A step is timed from one batch to the next by a clock that a
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -69,10 +73,17 @@ def torchtel(model: nn.Module) -> tuple[Phase, Phase]:
 
 
 def traceml(model: nn.Module) -> tuple[Phase, Phase]:
-    """Automatic hooks and its context manager around the step, without its aggregator."""
+    """Automatic hooks and its context manager around the step; its aggregator is a process of its own."""
     import traceml_ai  # noqa: PLC0415
 
-    traceml_ai.init(mode="auto")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    folder = tempfile.mkdtemp(dir=os.environ["LAGGARD_STATE_DIR"])
+    command = ["traceml", "serve", "--mode", "summary", "--logs-dir", folder, "--aggregator-port", str(port)]
+    aggregator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(aggregator.kill)
+    # Without an aggregator it does nothing at all.
+    traceml_ai.init(mode="auto", aggregator_port=port, connect_timeout_sec=60, on_missing_aggregator="raise")
     return nullcontext, lambda _: traceml_ai.trace_step(model)
 
 
@@ -179,8 +190,6 @@ def _thread_seconds(name: str) -> float:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        import os
-
         os.environ["LAGGARD_STATE_DIR"] = folder
         os.environ["LAGGARD_RUN"] = "bench"
         main()

@@ -6,7 +6,7 @@ from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
 
 #: What says that the newest batch is trained on.
-_TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_TRAINING = frozenset({int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)})
 
 Interval = tuple[Phase, int, int]
 """A phase with the ``perf_counter_ns`` at which it began and ended."""
@@ -34,8 +34,10 @@ class Batch:
 
     def see(self, code: int) -> None:
         """Note what the batch is used for."""
-        self._evaluated |= code == EVALUATION_FORWARD
-        self.trained |= code in _TRAINING
+        if code in _TRAINING:
+            self.trained = True
+        elif code == EVALUATION_FORWARD:
+            self._evaluated = True
 
     def exhausted(self) -> None:
         """Say that the newest fetch gave no batch."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from laggard import _identity, _providers, _runtime, _signals, environment, statefile
@@ -37,6 +38,9 @@ _FLUSH_SECONDS = 1.5
 _LAYOUT_SECONDS = 30.0
 #: Steps kept while the run's name is not known yet.
 _MAX_PENDING = 4096
+#: Events turned into steps at a time: in between the training thread may have the interpreter, and what was made of
+#: them is freed before the garbage collector counts it.
+_SLICE = 256
 
 
 class Drain:
@@ -68,6 +72,14 @@ class Drain:
         self._report: Report | None = None
         self._spans: Spans | None = None
         self._pending: list[Step] = []
+        #: Newest step since the last report, if there is one.
+        self._newest: Step | None = None
+        #: Length of the steps since the last report.
+        self._steps_ns = 0
+        self._step_rate = environment.number(environment.LAGGARD_STEP_RATE, 100)
+        #: One step in so many goes into the histograms, by the number of steps in the drain before.
+        self._one_in = 1
+        self._drained = time.monotonic()
         self._seen: set[Phase] = set()
         self._dropped = dict.fromkeys(DROP_REASONS, 0)
         self._reported_dropped = dict(self._dropped)
@@ -147,21 +159,38 @@ class Drain:
         if self._device is not None:
             events = self._device.translate(events)
             self._dropped["device_edge"] = self._device.dropped
-        steps = self._partition.feed(events)
+        if self._spans is not None:
+            self._spans.begin_drain(enabled=self._budget.level == 0)
+        before = self._partition.steps
+        for start in range(0, max(1, len(events)), _SLICE):
+            self._take(self._partition.feed(events[start : start + _SLICE]), last=last)
+            time.sleep(0)  # lets the training thread have the interpreter
         if last:
-            steps += self._partition.finish()
-        for step in steps:
-            self._seen.update(phase for phase in Phase if step.phases[phase])
+            self._take(self._partition.finish(), last=True)
+        if self._report is None:
+            self._identify(last=last)
+            self._report_steps()
+        elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
+            self._change_peers()
+        self._report_rest()
+        now = time.monotonic()
+        wanted = self._step_rate * (now - self._drained)
+        self._one_in = max(1, ceil((self._partition.steps - before) / wanted)) if wanted else 1
+        self._drained = now
+
+    def _take(self, steps: list[Step], *, last: bool) -> None:
+        if steps:
+            self._newest = steps[-1]
+            self._steps_ns += sum([step.duration for step in steps])
+            phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
+            self._seen.update([phase for phase, durations in phases if any(durations)])
         if not last:
             self._follow(steps)
         self._write_state(steps)
         for hook in self._hooks:
             hook.guarded(hook.steps_ended)(steps)
-        if self._report is None:
-            self._identify(last=last)
-        elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
-            self._change_peers()
-        self._report_steps(steps)
+        self._pending += steps
+        self._report_steps()
 
     def _follow(self, steps: list[Step]) -> None:
         """Follow the steps from one state to the next, while the process lives."""
@@ -218,8 +247,7 @@ class Drain:
         self._facts = replace(self._facts, peer_group=group)
         self._writer.write_facts(self._facts)
 
-    def _report_steps(self, steps: list[Step]) -> None:
-        self._pending += steps
+    def _report_steps(self) -> None:
         report, spans = self._report, self._spans
         if report is None or spans is None:
             surplus = max(0, len(self._pending) - _MAX_PENDING)
@@ -227,13 +255,18 @@ class Drain:
             self._dropped["no_run"] += surplus
             return
         steps, self._pending = self._pending, []
-        spans.begin_drain(enabled=self._budget.level == 0)
-        for step in steps:
-            report.step(step)
-            spans.step(step)
-            time.sleep(0)  # lets the training thread have the interpreter between two steps
         if steps:
-            report.recent(steps[-1])
+            report.steps(steps, self._one_in)
+            for step in steps:
+                spans.step(step)
+
+    def _report_rest(self) -> None:
+        report = self._report
+        if report is None:
+            return
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            report.recent(newest)
         for hook in self._hooks:
             if hook.due():
                 hook.guarded(hook.report)(report)
@@ -244,7 +277,8 @@ class Drain:
         dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
         report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
         cost = self_time + time.thread_time_ns()
-        if self._budget.measure(time.monotonic(), cost, sum(step.duration for step in steps)):
+        steps_ns, self._steps_ns = self._steps_ns, 0
+        if self._budget.measure(time.monotonic(), cost, steps_ns):
             for hook in self._hooks:
                 hook.guarded(hook.rest if self._budget.optional_rest else hook.resume)()
         report.measure(names.TELEMETRY_LEVEL, self._budget.level)

@@ -122,12 +122,10 @@ class Log(Hook):
         self.recorder.self_time_ns += perf_counter_ns() - entered
 
     def report(self, report: Report) -> None:
-        """Report what has arrived: of a gauge the newest value, of a counter the sum."""
+        """Report what has arrived: the newest value of a gauge, the sum of what a counter was given."""
         entries = self._entries[:]
         arrived = 0
-        newest: dict[str, float] = {}
-        sums: dict[str, float] = {}
-        nonfinite: dict[str, int] = {}
+        found: dict[tuple[names.Metric, str], float] = {}
         for name, value in entries:
             number = value
             if isinstance(value, _Copy):
@@ -136,16 +134,12 @@ class Log(Hook):
                 number = value.read()
             arrived += 1
             try:
-                self._add(name, float(number), newest, sums, nonfinite)
+                self._sort(found, name, float(number))
             except OverflowError as error:
                 self._refuse(name, str(error))
         del self._entries[:arrived]
-        for name, count in nonfinite.items():
-            report.measure(names.NONFINITE, count, _WATCHED[name])
-        for name, value in newest.items():
-            report.measure(_GAUGES[name], value)
-        for name, value in sums.items():
-            report.measure(_COUNTERS[name], value)
+        for (metric, attribute), value in found.items():
+            report.measure(metric, value, *([attribute] if attribute else []))
         dropped, self._dropped = self._dropped, 0
         if dropped:
             report.telemetry(0, {"buffer_full": dropped})
@@ -158,20 +152,21 @@ class Log(Hook):
     def _patch(self, torch: ModuleType) -> None:
         self._is_compiling = torch.compiler.is_compiling
 
-    def _add(
-        self, name: str, value: float, newest: dict[str, float], sums: dict[str, float], nonfinite: dict[str, int]
-    ) -> None:
-        finite = math.isfinite(value)
-        if name in _WATCHED:
-            nonfinite[name] = nonfinite.get(name, 0) + (not finite)
+    def _sort(self, found: dict[tuple[names.Metric, str], float], name: str, value: float) -> None:
+        """Add a value to what is reported of its metric."""
+        watched = _WATCHED.get(name)
+        if watched is not None:
+            nonfinite = (names.NONFINITE, watched)
+            found[nonfinite] = found.get(nonfinite, 0) + (not math.isfinite(value))
         if name in _GAUGES:
-            if finite:
-                newest[name] = value
-            elif name not in _WATCHED:
+            if math.isfinite(value):
+                found[_GAUGES[name], ""] = value
+            elif watched is None:
                 self._refuse(name, f"{value} is not finite")
         elif name in _COUNTERS:
-            if finite and value >= 0:
-                sums[name] = sums.get(name, 0.0) + value
+            if 0 <= value < math.inf:
+                counter = (_COUNTERS[name], "")
+                found[counter] = found.get(counter, 0) + value
             else:
                 self._refuse(name, f"{value} can not be added to a counter")
         else:

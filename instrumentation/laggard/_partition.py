@@ -11,8 +11,8 @@ scaler leaves out is one too. ``laggard.step()`` names the steps itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from laggard._batch import Batch, Interval
 from laggard._recorder import (
@@ -20,7 +20,6 @@ from laggard._recorder import (
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
-    LOST,
     RESUME,
     SKIPPED,
     STEP_BEGIN,
@@ -34,10 +33,15 @@ from laggard.conventions import OWN_PHASES, Phase
 _BOUNDARIES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
 #: Marks that belong to the step in whose time they stand.
 _MARKS = frozenset({UPDATE, SKIPPED, COMPILED})
+#: What an interval's code means, before its batch is judged.
+_PHASES = {**{int(phase): phase for phase in Phase}, EVALUATION_FORWARD: Phase.FORWARD}
+_OWN = tuple(int(phase) for phase in OWN_PHASES)
+#: Plain numbers: to look a member up in its enumeration takes longer than what is done with it, for each event.
+_OTHER, _DATA, _CHECKPOINT = int(Phase.OTHER), int(Phase.DATA), int(Phase.CHECKPOINT)
+_NOTHING = [0] * len(Phase)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One finished step. Times are ``perf_counter_ns``; ``phases`` is indexed by :class:`Phase`, in nanoseconds."""
 
     number: int
@@ -59,19 +63,22 @@ class Step:
     @property
     def own(self) -> int:
         """The rank's own part of the step in nanoseconds."""
-        return sum(self.phases[phase] for phase in OWN_PHASES)
+        phases = self.phases
+        return sum([phases[phase] for phase in _OWN])
 
 
-@dataclass
 class _Open:
     """The step that has begun and not ended."""
 
-    started: int
-    intervals: list[Interval] = field(default_factory=list[Interval])
-    seen: set[int] = field(default_factory=set[int])
-    """Codes of the intervals so far, for what begins the next step. A fetch counts once its batch is trained on."""
-    first_batch: bool = False
-    incomplete: bool = False
+    __slots__ = ("first_batch", "incomplete", "intervals", "seen", "started")
+
+    def __init__(self, started: int) -> None:
+        self.started = started
+        self.intervals: list[Interval] = []
+        #: Codes of the intervals so far, for what begins the next step. A fetch counts once its batch is trained on.
+        self.seen: set[int] = set()
+        self.first_batch = False
+        self.incomplete = False
 
 
 class StepPartition:
@@ -96,18 +103,19 @@ class StepPartition:
         """Take more events and return the steps that they finish."""
         finished: list[Step] = []
         for code, started, ended in events:
-            if code in (STEP_BEGIN, STEP_END):
-                self._explicit = True
-                self._mark_step(code, started, finished)
-            elif code in _MARKS:
-                self._marks[code] = (self._marks.get(code, (ended,))[0], ended)
-            elif code in (EXHAUSTED, FIRST_BATCH, RESUME, LOST):
-                self._note(code)
-            else:
-                if not self._explicit and self._begins_step(code):
+            phase = _PHASES.get(code)
+            if phase is not None:
+                if code in _BOUNDARIES and not self._explicit and self._begins_step(code):
                     self._cut(started, finished)
                 if self._open is not None:
-                    self._take(code, started, ended)
+                    self._take(self._open, phase, code, started, ended)
+            elif code in _MARKS:
+                self._marks[code] = (self._marks.get(code, (ended,))[0], ended)
+            elif code in (STEP_BEGIN, STEP_END):
+                self._explicit = True
+                self._mark_step(code, started, finished)
+            else:
+                self._note(code)
         return finished
 
     def _note(self, code: int) -> None:
@@ -118,7 +126,7 @@ class StepPartition:
             self._batch.first = True
         elif code == RESUME:
             self._resumed = True
-        elif self._open is not None:
+        elif self._open is not None:  # something was lost
             self._open.incomplete = True
 
     def finish(self) -> list[Step]:
@@ -135,8 +143,8 @@ class StepPartition:
     def _begins_step(self, code: int) -> bool:
         step = self._open
         if step is None:
-            return code in _BOUNDARIES
-        if UPDATE not in self._marks or code not in _BOUNDARIES:
+            return True
+        if UPDATE not in self._marks:
             return False
         # The kind of event that begins this loop's steps, unless an earlier kind shows up.
         return step.seen.isdisjoint(_BOUNDARIES[: _BOUNDARIES.index(code)])
@@ -163,35 +171,31 @@ class StepPartition:
             step.first_batch |= self._batch.close(step.intervals)
             finished.append(self._close(step, at, set(self._marks)))
 
-    def _take(self, code: int, started: int, ended: int) -> None:
-        step = self._open
-        if step is None:
-            return
-        if code == Phase.DATA:
-            step.first_batch |= self._batch.next(step.intervals, started)
+    def _take(self, step: _Open, phase: Phase, code: int, started: int, ended: int) -> None:
+        batch = self._batch
+        if code == _DATA:
+            step.first_batch |= batch.next(step.intervals, started)
         else:
             step.seen.add(code)
-        if code == Phase.CHECKPOINT:
-            # All of a checkpoint is checkpoint, its own waits for peers too.
-            while step.intervals and step.intervals[-1][1] >= started:
-                step.intervals.pop()
-        self._batch.see(code)
-        if self._batch.fetched and self._batch.trained:
-            step.seen.add(Phase.DATA)
-        if code == EVALUATION_FORWARD:
+            if code == _CHECKPOINT:
+                # All of a checkpoint is checkpoint, its own waits for peers too.
+                while step.intervals and step.intervals[-1][1] >= started:
+                    step.intervals.pop()
+            batch.see(code)
+            if batch.fetched and batch.trained:
+                step.seen.add(_DATA)
             # Without a loader nothing but its place tells a teacher from an evaluation between two steps.
-            phase = Phase.EVALUATION if UPDATE in self._marks and not self._batch.fetched else Phase.FORWARD
-        else:
-            phase = Phase(code)
+            if code == EVALUATION_FORWARD and UPDATE in self._marks and not batch.fetched:
+                phase = Phase.EVALUATION
         step.intervals.append((phase, started, ended))
 
     def _close(self, step: _Open, ended: int, marks: set[int]) -> Step:
         self._number += 1
         intervals = flatten(step.intervals, step.started, ended)
-        phases = [0] * len(Phase)
+        phases = _NOTHING[:]
         for phase, begin, end in intervals:
             phases[phase] += end - begin
-        phases[Phase.OTHER] += ended - step.started - sum(phases)
+        phases[_OTHER] += ended - step.started - sum(phases)
         excluded = ""
         resumed, self._resumed = self._resumed, False
         if step.incomplete:
@@ -207,33 +211,47 @@ class StepPartition:
         return Step(self._number, step.started, ended, tuple(phases), tuple(intervals), excluded, SKIPPED in marks)
 
 
-def flatten(intervals: Iterable[Interval], started: int, ended: int) -> list[Interval]:
+def flatten(intervals: Sequence[Interval], started: int, ended: int) -> Sequence[Interval]:
     """Cut nested intervals into pieces without overlap, clipped to the step; the innermost interval wins."""
+    now = started
+    for _, begin, end in intervals:
+        if not now <= begin < end <= ended:
+            return _cut_nested(intervals, started, ended)
+        now = end
+    return intervals
+
+
+def _cut_nested(intervals: Iterable[Interval], started: int, ended: int) -> list[Interval]:
     pieces: list[Interval] = []
-    stack: list[tuple[Phase, int]] = []
+    around: list[tuple[Phase, int]] = []
     now = started
 
-    def advance(to: int) -> None:
+    def fill(to: int) -> None:
+        """Give the time until ``to`` to the open intervals, the innermost first."""
         nonlocal now
-        while stack and now < to:
-            phase, until = stack[-1]
-            piece_end = min(until, to)
-            if piece_end > now:
+        while around and now < to:
+            phase, until = around[-1]
+            end = min(until, to)
+            if end > now:
                 if pieces and pieces[-1][0] == phase and pieces[-1][2] == now:
-                    pieces[-1] = (phase, pieces[-1][1], piece_end)
+                    pieces[-1] = (phase, pieces[-1][1], end)
                 else:
-                    pieces.append((phase, now, piece_end))
-                now = piece_end
+                    pieces.append((phase, now, end))
+                now = end
             if until <= now:
-                stack.pop()
+                around.pop()
         now = max(now, to)
 
-    for phase, begin, end in sorted(intervals, key=lambda interval: (interval[1], -interval[2])):
+    for phase, begin, end in sorted(intervals, key=_outermost_first):
         begin, end = max(begin, started), min(end, ended)  # noqa: PLW2901 - clipped to the step
         if end <= begin:
             continue
-        advance(begin)
+        fill(begin)
         # On one thread intervals nest; one found afterwards may reach past the one around it and is cut there.
-        stack.append((phase, min(end, stack[-1][1]) if stack else end))
-    advance(ended)
+        around.append((phase, min(end, around[-1][1]) if around else end))
+    fill(ended)
     return pieces
+
+
+def _outermost_first(interval: Interval) -> tuple[int, int]:
+    return interval[1], -interval[2]

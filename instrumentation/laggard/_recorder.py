@@ -48,12 +48,14 @@ _PHASE_SHIFT = 56
 
 _Begin = Callable[[int], "Token | None"]
 _End = Callable[["Token | None"], int]
+_Add = Callable[[int, int, int], None]
+_Edge = Callable[[int], None]
 
 
 def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     events: list[Event],
-) -> tuple[_Begin, _End, Callable[[int], None], dict[str, CellType]]:
-    """Return ``begin``, ``end``, ``edge`` and the variables that they share, by name.
+) -> tuple[tuple[_Begin, _End, _Add, _Edge, Callable[[], bool]], dict[str, CellType]]:
+    """Return ``begin``, ``end``, ``add``, ``edge`` and ``trains``, and the variables that they share by name.
 
     Functions over variables of their own, not methods over attributes: with cold caches that is a fifth of their cost.
     """
@@ -67,7 +69,7 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     device: Callable[[int], None] | None = None
     offset_ns = 0
     capacity = EARLY_CAPACITY
-    dropped = failures = self_time_ns = 0
+    dropped = failures = self_time_ns = backwards = 0
 
     def begin(code: int) -> Token | None:
         nonlocal phase, self_time_ns
@@ -111,6 +113,21 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
         self_time_ns += clock() - ended
         return ended
 
+    def add(code: int, started: int, ended: int) -> None:
+        nonlocal dropped
+        if len(events) < capacity:
+            append((code, started, ended))
+        else:
+            dropped += 1
+
+    def trains() -> bool:
+        nonlocal thread, backwards
+        backwards += 1
+        first = not thread
+        if enabled:
+            thread = identity()
+        return first
+
     def admitted() -> bool:
         # Any thread, until one is known to train; and none when the recorder is off, since no thread is number -1.
         return enabled and not thread
@@ -130,9 +147,9 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
         failures += 1
 
     variables: dict[str, CellType] = {}
-    for function in (begin, end, admitted, edge, detach):
+    for function in (begin, end, add, trains, admitted, edge, detach):
         variables.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return begin, end, edge, variables
+    return (begin, end, add, edge, trains), variables
 
 
 def _variable(name: str, description: str) -> Any:
@@ -153,28 +170,32 @@ class Recorder:
     Each read and write is a single operation; no lock is taken on the hot path.
     """
 
-    __slots__ = ("backwards", "begin", "edge", "end", "events", "variables")
+    __slots__ = ("add", "begin", "edge", "end", "events", "trains", "variables")
 
     begin: _Begin
     """Enter a phase. The result goes to ``end``; ``None`` on a thread that does not train."""
     end: _End
     """Leave a phase; return the ``perf_counter_ns`` at which it ended, 0 for a token of ``None``."""
-    edge: Callable[[int], None]
+    add: _Add
+    """Append an interval that was found afterwards, or a mark with twice the same time."""
+    edge: _Edge
     """Note an edge that no phase has on the device's clock, if that is used."""
+    trains: Callable[[], bool]
+    """Take note that this thread begins a backward pass, and so trains; return whether none was known to train."""
 
     phase: int = _variable("phase", "The phase that the training thread is in.")
     words: memoryview[int] | None = _variable("words", "Live words of the state file, while there is one.")
     device: Callable[[int], None] | None = _variable("device", "Notes an edge on the device's clock, if that is used.")
     capacity: int = _variable("capacity", "Events kept between two drains.")
     dropped: int = _variable("dropped", "Events that found no room.")
+    backwards: int = _variable("backwards", "Backward passes begun.")
     failures: int = _variable("failures", "How often the state file was given up.")
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads.")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        #: Backward passes begun.
-        self.backwards = 0
-        self.begin, self.end, self.edge, self.variables = _hot_path(self.events)
+        functions, self.variables = _hot_path(self.events)
+        self.begin, self.end, self.add, self.edge, self.trains = functions
         self.synchronize_clock()
 
     @property
@@ -196,13 +217,6 @@ class Recorder:
         """Record nothing more."""
         self.thread = -1
         self.variables["enabled"].cell_contents = False
-
-    def add(self, code: int, started: int, ended: int) -> None:
-        """Append an interval that was found afterwards, or a mark with twice the same time."""
-        if len(self.events) < self.capacity:
-            self.events.append((code, started, ended))
-        else:
-            self.variables["dropped"].cell_contents += 1
 
     def mark(self, code: int) -> None:
         """Append a mark at the present time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter, get_meter
@@ -84,26 +84,37 @@ class Report:
         """Who is reported."""
         return self._identity
 
-    def step(self, step: Step) -> None:
-        """Report a finished step."""
-        self._steps.add(1, self._base)
-        if step.skipped:
-            self._skipped.add(1, self._base)
-        if step.excluded:
-            attributes = self._with(Attribute.REASON, step.excluded)
-            self._excluded.add(1, attributes)
-            self._excluded_duration.add(step.duration * _NANOSECOND, attributes)
-            return
+    def steps(self, steps: Sequence[Step], one_in: int = 1) -> None:
+        """Report finished steps; of those that could go into the histograms, one in so many does."""
+        self._steps.add(len(steps), self._base)
+        skipped = sum([step.skipped for step in steps])
+        if skipped:
+            self._skipped.add(skipped, self._base)
+        left_out: dict[str, list[int]] = {}
+        for step in steps:
+            reason = step.excluded
+            if not reason:
+                self._recent.append(step.phases)
+                if one_in == 1 or _chosen(step.number, one_in):
+                    self._record(step)
+                    continue
+                reason = names.SAMPLING
+            left_out.setdefault(reason, []).append(step.duration)
+        for reason, durations in left_out.items():
+            attributes = self._with(Attribute.REASON, reason)
+            self._excluded.add(len(durations), attributes)
+            self._excluded_duration.add(sum(durations) * _NANOSECOND, attributes)
+
+    def _record(self, step: Step) -> None:
         self._step.record(step.duration * _NANOSECOND, self._base)
         self._own.record(step.own * _NANOSECOND, self._base)
-        for phase in Phase:
+        for phase, duration in enumerate(step.phases):
             if phase not in self._used_phases:
-                if not step.phases[phase]:
+                if not duration:
                     continue
-                self._used_phases.append(phase)
+                self._used_phases.append(Phase(phase))
             # Zero is recorded too once a phase is in use, so that the phases' sums keep adding up to the steps'.
-            self._phase.record(step.phases[phase] * _NANOSECOND, self._phase_attributes[phase])
-        self._recent.append(step.phases)
+            self._phase.record(duration * _NANOSECOND, self._phase_attributes[phase])
 
     def recent(self, newest: Step) -> None:
         """Report what the last steps have in common: quantiles, the communication floor, the newest step's time."""
@@ -166,6 +177,11 @@ class Report:
 
     def _with(self, name: str, value: str) -> dict[str, str]:
         return {**self._base, name: value}
+
+
+def _chosen(number: int, one_in: int) -> bool:
+    # Scattered evenly and the same on all ranks. Every tenth step could always be the one that writes a log.
+    return number * 0x9E3779B1 % 2**32 < 2**32 // one_in
 
 
 def unix_offset_ns() -> int:

@@ -97,7 +97,7 @@ class TraceDump(Hook):
     def steps_ended(self, steps: list[Step]) -> None:
         """Keep the newest steps."""
         kept = self._steps
-        for step in steps:
+        for step in steps[-RECENT_STEPS:]:
             if len(kept) == kept.maxlen:
                 self._intervals -= len(kept.popleft().intervals)
             kept.append(step)

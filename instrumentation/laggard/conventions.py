@@ -134,8 +134,10 @@ QUANTILE_PHASES = (*sorted(OWN_PHASES), Phase.COMMUNICATION)
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 #: Why a step stays out of the histograms of step, own time and phases.
-#: ``incomplete``: events were lost, or the process ended before the step did.
-EXCLUSION_REASONS = ("warmup", "compile", "first_batch", "resume", "incomplete")
+#: ``incomplete``: events were lost, or the process ended before the step did. ``sampling``: steps are so short that
+#: only some of them are recorded; the others are like these.
+SAMPLING = "sampling"
+EXCLUSION_REASONS = ("warmup", "compile", "first_batch", "resume", "incomplete", SAMPLING)
 
 #: Why something that was measured is not in the export.
 DROP_REASONS = ("buffer_full", "device_edge", "no_run", "hook_failed", "report_failed")

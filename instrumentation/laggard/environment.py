@@ -118,6 +118,14 @@ LAGGARD_HISTOGRAMS = "LAGGARD_HISTOGRAMS"
 none.
 """
 
+LAGGARD_STEP_RATE = "LAGGARD_STEP_RATE"
+"""
+.. envvar:: LAGGARD_STEP_RATE
+
+Steps a second that go into the duration histograms; of shorter steps one in so many does, evenly scattered, and all
+are counted. 0: every step. Default: 100.
+"""
+
 LAGGARD_WARMUP_STEPS = "LAGGARD_WARMUP_STEPS"
 """
 .. envvar:: LAGGARD_WARMUP_STEPS

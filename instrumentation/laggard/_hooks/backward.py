@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +36,8 @@ class BackwardHook(Hook):
         recorder = self.recorder
         host = self.host
         observers = host.backward_observers
+        backward = int(Phase.BACKWARD)
+        trains, begin, end = recorder.trains, recorder.begin, recorder.end
 
         @functools.wraps(run)
         def timed_run(*args: Any, **kwargs: Any) -> Any:
@@ -44,17 +45,15 @@ class BackwardHook(Hook):
                 return run(*args, **kwargs)
             # `autograd.grad` may be part of a model, also where nothing is trained.
             accumulates = kwargs.get("accumulate_grad", False)
-            if accumulates:
+            if accumulates and trains():
                 host.training_evidence()
-                recorder.thread = get_ident()
-                recorder.backwards += 1
             self._depth = 1
-            token = recorder.begin(Phase.BACKWARD)
+            token = begin(backward)
             try:
                 return run(*args, **kwargs)
             finally:
                 self._depth = 0
-                ended = recorder.end(token)
+                ended = end(token)
                 if token is not None and accumulates:
                     for observer in observers:
                         observer(token[2], ended)

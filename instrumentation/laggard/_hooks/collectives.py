@@ -128,7 +128,6 @@ class CollectivesHook(Hook):
                     wrap = functools.partial(self._wrap_method, kind=KINDS[name], argument=argument)
                     self.replace(c10d.ProcessGroup, method, wrap)
         self._watch_all(c10d)
-        self.host.backward_observers.append(self._observer)
         self.replace(c10d.Work, "wait", self._wrap_wait)
 
     def _patch_functional(self, _module: ModuleType) -> None:
@@ -170,6 +169,8 @@ class CollectivesHook(Hook):
     def _watch_all(self, c10d: ModuleType) -> None:
         for group in c10d._world.pg_map:  # noqa: SLF001 - the one list of all groups
             watched = self._groups.add(group)
+            if self._observer not in self.host.backward_observers:
+                self.host.backward_observers.append(self._observer)
             if watched is not None and self._has_pre_hooks:
                 failed = functools.partial(self.host.hook_failed, self)
                 group.register_pre_hook(self._hook_id, self._groups.pre_hook(watched, self._kinds, failed))

@@ -135,7 +135,6 @@ class CompiledHook(Hook):
         self._module: type = torch.nn.Module
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         self._is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
-        self.host.backward_observers.append(self._observer)
         self.replace(torch, "compile", self._wrap_compile)
 
     def _wrap_compile(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,6 +147,8 @@ class CompiledHook(Hook):
             # As a decorator with options it returns a function that comes back here for what it decorates.
             if given is None or of_module or not isinstance(compiled, FunctionType):
                 return compiled
+            if self._observer not in self.host.backward_observers:
+                self.host.backward_observers.append(self._observer)
             return self._time(compiled)
 
         return compile

@@ -26,21 +26,22 @@ class DataLoaderHook(Hook):
         self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001
 
     def _wrap(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        recorder = self.recorder
+        begin, end, add = self.recorder.begin, self.recorder.end, self.recorder.add
+        data = int(Phase.DATA)
 
         @functools.wraps(fetch)
         def __next__(iterator: Any) -> Any:  # noqa: N807 - it stands in for the method
             first = getattr(iterator, "_num_yielded", 1) == 0
             mark = FIRST_BATCH if first else 0
-            token = recorder.begin(Phase.DATA)
+            token = begin(data)
             try:
                 return fetch(iterator)
             except StopIteration:
                 mark = EXHAUSTED
                 raise
             finally:
-                ended = recorder.end(token)
+                ended = end(token)
                 if mark and ended:
-                    recorder.add(mark, ended, ended)
+                    add(mark, ended, ended)
 
         return __next__

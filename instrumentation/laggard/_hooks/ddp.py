@@ -66,7 +66,6 @@ class DistributedDataParallelHook(Hook):
         self.replace(torch.nn.parallel.DistributedDataParallel, "_sync_buffers", self._wrap_sync_buffers)
         # On the reducer, not on the module: a pipeline prepares it at the last of its backward passes.
         self.replace(torch.distributed.Reducer, "prepare_for_backward", self._wrap_prepare)
-        self.host.backward_observers.append(self._observer)
 
     def _wrap_sync_buffers(self, sync_buffers: Callable[[Any], Any]) -> Callable[[Any], Any]:
         recorder = self.recorder
@@ -100,6 +99,8 @@ class DistributedDataParallelHook(Hook):
         clock = self._clocks.get(reducer)
         if clock is None:
             clock = self._clocks[reducer] = _Clock()
+            if self._observer not in self.host.backward_observers:
+                self.host.backward_observers.append(self._observer)
         clock.started = time.perf_counter_ns()
 
     def _after_backward(self, started: int, ended: int) -> None:

@@ -128,7 +128,8 @@ class ForwardHook(Hook):
             self.replace(module_class, "__call__", self._time)
 
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
-        recorder = self.recorder
+        begin, end = self.recorder.begin, self.recorder.end
+        forward = int(Phase.FORWARD)
         traced = self.host.traced
         graph = self._graph_module_class
         torch = sys.modules["torch"]
@@ -141,12 +142,12 @@ class ForwardHook(Hook):
             if is_compiling() or self._running or (traced.running and isinstance(module, graph)):
                 return call(module, *args, **kwargs)
             self._running = True
-            token = recorder.begin(Phase.FORWARD if module.training and is_grad_enabled() else EVALUATION_FORWARD)
+            token = begin(forward if module.training and is_grad_enabled() else EVALUATION_FORWARD)
             try:
                 return call(module, *args, **kwargs)
             finally:
                 self._running = False
-                recorder.end(token)
+                end(token)
                 if found is not None and token is not None:
                     found(module)
 

@@ -17,6 +17,9 @@ from laggard._hooks.waiting import in_backward
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
 
+#: A plain number is cheaper to pass than a member of an enumeration.
+_OPTIMIZER = int(Phase.OPTIMIZER)
+
 
 class _Running(local):
     """Steps that run on this thread, the innermost last: optimizer, open interval, begin."""
@@ -80,17 +83,19 @@ class OptimizerHook(Hook):
         running = self._running.steps
         if running:
             self._forget_raised(running)
-        # A subclass that calls its parent's step fires twice.
-        if any(outer == id(optimizer) for outer, _, _ in running):
-            running.append((id(optimizer), None, 0))
-            return
-        self.host.training_evidence()
+            # A subclass that calls its parent's step fires twice.
+            if any(outer == id(optimizer) for outer, _, _ in running):
+                running.append((id(optimizer), None, 0))
+                return
         if not recorder.thread:
+            self.host.training_evidence()
             recorder.thread = get_ident()
-        token = recorder.begin(Phase.OPTIMIZER)
-        started = perf_counter_ns()
-        if token is None and in_backward(recorder):
-            recorder.edge(started)
+        token = recorder.begin(_OPTIMIZER)
+        started = 0
+        if token is None:
+            started = perf_counter_ns()
+            if in_backward(recorder):
+                recorder.edge(started)
         running.append((id(optimizer), token, started))
 
     def _after(self, optimizer: Any) -> None:
