@@ -29,7 +29,8 @@ from laggard.conventions import Phase
 EXTRA_MS = 30.0
 TOLERANCE_MS = 8.0
 STEPS, WARMUP = 12, 4
-DRAINS_SECONDS = 3.0
+#: Two drains, and a reserve.
+DRAINS_SECONDS = 2.5
 #: Milliseconds that a block takes longer on this rank, by phase.
 extra = {Phase.FORWARD: 0.0, Phase.BACKWARD: 0.0}
 #: Cycles of a millisecond on the device; 0 on processors.
@@ -100,7 +101,6 @@ def measure(make: Callable[[torch.device], nn.Module], device: torch.device, pha
         extra[phase] = EXTRA_MS / 2  # in each of two blocks
     process: Any = _process.current()
     steps = process.trace._steps
-    time.sleep(DRAINS_SECONDS)
     newest = steps[-1].number if steps else 0
     model = make(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
