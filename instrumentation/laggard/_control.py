@@ -71,7 +71,7 @@ class ControlFile(Hook):
         if status.st_mtime_ns < self._not_before:
             return
         try:
-            request = control.read_request(path)
+            request = control.read_request(path, environment.user(environment.LAGGARD_CONTROL_USER))
         except control.ControlError as error:
             _logger.warning("control file ignored: %s", error)
             return

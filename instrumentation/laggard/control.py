@@ -4,7 +4,8 @@
 second and answers in ``RUN-RANK.reply``. Only the standard library is imported, since both sides use this module.
 
 A request is a JSON object with ``id``, ``request`` (``trace`` or ``profile``), and where wanted ``path`` (absolute)
-and ``steps``. It is accepted from the rank's own user and from root. A rank handles an id once.
+and ``steps``. It is accepted from the rank's own user and from root, and without a path from one more user whom the
+rank is told of. A rank handles an id once.
 """
 
 from __future__ import annotations
@@ -74,9 +75,13 @@ def write(path: Path, content: Request | Reply) -> None:
     write_atomically(path, [json.dumps(asdict(content))])
 
 
-def read_request(path: Path) -> Request:
-    """Read a request that anybody may have written. Raises :class:`ControlError` for anything but a good one."""
-    fields = _read(path, {os.geteuid(), 0})
+def read_request(path: Path, other_user: int | None = None) -> Request:
+    """Read a request that anybody may have written. Raises :class:`ControlError` for anything but a good one.
+
+    ``other_user`` may ask like the process's own user and root, but not name a path: what is written there is written
+    with this process's rights.
+    """
+    owner, fields = _read(path, {os.geteuid(), 0, other_user})
     request = Request(**_checked(path, fields, {"id": str, "request": str, "path": str, "steps": int}))
     if not _ID.match(request.id):
         raise ControlError(f"{path}: id {request.id!r} is not 1 to 64 letters, digits, - and _")
@@ -84,6 +89,8 @@ def read_request(path: Path) -> Request:
         raise ControlError(f"{path}: request {request.request!r} is none of {', '.join(_KINDS)}")
     if request.path and (not Path(request.path).is_absolute() or "\0" in request.path):
         raise ControlError(f"{path}: path {request.path!r} is not absolute")
+    if request.path and owner not in (os.geteuid(), 0):
+        raise ControlError(f"{path}: path {request.path!r} of user {owner}, whose traces go to the state folder only")
     if not 1 <= request.steps <= MAX_STEPS:
         raise ControlError(f"{path}: steps {request.steps} is not 1 to {MAX_STEPS}")
     return request
@@ -91,7 +98,8 @@ def read_request(path: Path) -> Request:
 
 def read_reply(path: Path, user: int) -> Reply:
     """Read the reply of a rank that runs as ``user``. Raises :class:`ControlError` for anything but a good one."""
-    reply = Reply(**_checked(path, _read(path, {user}), {"id": str, "status": str, "reason": str}))
+    _, fields = _read(path, {user})
+    reply = Reply(**_checked(path, fields, {"id": str, "status": str, "reason": str}))
     if reply.status not in _STATES:
         raise ControlError(f"{path}: status {reply.status!r} is none of {', '.join(_STATES)}")
     return reply
@@ -110,7 +118,8 @@ def write_atomically(path: Path, parts: Iterable[str]) -> None:
         raise
 
 
-def _read(path: Path, users: set[int]) -> dict[str, Any]:
+def _read(path: Path, users: set[int | None]) -> tuple[int, dict[str, Any]]:
+    """Return who owns a file and the JSON object in it."""
     try:
         # A FIFO must not block the reader and a symbolic link must not lead it elsewhere.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -137,7 +146,7 @@ def _read(path: Path, users: set[int]) -> dict[str, Any]:
         raise ControlError(f"{path}: no JSON: {error}") from error
     if not isinstance(content, dict):
         raise ControlError(f"{path}: no JSON object")
-    return content  # pyright: ignore[reportUnknownVariableType] - its keys and values are checked next
+    return status.st_uid, content  # pyright: ignore[reportUnknownVariableType] - its keys and values are checked next
 
 
 def _checked(path: Path, content: dict[str, Any], kinds: dict[str, type]) -> dict[str, Any]:

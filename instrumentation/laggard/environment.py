@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 from pathlib import Path
 
 from laggard import statefile
@@ -72,6 +73,14 @@ LAGGARD_STATE_DIR = "LAGGARD_STATE_DIR"
 .. envvar:: LAGGARD_STATE_DIR
 
 Folder of the ranks' state files, which the node exporter reads. Default: ``laggard`` in shared memory.
+"""
+
+LAGGARD_CONTROL_USER = "LAGGARD_CONTROL_USER"
+"""
+.. envvar:: LAGGARD_CONTROL_USER
+
+User, by name or number, whose control files a rank accepts beside those of its own user and of root, such as the node
+exporter's. What that user asks for is written to the state folder only. Default: none.
 """
 
 LAGGARD_TRACE_EVERY = "LAGGARD_TRACE_EVERY"
@@ -180,6 +189,18 @@ def choice(name: str, *options: str) -> str:
 def names(name: str) -> frozenset[str]:
     """Return the variable's comma-separated names."""
     return frozenset(part.strip() for part in text(name).split(",") if part.strip())
+
+
+def user(name: str) -> int | None:
+    """Return the number of the user that the variable names; ``None`` without one, and with a warning if unknown."""
+    value = text(name)
+    if not value:
+        return None
+    try:
+        return int(value) if value.isdecimal() else pwd.getpwnam(value).pw_uid
+    except KeyError:
+        _logger.warning("%s=%r is no user of this host; using none", name, value)
+        return None
 
 
 def state_directory() -> Path:

@@ -8,6 +8,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -315,6 +316,30 @@ def test_a_step_in_one_graph_is_a_step() -> None:
         steps = steps_of(process)
     assert len(steps) == 5
     assert [phases(step) for step in steps] == [set()] * 5
+
+
+def looked_at() -> set[str]:
+    """Files of all code outside of torch that the compiler looks at for a whole step that is compiled."""
+    torch._dynamo.reset()
+    loop = whole_step()
+    for number in range(3):
+        loop.train(torch.ones(2, 4), number)
+    seen = [code() for code in convert_frame.input_codes.seen]
+    files = {code.co_filename for code in seen if code is not None}
+    return {file for file in files if not file.startswith(str(Path(torch.__file__).parent))}
+
+
+def test_the_begin_of_reporting_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled step proves training in the middle: the compiler looks at nothing of what starts then."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path))
+    bare = looked_at()
+    _process.instrument()
+    try:
+        observed = looked_at()
+        assert list(tmp_path.iterdir())  # it did start
+    finally:
+        _process.uninstrument()
+    assert observed == bare
 
 
 def named(x: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import time
 from pathlib import Path
@@ -161,6 +162,42 @@ def test_only_a_file_that_its_owner_alone_may_write_is_read(tmp_path: Path, monk
     for other, reason in ((link, "symbolic links"), (fifo, "not a regular file"), (tmp_path, "not a regular file")):
         with pytest.raises(ControlError, match=reason):
             control.read_request(other)
+
+
+def test_one_more_user_may_ask(
+    asked: tuple[Asked, Asked, ControlFile],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The user in LAGGARD_CONTROL_USER, by number or name, is heard, but names no path; everybody else is not."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    trace, _, hook = asked
+    path = tmp_path / "a%2Fb-3.control"
+    nobody = pwd.getpwnam("nobody").pw_uid
+
+    def ask(number: int, owner: int, where: str = "") -> None:
+        control.write(path, Request(f"id-{number}", "trace", where))
+        os.chown(path, owner, -1)
+        look(hook)
+
+    ask(1, nobody)
+    assert (trace.requests, "belongs to user" in caplog.records[-1].message) == ([], True)
+    for number, user in enumerate((str(nobody), "nobody"), 2):
+        monkeypatch.setenv("LAGGARD_CONTROL_USER", user)
+        ask(number, nobody)
+        assert len(trace.requests) == number - 1
+    ask(4, 4711)
+    assert "belongs to user 4711" in caplog.records[-1].message
+    ask(5, nobody, "/etc/x.json")
+    assert f"'/etc/x.json' of user {nobody}, whose traces go to the state folder only" in caplog.records[-1].message
+    ask(6, 0, "/x.json")
+    monkeypatch.setenv("LAGGARD_CONTROL_USER", "no such user")
+    ask(7, nobody)
+    assert "LAGGARD_CONTROL_USER='no such user' is no user of this host" in caplog.records[-2].message
+    assert "belongs to user" in caplog.records[-1].message
+    assert trace.requests == [("",), ("",), ("/x.json",)]
 
 
 def test_file_names_are_distinct_and_fit(tmp_path: Path) -> None:

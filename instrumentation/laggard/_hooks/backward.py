@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook
-from laggard._hooks.compiler import hide_from_compiler
 from laggard.conventions import Phase
 
 
@@ -25,8 +24,8 @@ class BackwardHook(Hook):
     signal = "backward"
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for torch, and for the compiler, which must not look into the wrapper."""
-        return {"torch": self._patch, "torch._dynamo": self._hide}
+        """Wait for torch."""
+        return {"torch": self._patch}
 
     def _patch(self, torch: ModuleType) -> None:
         self._depth = 0
@@ -58,9 +57,4 @@ class BackwardHook(Hook):
                     for observer in observers:
                         observer(token[2], ended)
 
-        self._timed_run = timed_run
         return timed_run
-
-    def _hide(self, dynamo: ModuleType) -> None:
-        # A train step that is compiled as a whole breaks its graph at backward and calls the engine between two graphs.
-        hide_from_compiler(dynamo, self._timed_run, callees=False)

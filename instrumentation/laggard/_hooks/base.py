@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from laggard._hooks.compiler import Traced, hide_from_compiler, nothing
+from laggard._hooks.compiler import Traced
 
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
@@ -171,10 +171,6 @@ class Hook:
                 self.host.hook_failed(self, error)
 
         return call
-
-    def hide_guarded(self, dynamo: ModuleType) -> None:
-        """Hide what :meth:`guarded` makes, of any hook, from the compiler."""
-        hide_from_compiler(dynamo, self.guarded(nothing), callees=True)
 
 
 def _own_entry(owner: Any, name: str) -> Any:

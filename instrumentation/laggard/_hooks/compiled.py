@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._recorder import COMPILED, EVALUATION_FORWARD, UPDATE, Recorder
 from laggard.conventions import Phase
 
@@ -105,11 +104,6 @@ class CompiledHook(Hook):
             self._reported = count
 
     def _listen(self, dynamo: ModuleType) -> None:
-        recorder = self.recorder
-        for function in (recorder.begin, recorder.end, recorder.add, recorder.mark, self.host.training_evidence):
-            hide_from_compiler(dynamo, function, callees=True)
-        self.hide_guarded(dynamo)
-        hide_from_compiler(dynamo, self._time(nothing), callees=False)
         self._compiler = dynamo.callback_handler
         self.steps_ended([])
 

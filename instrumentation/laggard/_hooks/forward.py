@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
@@ -97,9 +96,6 @@ class ForwardHook(Hook):
                 for name, value in list(vars(module).items()):
                     if value is replacement:
                         setattr(module, name, replacement.__wrapped__)
-        # Where a graph breaks inside of a module, modules are called between two graphs.
-        hide_from_compiler(dynamo, self._time(nothing), callees=False)
-        hide_from_compiler(dynamo, self._found, callees=True)
 
     def _search(self) -> None:
         self._searching = True

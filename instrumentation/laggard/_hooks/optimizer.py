@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import nothing, show_compiler
+from laggard._hooks.compiler import show_compiler
 from laggard._hooks.waiting import in_backward
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
@@ -72,7 +72,7 @@ class OptimizerHook(Hook):
 
         show_compiler(compiled_pre_hook, pre_hook)
         show_compiler(_compiled_post_hook, post_hook)
-        self._step_code = torch.optim.Optimizer.profile_hook_step(nothing).__code__
+        self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
         module = sys.modules[torch.optim.Optimizer.__module__]
         self._handles.append(module.register_optimizer_step_pre_hook(pre_hook))
         self._handles.append(module.register_optimizer_step_post_hook(post_hook))

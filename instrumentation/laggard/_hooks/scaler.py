@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import hide_from_compiler, nothing
 from laggard._recorder import SKIPPED, UPDATE
 from laggard.conventions import Phase
 
@@ -37,7 +36,6 @@ class GradScalerHook(Hook):
         """Wait for torch, and for the scaler of sharded models, which has an update of its own."""
         return {
             "torch": self._patch,
-            "torch._dynamo": self._hide,
             "torch.distributed.fsdp.sharded_grad_scaler": self._patch_sharded,
         }
 
@@ -50,11 +48,6 @@ class GradScalerHook(Hook):
     def _patch_sharded(self, module: ModuleType) -> None:
         self.replace(module.ShardedGradScaler, "unscale_", self._time)
         self.replace(module.ShardedGradScaler, "update", self._wrap_update)
-
-    def _hide(self, dynamo: ModuleType) -> None:
-        # A scaler looks at values of tensors, so a compiled train step calls it between two graphs.
-        hide_from_compiler(dynamo, self._time(nothing), callees=False)
-        hide_from_compiler(dynamo, self._wrap_update(nothing), callees=False)
 
     def _time(self, method: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder

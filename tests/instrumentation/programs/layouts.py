@@ -34,7 +34,7 @@ PLACES = ("none", "data", "forward", "backward", "optimizer", "host")
 #: Seconds that the slow rank takes longer in a step.
 EXTRA = 0.050
 #: Steps of a segment; and those before the first one, in which a compiler works.
-STEPS = 5
+STEPS = 6
 #: Of layouts whose own work is mostly Python on a processor that is shared: more of them, so that one is undisturbed.
 MORE_STEPS = {"fsdp2": 8, "tensor_parallel": 8}
 WARMUP = 3
