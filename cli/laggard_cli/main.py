@@ -16,7 +16,7 @@ COMMANDS = {
     "run": ("laggard_cli.run", "run a command instrumented"),
     "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
     "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
-    "rules": ("laggard_cli.rules.command", "render the rule pack"),
+    "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
 }
 
