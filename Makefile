@@ -5,6 +5,7 @@
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
+#   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -20,10 +21,14 @@ DEMO ?=
 CUDA ?=
 # Flags for the benchmarks: BENCH=--quick for one short round.
 BENCH ?=
+# Seeds of the evaluation, the file for its figures, and further flags, such as EVALUATE="--sizes 8 --scenarios healthy".
+SEEDS ?= 1 2
+JSON ?= accuracy.json
+EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -42,6 +47,10 @@ test-oldest: $(OLDEST)/.installed
 bench: $(INSTALLED)
 	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 	python -m benchmarks $(BENCH)
+
+evaluate: $(INSTALLED)
+	scripts/build_rule_engine.sh
+	python -m evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
 
 lint: $(INSTALLED)
 	ruff format --check
