@@ -2,6 +2,7 @@
 
     python promtool-tests/generate.py FOLDER             one file for each module of plays
     promtool test rules FOLDER/*.yml
+    promtool test rules FOLDER/said/*.yml                the same, with what the alerts say (for Prometheus 2.53)
 
     python promtool-tests/generate.py --vmalert FOLDER   the same for VictoriaMetrics
     vmalert-tool unittest -files=FOLDER/*.yml
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -24,25 +26,41 @@ from scenario import Play, Yaml
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
 
+#: What alerts say when they first fire in a scenario; written by wording.py.
+WORDING = HERE / "wording.yaml"
+
+#: Module of plays to play to alert to its alerts, as promtool expects them.
+Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 
 #: Where time begins in tests of vmalert-tool: 2000-01-01.
 VMALERT_EPOCH = 946_684_800
 
 
-class _Dumper(yaml.SafeDumper):
+class Dumper(yaml.SafeDumper):
     """Writes labels and annotations that two tests share twice, without anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the signature is yaml's
+        """Write everything out."""
         return True
 
 
-def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None, *, vmalert: bool = False) -> str:
-    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them.
+def document(module: str, wording: Wording, *, only: Play | None = None, vmalert: bool = False) -> str:
+    """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
 
+    A module may say with which families of rules, beside the core; without a word it plays with all of them.
     For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
-    epoch = VMALERT_EPOCH if vmalert else 0
-    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}", epoch) for play in plays]
+    content = importlib.import_module(f"plays.{module}")
+    plays: tuple[Play, ...] = (only,) if only else content.PLAYS
+    families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
+    tests = [
+        play().test(
+            f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}",
+            VMALERT_EPOCH if vmalert else 0,
+            wording.get(module, {}).get(play.__name__),
+        )
+        for play in plays
+    ]
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = test.pop("promql_expr_test")
@@ -50,13 +68,13 @@ def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None, *
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
     groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
-    content: Yaml = {
+    file: Yaml = {
         "rule_files": [str(RULES / name) for name in files],
         "evaluation_interval": tests[0]["interval"],
         "group_eval_order": groups,
         "tests": tests,
     }
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return yaml.dump(file, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 def _family(name: str) -> str:
@@ -70,12 +88,14 @@ def main() -> int:
     parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
     options = parser.parse_args()
     folder: Path = options.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted((HERE / "plays").glob("*.py")):
-        module = importlib.import_module(f"plays.{path.stem}")
-        plays: tuple[Play, ...] = module.PLAYS
-        families = getattr(module, "FAMILIES", None)
-        (folder / f"{path.stem}.yml").write_text(document(plays, families, vmalert=options.vmalert))
+    (folder / "said").mkdir(parents=True, exist_ok=True)
+    wording: Wording = yaml.safe_load(WORDING.read_text(encoding="utf-8"))
+    for module in sorted(path.stem for path in (HERE / "plays").glob("*.py")):
+        text = document(module, {}, vmalert=options.vmalert)
+        (folder / f"{module}.yml").write_text(text)
+        if not options.vmalert:
+            said = document(module, wording) if module in wording else text
+            (folder / "said" / f"{module}.yml").write_text(said)
     return 0
 
 

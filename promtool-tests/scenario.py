@@ -77,6 +77,8 @@ class Scenario:
         self._expressions: list[Yaml] = []
         self._alerts: list[Yaml] = []
         self._extra: list[Yaml] = []
+        #: When each alert was first expected.
+        self.first: dict[str, str] = {}
 
     def __getitem__(self, rank: int) -> Rank:
         """Return the rank of that number."""
@@ -90,6 +92,8 @@ class Scenario:
         """Expect exactly these alerts at this moment, of any kind and run."""
         samples = [{"labels": _braced({"alertname": each.alert, **each.labels()}), "value": 1} for each in alerts]
         self._expect(_FIRING, samples)
+        for each in alerts:
+            self.first.setdefault(each.alert, self._moment())
 
     def silent(self) -> None:
         """Expect that no alert fires at this moment."""
@@ -124,9 +128,17 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str, epoch: int = 0) -> Yaml:
-        """Return the scenario as one entry of a promtool file, in which time begins at a unix time."""
+    def test(self, name: str, epoch: int = 0, wording: Mapping[str, Sequence[Yaml]] | None = None) -> Yaml:
+        """Return the scenario as one entry of a promtool file.
+
+        Args:
+            name: the test's name.
+            epoch: the unix time at which time begins.
+            wording: alert to what its alerts say when they first fire, as promtool expects them.
+        """
         self._expect(_TWICE, [])
+        for alert, expected in (wording or {}).items():
+            self._alerts.append({"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)})
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
             for (metric, labels), line in self.world.series(epoch).items()

@@ -16,7 +16,7 @@ ECC = "gpu_ecc_volatile_errors_total{severity=uncorrected}"
 RECOVERY = "gpu_nvlink_errors_total{error=recovery}"
 
 
-def _gpu(uuid: str, run: str = RUN, rank: int | None = None) -> Device:
+def healthy_gpu(uuid: str, run: str = RUN, rank: int | None = None) -> Device:
     """Return a healthy GPU at work."""
     return Device(
         uuid, run, rank,
@@ -89,14 +89,14 @@ def health() -> Scenario:
     """Each fault names the rank that uses the GPU and its host, over lost scrapes too, and ends with the fault."""
     everyone = ranks(len(FAULTS), per_host=99)
     scenario = Scenario(everyone, tick=30)
-    gpus = [_gpu(uuid, rank=number) for number, uuid in enumerate(FAULTS)]
+    gpus = [healthy_gpu(uuid, rank=number) for number, uuid in enumerate(FAULTS)]
     for rank in everyone:
         rank.has_exporter = False
     # This one's exporter does not know who uses it; the rank does.
     gpus[0].has_workload = False
     everyone[0].hw_id = gpus[0].uuid
     # No run uses these. A board without all links has them down on all of its GPUs; an idle link is slow.
-    idle, board = _gpu("idle", run=""), _gpu("board", run="")
+    idle, board = healthy_gpu("idle", run=""), healthy_gpu("board", run="")
     board.gauges.update({"gpu_nvlink_links{state=inactive}": 6, "gpu_pcie_link_generation": 1})
     board.gauges["gpu_utilization_ratio"] = 0
     scenario.world.devices += [*gpus, idle, board]
@@ -117,7 +117,7 @@ def health() -> Scenario:
     scenario.after(seconds=30)
     scenario.fires(*found)
     for number, gpu in enumerate(gpus):
-        healthy = _gpu(gpu.uuid, rank=number)
+        healthy = healthy_gpu(gpu.uuid, rank=number)
         gpu.lost, gpu.counters = False, healthy.counters
         gpu.gauges.update(healthy.gauges)
     idle.gauges["gpu_up"] = 1
@@ -133,7 +133,9 @@ def use() -> Scenario:
     """Tells of a run that is held by its power limit, launches too little, or computes without tensor cores."""
     names = ("capped", "launches", "floats", "healthy")
     scenario = Scenario([rank for name in names for rank in ranks(2, run=name)], tick=60)
-    scenario.world.devices += [_gpu(f"{rank.run}-{rank.rank}", rank.run, rank.rank) for rank in scenario.world.ranks]
+    scenario.world.devices += [
+        healthy_gpu(f"{rank.run}-{rank.rank}", rank.run, rank.rank) for rank in scenario.world.ranks
+    ]
     for rank in scenario.world.ranks:
         rank.has_exporter = False
     scenario.after(minutes=12)
@@ -152,7 +154,7 @@ def use() -> Scenario:
         Firing("TrainingGpuTensorIdle", run="floats"),
     )
     for gpu in scenario.world.devices:
-        gpu.gauges = _gpu(gpu.uuid).gauges
+        gpu.gauges = healthy_gpu(gpu.uuid).gauges
     scenario.after(minutes=20)
     scenario.silent()
     return scenario

@@ -78,7 +78,7 @@ def leaks() -> Scenario:
     for rank in scenario.world.ranks:
         if rank.run in ("sawtooth", "fills", "slow"):
             rank.gauges[RESIDENT] = 8 * GIB
-    scenario.after(minutes=45)
+    scenario.after(minutes=50)
     scenario.silent()
     return scenario
 

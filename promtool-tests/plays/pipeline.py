@@ -96,7 +96,7 @@ def faults() -> Scenario:
     scenario.fires(SAVING)
     for rank in scenario.world.ranks:
         rank.finish()
-    scenario.after(seconds=90)
+    scenario.after(minutes=2)
     scenario.silent()
     return scenario
 

@@ -93,7 +93,7 @@ def slow_trends() -> Scenario:
     scenario.fires(EPOCH)
     for rank in scenario.world.ranks:
         rank.finish()
-    scenario.after(minutes=2)
+    scenario.after(minutes=4)
     scenario.silent()
     return scenario
 

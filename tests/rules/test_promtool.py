@@ -10,10 +10,14 @@ import pytest
 import yaml
 
 from laggard_cli.rules.render import rule_files
+from tests.rules.conftest import TOOLS
 from tests.rules.pack import ROOT, RULES
 
 SCENARIOS = ROOT / "promtool-tests"
 PLAYS = sorted(path.stem for path in (SCENARIOS / "plays").glob("*.py"))
+
+#: The version in which wording.yaml was written; the last digits of rates differ between versions.
+SAID_IN = "2.53"
 
 
 def _run(*command: str | Path) -> str:
@@ -38,8 +42,9 @@ def test_rules_load(promtool: Path) -> None:
 
 @pytest.mark.parametrize("name", PLAYS)
 def test_unit_tests(promtool: Path, generated: Path, name: str) -> None:
-    """The unit tests pass."""
-    _run(promtool, "test", "rules", generated / f"{name}.yml")
+    """The unit tests pass; in one version the alerts also say, to the letter, what is written down."""
+    folder = generated / "said" if promtool == TOOLS.get(SAID_IN) else generated
+    _run(promtool, "test", "rules", folder / f"{name}.yml")
 
 
 @pytest.mark.parametrize("name", PLAYS)
