@@ -58,8 +58,7 @@ def main() -> None:
         if number % STEPS_A_TURN:
             continue
         steps = partition.feed(process.recorder.take())
-        for step in steps:
-            timed("step", report.step, step)
+        timed("step", report.steps, steps)
         timed("recent", report.recent, steps[-1])
         for hook in process._hooks:
             timed(hook.name, hook.guarded(hook.steps_ended), steps)

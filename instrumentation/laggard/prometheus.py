@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Metric, start_http_server
 
 from laggard import environment
 
@@ -28,6 +29,22 @@ _DEFAULT_PORT = 9464
 _PORTS = 32
 
 
+class _Registry(CollectorRegistry):
+    """Shows a histogram without bounds as the sum and the count that it is: its one bucket, of all, says nothing."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Return what is served."""
+        for family in super().collect():
+            if family.type == "histogram" and all(
+                sample.labels.get("le", "+Inf") == "+Inf" for sample in family.samples
+            ):
+                summary = Metric(family.name, family.documentation, "summary")
+                summary.samples = [sample for sample in family.samples if "le" not in sample.labels]
+                yield summary
+            else:
+                yield family
+
+
 class PrometheusReader(PrometheusMetricReader):
     """A Prometheus reader that serves nothing before :func:`serve` is called.
 
@@ -36,7 +53,7 @@ class PrometheusReader(PrometheusMetricReader):
     """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         self._server: Any = None
         super().__init__(registry=self.registry, scope_info_enabled=False)
         _readers[:] = [self]

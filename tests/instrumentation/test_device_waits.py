@@ -222,6 +222,32 @@ def test_a_train_step_in_one_graph_is_a_step_of_the_device(device: Device) -> No
     assert durations == [pytest.approx(20 * len(graphs), abs=2)] * 3
 
 
+def test_streams_wait_as_they_did(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments may be named, an error is the caller's, and what is not FSDP's is not communication."""
+
+    class Strict(Stream):
+        def wait_stream(self, stream: Stream) -> None:
+            super().wait_stream(stream)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Strict)
+    hook = hook_named(process, "streams")
+    assert isinstance(hook, StreamsHook)
+    hook.uninstall()
+    hook.installed = True
+    hook._patch(fsdp)
+    process.recorder.device = lambda _: None
+    busy, waiting = Strict(now=0), Strict(now=0)
+    busy.hand_over(5)
+    wait: Any = waiting.wait_stream
+    wait(stream=busy)
+    assert waiting.passes() == 5 * MS
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        wait(streams=busy)
+    assert process.recorder.take() == []
+    hook.uninstall()
+    assert "__wrapped__" not in vars(Strict.wait_stream)
+
+
 def test_an_update_and_a_wait_on_autograds_thread_have_edges(
     device: Device, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def test_the_time_of_a_copy_is_that_of_the_call(process: Process) -> None:
     method(torch.ones(1), "meta")
     ((code, started, ended),) = process.recorder.take()
     assert code == Phase.H2D
-    assert ended - started == pytest.approx(20_000_000, rel=0.25)
+    assert 20_000_000 <= ended - started < 60_000_000  # a busy machine sleeps longer
 
 
 @pytest.mark.usefixtures("installed")

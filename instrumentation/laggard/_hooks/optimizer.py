@@ -13,7 +13,6 @@ from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
-from laggard._hooks.waiting import in_backward
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
 
@@ -94,7 +93,7 @@ class OptimizerHook(Hook):
         started = 0
         if token is None:
             started = perf_counter_ns()
-            if in_backward(recorder):
+            if recorder.phase == Phase.BACKWARD:  # see below
                 recorder.edge(started)
         running.append((id(optimizer), token, started))
 
@@ -104,7 +103,7 @@ class OptimizerHook(Hook):
             return
         _, token, started = running.pop()
         ended = self.recorder.end(token)
-        if not ended and started and in_backward(self.recorder):
+        if not ended and started and self.recorder.phase == Phase.BACKWARD:
             # The training thread waits in backward for autograd's thread of a device, on which this step ran.
             ended = perf_counter_ns()
             self.recorder.edge(ended)

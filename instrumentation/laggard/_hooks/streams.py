@@ -37,23 +37,23 @@ class StreamsHook(Hook):
         for name in ("wait_event", "wait_stream"):
             self.replace(sys.modules["torch"].cuda.Stream, name, self._wrap)
 
-    def _wrap(self, wait: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _wrap(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
         exposure = self.host.exposure
         is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
         @functools.wraps(wait)
-        def timed_wait(stream: Any, awaited: Any) -> Any:
+        def timed_wait(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
             if (
                 is_compiling()
                 or recorder.device is None
                 or not _fsdp_calls(inspect.currentframe())
                 or stream != (exposure.compute_stream or stream)
             ):
-                return wait(stream, awaited)
+                return wait(stream, *args, **kwargs)
             token = begin_wait(recorder)
             try:
-                return wait(stream, awaited)
+                return wait(stream, *args, **kwargs)
             finally:
                 end_wait(recorder, exposure, token)
 

@@ -21,11 +21,11 @@ def in_backward(recorder: Recorder) -> bool:
 
     Threads of the script's own, such as one that saves a checkpoint, communicate meanwhile too.
     """
-    return (
-        recorder.device is not None
-        and recorder.phase == Phase.BACKWARD
-        and sys.modules["torch"]._C._current_graph_task_id() >= 0  # noqa: SLF001 - there is no public way to ask
-    )
+    if recorder.device is None or recorder.phase != Phase.BACKWARD:
+        return False
+    # There is no public way to ask.
+    task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)  # noqa: SLF001
+    return task is None or task() >= 0
 
 
 def elsewhere(exposure: Exposure) -> bool:
