@@ -3,6 +3,9 @@
     python promtool-tests/generate.py FOLDER             one file for each module of plays
     promtool test rules FOLDER/*.yml
 
+    python promtool-tests/generate.py --vmalert FOLDER   the same for VictoriaMetrics
+    vmalert-tool unittest -files=FOLDER/*.yml
+
 A scenario says in ten lines what the input of a few hundred series spells out.
 """
 
@@ -15,10 +18,15 @@ from pathlib import Path
 
 import yaml
 
-from scenario import RULE_FILES, Play, Yaml
+from laggard_cli.rules.render import rule_files
+from scenario import Play, Yaml
 
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
+
+
+#: Where time begins in tests of vmalert-tool: 2000-01-01.
+VMALERT_EPOCH = 946_684_800
 
 
 class _Dumper(yaml.SafeDumper):
@@ -28,12 +36,22 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def document(plays: tuple[Play, ...]) -> str:
-    """Return a promtool file that plays the scenarios."""
-    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
-    groups = [group["name"] for name in RULE_FILES for group in yaml.safe_load((RULES / name).read_text())["groups"]]
+def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None, *, vmalert: bool = False) -> str:
+    """Return a promtool file that plays the scenarios, with the core and some families of rules, or all of them.
+
+    For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
+    """
+    epoch = VMALERT_EPOCH if vmalert else 0
+    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}", epoch) for play in plays]
+    for test in tests if vmalert else ():
+        test.pop("alert_rule_test", None)
+        test["metricsql_expr_test"] = test.pop("promql_expr_test")
+    # In the order of the layers: a verdict needs one evaluation at most.
+    files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
+    files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
+    groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
     content: Yaml = {
-        "rule_files": [str(RULES / name) for name in RULE_FILES],
+        "rule_files": [str(RULES / name) for name in files],
         "evaluation_interval": tests[0]["interval"],
         "group_eval_order": groups,
         "tests": tests,
@@ -41,15 +59,23 @@ def document(plays: tuple[Play, ...]) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
+def _family(name: str) -> str:
+    return name.removesuffix(".yml").partition("-")[2]
+
+
 def main() -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
     parser.add_argument("folder", type=Path, help="where the files go")
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
+    options = parser.parse_args()
+    folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted((HERE / "plays").glob("*.py")):
-        plays: tuple[Play, ...] = importlib.import_module(f"plays.{path.stem}").PLAYS
-        (folder / f"{path.stem}.yml").write_text(document(plays))
+        module = importlib.import_module(f"plays.{path.stem}")
+        plays: tuple[Play, ...] = module.PLAYS
+        families = getattr(module, "FAMILIES", None)
+        (folder / f"{path.stem}.yml").write_text(document(plays, families, vmalert=options.vmalert))
     return 0
 
 

@@ -29,3 +29,13 @@ def resume(scenario: Scenario) -> None:
 def stalled(rank: int | None = None, phase: str = "", host: str = "", source: str = "exporter") -> Firing:
     """Return the alert, as the node exporter's word unless told otherwise."""
     return Firing("TrainingStalled", rank, phase, host, source)
+
+
+def died(rank: int, phase: str = "forward", host: str = "host-a") -> Firing:
+    """Return the alert about a dead process."""
+    return Firing("TrainingRankDied", rank, phase, host)
+
+
+def frozen(rank: int, cause: str, phase: str, host: str = "host-a") -> Firing:
+    """Return the alert about a process that stands still."""
+    return Firing("TrainingRankFrozen", rank, phase, host, more=(("training_cause", cause),))

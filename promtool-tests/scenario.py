@@ -10,17 +10,36 @@ from world import RUN, Rank, World
 
 Yaml = dict[str, object]
 
-#: The rule files in the order of their layers, and the groups likewise: a verdict needs one evaluation at most.
-RULE_FILES = ("thresholds.yml", "normalise.yml", "baseline.yml", "score.yml", "alert.yml")
+#: Severity of the alerts that are no warnings.
+SEVERITY = {
+    "TrainingRankDied": "critical",
+    "TrainingRankFrozen": "critical",
+    "TrainingRestartLoop": "critical",
+    "TrainingStalled": "critical",
+    "TrainingRankMissing": "critical",
+    "TrainingJitter": "info",
+    "TrainingMemoryHeadroom": "info",
+    "TrainingGpuLost": "critical",
+    "TrainingGpuXidCritical": "critical",
+    "TrainingGpuPowerCapped": "info",
+    "TrainingGpuUnderused": "info",
+    "TrainingGpuTensorIdle": "info",
+    "TrainingLossNotFinite": "critical",
+    "TrainingGradientNormSpike": "info",
+}
 
-SEVERITY = {"TrainingStalled": "critical", "TrainingRankMissing": "critical"}
-
-_FIRING = (
-    "count by (alertname, severity, training_run, training_rank, training_phase, training_source, host_name) "
-    '(ALERTS{alertstate="firing"})'
+_WATCHDOG = 'alertname!="LaggardWatchdog"'
+_FIRING = f'count without (alertstate) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
+_EVER = (
+    "group by (alertname, training_run, training_rank) "
+    f'(last_over_time(ALERTS{{alertstate="firing", {_WATCHDOG}}}[2h]))'
 )
-_EVER = 'group by (alertname, training_run, training_rank) (last_over_time(ALERTS{alertstate="firing"}[2h]))'
-_TWICE = 'max_over_time((count by (alertname, training_run, training_rank) (ALERTS{alertstate="firing"}))[2h:1m]) > 1'
+#: A rank under two phases or hosts, or a run twice that no host or group tells apart.
+_TWICE = (
+    "max_over_time((count by (alertname, training_run, training_rank) "
+    '(ALERTS{alertstate="firing", host_name="", training_rank=""} or ALERTS{alertstate="firing", training_rank!=""})'
+    ")[2h:1m]) > 1"
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,8 @@ class Firing:
     host: str = ""
     source: str = ""
     run: str = RUN
+    #: Labels of this kind of alert alone.
+    more: tuple[tuple[str, str], ...] = ()
 
     def labels(self) -> dict[str, str]:
         """Return the labels that the alert has beside its name."""
@@ -43,6 +64,7 @@ class Firing:
             "training_phase": self.phase,
             "training_source": self.source,
             "host_name": self.host,
+            **dict(self.more),
         }
         return {name: value for name, value in found.items() if value}
 
@@ -102,12 +124,12 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str) -> Yaml:
-        """Return the scenario as one entry of a promtool file."""
+    def test(self, name: str, epoch: int = 0) -> Yaml:
+        """Return the scenario as one entry of a promtool file, in which time begins at a unix time."""
         self._expect(_TWICE, [])
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
-            for (metric, labels), line in self.world.series().items()
+            for (metric, labels), line in self.world.series(epoch).items()
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
         if self._alerts:

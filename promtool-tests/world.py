@@ -21,6 +21,9 @@ TRANSFER = 0.02
 
 RUN = "run-a"
 
+#: Phases of a step that are no part of every step.
+PAUSES = ("checkpoint", "evaluation")
+
 Labels = tuple[tuple[str, str], ...]
 
 #: Phases that rules ask for by name.
@@ -60,6 +63,12 @@ class Rank:
     fetch: float | None = None
     workers: int = 2
     world_size: int | None = None
+    pid: int = 1
+    workload: str = ""
+    hw_id: str = ""
+    #: What else the rank exposes: gauges with their value, counters with their growth in a second.
+    gauges: dict[str, float] = field(default_factory=dict[str, float])
+    counters: dict[str, float] = field(default_factory=dict[str, float])
     #: Exporters beside the host's own that read the same state file.
     more_exporters: tuple[str, ...] = ()
     #: Process group -> started collectives and whether the rank is inside one.
@@ -68,13 +77,19 @@ class Rank:
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
     fetched: int = 0
+    counted: dict[str, float] = field(default_factory=dict[str, float])
     last_step: float = 0.0
     last_edge: float = 0.0
 
     @property
     def own(self) -> float:
         """Seconds of a step in which the rank works itself."""
-        return sum(self.work.values())
+        return sum(seconds for phase, seconds in self.work.items() if phase not in PAUSES)
+
+    @property
+    def pause(self) -> float:
+        """Seconds of a step in which it saves or evaluates, on average."""
+        return sum(seconds for phase, seconds in self.work.items() if phase in PAUSES)
 
     def enters(self, phase: Phase, **groups: tuple[int, bool]) -> None:
         """Put the rank into a phase, and some of its process groups into a state."""
@@ -87,12 +102,51 @@ class Rank:
         self.alive = False
 
 
+@dataclass
+class Device:
+    """One GPU. Its gauges and counters are named in full, with labels beside ``uuid`` in braces."""
+
+    uuid: str
+    run: str = ""
+    rank: int | None = None
+    gauges: dict[str, float] = field(default_factory=dict[str, float])
+    #: Growth in a second.
+    counters: dict[str, float] = field(default_factory=dict[str, float])
+    #: A scrape of its exporter fails.
+    lost: bool = False
+    #: The exporter says which rank uses it; otherwise only the rank does.
+    has_workload: bool = True
+    #: The label that holds the uuid.
+    label: str = "uuid"
+    _counted: dict[str, float] = field(default_factory=dict[str, float])
+    _then: float = 0.0
+
+    def metrics(self, now: float) -> Iterable[tuple[tuple[str, Labels], float]]:
+        """Yield what the exporter shows of it."""
+        for series, growth in self.counters.items():
+            self._counted[series] = self._counted.get(series, 0) + growth * (now - self._then)
+        self._then = now
+        counted = {series: self._counted.get(series, 0) for series in self.counters}
+        workload: dict[str, float] = {}
+        if self.run and self.has_workload:
+            workload[f"gpu_workload_info{{training_run={self.run},training_rank={self.rank}}}"] = 1
+        for series, value in {**self.gauges, **counted, **workload}.items():
+            name, _, labels = series.removesuffix("}").partition("{")
+            pairs = (tuple(pair.split("=")) for pair in labels.split(",") if pair)
+            yield (
+                (name, ((self.label, self.uuid), ("instance", "exporter:9495"), *((key, each) for key, each in pairs))),
+                value,
+            )
+
+
 class World:
     """All series of a cluster, sample by sample."""
 
     def __init__(self, ranks: Iterable[Rank], tick: int = 15) -> None:
         self.ranks = list(ranks)
         self.tick = tick
+        #: GPUs, as the exporter of their host shows them.
+        self.devices: list[Device] = []
         self.now = 0
         #: Seconds of a step beside own work and waiting, by run: the transfer.
         self.transfer = TRANSFER
@@ -105,13 +159,16 @@ class World:
         """Return the rank of that number in the first run."""
         return next(each for each in self.ranks if each.rank == rank and each.run == self.ranks[0].run)
 
-    def series(self) -> dict[tuple[str, Labels], list[Sample]]:
+    def series(self, epoch: int = 0) -> dict[tuple[str, Labels], list[Sample]]:
         """Return name and labels of each series with its samples, one for each scrape so far.
+
+        Timestamps count from ``epoch``, the unix time at which the tests of an engine begin.
 
         Phases that a rank never enters are left out, but for those that rules select: the files stay readable.
         """
         return {
-            key: samples + [None] * (self._ticks - len(samples))
+            key: _since(epoch if key[0].endswith("_timestamp_seconds") else 0, samples)
+            + [None] * (self._ticks - len(samples))
             for key, samples in self._series.items()
             if key[0] != "training_process_phase" or UNIT in samples or _SELECTED & set(key[1])
         }
@@ -128,14 +185,16 @@ class World:
         working = [rank for rank in ranks if rank.alive and rank.state is RankState.RUNNING]
         if ranks[0].run not in self.training or not working:
             return
-        step = max(rank.own for rank in working) + self.transfer
+        step = max(rank.own + rank.pause for rank in working) + self.transfer
         steps = round(self.tick / step * UNIT)
         for rank in working:
             rank.steps += steps
-            wait = step - rank.own if rank.measured_wait is None else rank.measured_wait
+            wait = step - rank.own - rank.pause if rank.measured_wait is None else rank.measured_wait
             for phase, seconds in {**rank.work, "communication": wait}.items():
                 rank.seconds[phase] = rank.seconds.get(phase, 0) + round(seconds * steps)
             rank.fetched += round((rank.fetch or 0) * steps)
+            for series, growth in rank.counters.items():
+                rank.counted[series] = rank.counted.get(series, 0) + growth * self.tick
             rank.last_step = rank.last_edge = self.now
             rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
 
@@ -147,15 +206,22 @@ class World:
             if rank.has_exporter and not rank.exporter_lost:
                 for exporter in (rank.host, *rank.more_exporters):
                     samples.update(self._process_metrics(rank, exporter))
-            for key, value in samples.items():
-                line = self._series.setdefault(key, [])
-                line.extend([None] * (self._ticks - len(line)))
-                line.append(round(value * UNIT))
+            self._append(samples)
+            present |= samples.keys()
+        for device in self.devices:
+            samples = dict(device.metrics(self.now)) if not device.lost else {}
+            self._append(samples)
             present |= samples.keys()
         for key, line in self._series.items():
             if key not in present and line[-1] not in (None, STALE) and len(line) == self._ticks:
                 line.append(STALE)
         self._ticks += 1
+
+    def _append(self, samples: Mapping[tuple[str, Labels], float]) -> None:
+        for key, value in samples.items():
+            line = self._series.setdefault(key, [])
+            line.extend([None] * (self._ticks - len(line)))
+            line.append(round(value * UNIT))
 
     def _world_size(self, rank: Rank) -> int:
         return rank.world_size or len({each.rank for each in self.ranks if each.run == rank.run})
@@ -163,10 +229,10 @@ class World:
     def _own_metrics(self, rank: Rank) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what the rank's own metrics endpoint exposes."""
 
-        def sample(name: str, value: float, **labels: str) -> tuple[tuple[str, Labels], float]:
+        def sample(name: str, value: float, /, **labels: str) -> tuple[tuple[str, Labels], float]:
             return _key(name, rank, f"{rank.host}:{9464 + rank.rank}", peer_group=rank.peer_group, **labels), value
 
-        own = sum(seconds for phase, seconds in rank.seconds.items() if phase not in ("communication", "checkpoint"))
+        own = sum(seconds for phase, seconds in rank.seconds.items() if phase not in ("communication", *PAUSES))
         steps = rank.steps / UNIT
         yield sample("training_steps_total", steps)
         for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
@@ -190,9 +256,14 @@ class World:
             yield sample("training_signal_available", available, signal=signal)
         key = _key(
             "training_rank_start_timestamp_seconds", rank, f"{rank.host}:{9464 + rank.rank}",
-            peer_group=rank.peer_group, host_name=rank.host,
+            peer_group=rank.peer_group, host_name=rank.host, workload=rank.workload, hw_id=rank.hw_id,
         )  # fmt: skip
         yield key, rank.start
+        counted = {series: rank.counted.get(series, 0) for series in rank.counters}
+        for series, value in {**rank.gauges, **counted}.items():
+            # Name and labels in the notation of Prometheus, less what every series of a rank has.
+            name, _, labels = series.removesuffix("}").partition("{")
+            yield sample(name, value, **dict(pair.split("=") for pair in labels.split(",") if pair))
 
     def _process_metrics(self, rank: Rank, exporter: str) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what a node exporter says of the rank's state file."""
@@ -216,8 +287,12 @@ class World:
             yield sample("in_collective", inside, process_group=group)
         yield sample("world_size", self._world_size(rank))
         yield sample("start_timestamp_seconds", rank.start)
-        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid="1")
+        info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
         yield info, 1
+
+
+def _since(epoch: int, samples: list[Sample]) -> list[Sample]:
+    return [sample + epoch * UNIT if isinstance(sample, int) else sample for sample in samples]
 
 
 def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:
@@ -225,5 +300,5 @@ def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labe
     everything = {"training_run": rank.run, "training_rank": str(rank.rank), "instance": instance}
     for label, value in labels.items():
         if value:
-            everything[label if label in ("host_name", "process_pid") else f"training_{label}"] = value
+            everything[label if label in ("host_name", "process_pid", "hw_id") else f"training_{label}"] = value
     return name, tuple(everything.items())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.rules.render import FILES
+from laggard_cli.rules.render import rule_files
 from tests.rules.pack import ROOT
 
 
@@ -48,4 +48,4 @@ def test_the_rule_pack_travels_with_the_command(wheel: Path, tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "site/laggard_cli/" in done.stdout
-    assert sorted(path.name for path in (tmp_path / "rules").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in (tmp_path / "rules").iterdir()) == sorted(rule_files())

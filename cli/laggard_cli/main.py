@@ -20,7 +20,7 @@ COMMANDS = {
         "run the shipped rules over a recording, and score them against the truth",
     ),
     "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
-    "rules": ("laggard_cli.rules.command", "render the rule pack"),
+    "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
 }
 

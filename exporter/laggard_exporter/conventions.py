@@ -1,13 +1,16 @@
 """Every metric of the node exporter, as data: name, type, help and labels.
 
-Rank metrics come from the contract in :mod:`laggard.conventions`. GPU metrics carry the label ``uuid``; static
-facts stand in ``gpu_info`` alone. What a GPU or a driver can not tell is absent, never 0. The help of a GPU metric
-names its source in NVML.
+Rank metrics come from the contract in :mod:`laggard.conventions`, those of GPUs from
+:mod:`laggard_exporter.gpu_conventions`: they carry the label ``uuid``, and static facts stand in ``gpu_info`` alone.
+What a GPU or a driver can not tell is absent, never 0.
 """
 
 from __future__ import annotations
 
 from laggard.conventions import PROCESS_METRICS, Attribute, prometheus_label, prometheus_name
+from laggard_exporter.gpu_conventions import GPU_FAMILIES
+from laggard_exporter.host.conventions import HOST_FAMILIES
+from laggard_exporter.ranks.conventions import RANK_FAMILIES
 from laggard_exporter.samples import Family
 
 PREFIX = "laggard_exporter"
@@ -26,7 +29,25 @@ COLLECTOR_LAST_SUCCESS = Family(
     "Unix time at which the collector last succeeded; absent before it first did.",
     ("collector",),
 )
-SELF_FAMILIES = (BUILD_INFO, COLLECTOR_SUCCESS, COLLECTOR_DURATION, COLLECTOR_LAST_SUCCESS)
+COLLECTOR_SUPPORTED = Family(
+    f"{PREFIX}_collector_supported",
+    "gauge",
+    "0 when the node has not what the collector reads, for example no InfiniBand; absent while the collector fails.",
+    ("collector",),
+)
+WEB_CONFIGURATION_VALID = Family(
+    f"{PREFIX}_web_configuration_valid",
+    "gauge",
+    "0 when the newest web configuration file can not be used and the one before stays in force; absent without one.",
+)
+SELF_FAMILIES = (
+    BUILD_INFO,
+    COLLECTOR_SUCCESS,
+    COLLECTOR_DURATION,
+    COLLECTOR_LAST_SUCCESS,
+    COLLECTOR_SUPPORTED,
+    WEB_CONFIGURATION_VALID,
+)
 
 # Collector state: the ranks on this node, from their state files.
 STATE_DIRECTORY_EXISTS = Family(
@@ -65,6 +86,22 @@ NVML_ERRORS = Family(
     "Calls of an NVML function that failed; what a GPU or a driver does not support is no failure.",
     ("function",),
 )
+NVML_CALL_TIMEOUTS = Family(
+    f"{PREFIX}_nvml_call_timeouts_total",
+    "counter",
+    "Calls of an NVML function that did not return in time; each cost the process that NVML runs in.",
+    ("function",),
+)
+NVML_STUCK_PROCESSES = Family(
+    f"{PREFIX}_nvml_stuck_processes",
+    "gauge",
+    "Processes that hang in a driver call and can not be killed; they end when the driver lets them go.",
+)
+KERNEL_LOG_READABLE = Family(
+    f"{PREFIX}_kernel_log_readable",
+    "gauge",
+    "1 when XID errors are read from the kernel log too; without it those of NVML's events are all there is.",
+)
 NVML_VALUES_REJECTED = Family(
     f"{PREFIX}_nvml_values_rejected_total",
     "counter",
@@ -72,131 +109,16 @@ NVML_VALUES_REJECTED = Family(
     ("metric",),
 )
 
-# Collector nvml: the GPUs.
-UUID = "uuid"
-GPU_DRIVER_INFO = Family(
-    "gpu_driver_info",
-    "gauge",
-    "1, with the versions of the driver, of NVML and of CUDA. "
-    "NVML: nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion, nvmlSystemGetCudaDriverVersion_v2.",
-    ("driver", "nvml", "cuda"),
+NVML_FAMILIES = (
+    NVML_AVAILABLE,
+    NVML_STATUS,
+    NVML_ERRORS,
+    NVML_CALL_TIMEOUTS,
+    NVML_STUCK_PROCESSES,
+    NVML_VALUES_REJECTED,
+    KERNEL_LOG_READABLE,
+    *GPU_FAMILIES,
 )
-GPU_DEVICES = Family("gpu_devices", "gauge", "GPUs that the source counts. NVML: nvmlDeviceGetCount_v2.", ("source",))
-GPU_INFO = Family(
-    "gpu_info",
-    "gauge",
-    "1, with the facts of a GPU, kept while the GPU is lost. NVML: nvmlDeviceGetUUID, nvmlDeviceGetName, "
-    "nvmlDeviceGetPciInfo, nvmlDeviceGetSerial, nvmlDeviceGetVbiosVersion, nvmlDeviceGetArchitecture, "
-    "nvmlDeviceGetMemoryAffinity.",
-    (UUID, "index", "name", "pci_bus_id", "serial", "vbios", "arch", "numa_node"),
-)
-GPU_UP = Family(
-    "gpu_up",
-    "gauge",
-    "1 when NVML answers for the GPU; 0 when the GPU is lost, answers nothing or left the enumeration. "
-    "NVML: all calls for the GPU.",
-    (UUID,),
-)
-GPU_UTILIZATION = Family(
-    "gpu_utilization_ratio",
-    "gauge",
-    "Share of the last sample period in which a kernel ran. NVML: nvmlDeviceGetUtilizationRates gpu.",
-    (UUID,),
-)
-GPU_MEMORY_COPY_UTILIZATION = Family(
-    "gpu_memory_copy_utilization_ratio",
-    "gauge",
-    "Share of the last sample period in which device memory was read or written. "
-    "NVML: nvmlDeviceGetUtilizationRates memory.",
-    (UUID,),
-)
-GPU_MEMORY_CAPACITY = Family(
-    "gpu_memory_capacity_bytes", "gauge", "Device memory, all of it. NVML: nvmlDeviceGetMemoryInfo_v2 total.", (UUID,)
-)
-GPU_MEMORY_USED = Family(
-    "gpu_memory_used_bytes",
-    "gauge",
-    "Device memory in use, without what is reserved. NVML: nvmlDeviceGetMemoryInfo_v2 used.",
-    (UUID,),
-)
-GPU_MEMORY_FREE = Family(
-    "gpu_memory_free_bytes", "gauge", "Device memory not in use. NVML: nvmlDeviceGetMemoryInfo_v2 free.", (UUID,)
-)
-GPU_MEMORY_RESERVED = Family(
-    "gpu_memory_reserved_bytes",
-    "gauge",
-    "Device memory that the driver and the firmware keep for themselves. NVML: nvmlDeviceGetMemoryInfo_v2 reserved.",
-    (UUID,),
-)
-GPU_POWER = Family(
-    "gpu_power_watts",
-    "gauge",
-    "Power that the GPU draws. NVML: field 186 POWER_INSTANT, on drivers without it nvmlDeviceGetPowerUsage.",
-    (UUID,),
-)
-GPU_POWER_LIMIT = Family(
-    "gpu_power_limit_watts", "gauge", "Power limit in force. NVML: nvmlDeviceGetEnforcedPowerLimit.", (UUID,)
-)
-GPU_ENERGY = Family(
-    "gpu_energy_joules_total",
-    "counter",
-    "Energy used since the driver was loaded. NVML: field 83 TOTAL_ENERGY_CONSUMPTION.",
-    (UUID,),
-)
-GPU_TEMPERATURE = Family(
-    "gpu_temperature_celsius",
-    "gauge",
-    "Temperature at a sensor. NVML: gpu nvmlDeviceGetTemperatureV, on drivers without it nvmlDeviceGetTemperature; "
-    "memory field 82 MEMORY_TEMP.",
-    (UUID, "sensor"),
-)
-GPU_CLOCK = Family("gpu_clock_hertz", "gauge", "Clock of a domain. NVML: nvmlDeviceGetClockInfo.", (UUID, "clock"))
-GPU_CLOCK_MAX = Family(
-    "gpu_clock_max_hertz", "gauge", "Highest clock of a domain. NVML: nvmlDeviceGetMaxClockInfo.", (UUID, "clock")
-)
-GPU_PERFORMANCE_STATE = Family(
-    "gpu_performance_state",
-    "gauge",
-    "Performance state, 0 (fastest) to 15. NVML: nvmlDeviceGetPerformanceState.",
-    (UUID,),
-)
-GPU_CLOCK_EVENT_ACTIVE = Family(
-    "gpu_clock_event_active",
-    "gauge",
-    "1 while the reason holds the clocks down. NVML: nvmlDeviceGetCurrentClocksEventReasons.",
-    (UUID, "reason"),
-)
-GPU_CLOCK_EVENT_SECONDS = Family(
-    "gpu_clock_event_seconds_total",
-    "counter",
-    "Time for which the reason held the clocks down. NVML: fields 74 PERF_POLICY_POWER, 76 PERF_POLICY_SYNC_BOOST, "
-    "77 PERF_POLICY_BOARD_LIMIT, 78 PERF_POLICY_LOW_UTILIZATION, 79 PERF_POLICY_RELIABILITY; from R580 "
-    "269 CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, 270 CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "
-    "271 CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, before it 75 PERF_POLICY_THERMAL as reason thermal.",
-    (UUID, "reason"),
-)
-GPU_FAMILIES = (
-    GPU_DRIVER_INFO,
-    GPU_DEVICES,
-    GPU_INFO,
-    GPU_UP,
-    GPU_UTILIZATION,
-    GPU_MEMORY_COPY_UTILIZATION,
-    GPU_MEMORY_CAPACITY,
-    GPU_MEMORY_USED,
-    GPU_MEMORY_FREE,
-    GPU_MEMORY_RESERVED,
-    GPU_POWER,
-    GPU_POWER_LIMIT,
-    GPU_ENERGY,
-    GPU_TEMPERATURE,
-    GPU_CLOCK,
-    GPU_CLOCK_MAX,
-    GPU_PERFORMANCE_STATE,
-    GPU_CLOCK_EVENT_ACTIVE,
-    GPU_CLOCK_EVENT_SECONDS,
-)
-NVML_FAMILIES = (NVML_AVAILABLE, NVML_STATUS, NVML_ERRORS, NVML_VALUES_REJECTED, *GPU_FAMILIES)
 
 #: Every metric that the exporter may emit.
-FAMILIES = (*SELF_FAMILIES, *STATE_FAMILIES, *NVML_FAMILIES)
+FAMILIES = (*SELF_FAMILIES, *STATE_FAMILIES, *NVML_FAMILIES, *HOST_FAMILIES, *RANK_FAMILIES)

@@ -8,6 +8,8 @@ from scenario import Firing, Play, Scenario, ranks
 from slow import make_slow, one_of, straggler
 from world import WORK
 
+FAMILIES = ("process",)
+
 RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
 
 

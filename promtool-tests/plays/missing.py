@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hang import died
 from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import Rank
+
+FAMILIES = ("process",)
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
@@ -18,10 +21,10 @@ def killed() -> Scenario:
     scenario = Scenario(ranks(4, per_host=2))
     scenario.after(minutes=3)
     scenario[3].alive = False
-    scenario.after(seconds=30)
+    scenario.after(seconds=15)
     scenario.silent()
-    scenario.after(seconds=30)
-    scenario.fires(_missing(3, "host-b"))
+    scenario.after(seconds=45)
+    scenario.fires(_missing(3, "host-b"), died(3, host="host-b"))
     scenario.says(
         _missing(3, "host-b"),
         summary="A rank of a training run is gone while others work on.",
@@ -40,14 +43,17 @@ def killed() -> Scenario:
 
 
 def restarted_at_once() -> Scenario:
-    """Stays silent when a rank is back within 30 seconds."""
+    """A rank that is back within 30 seconds has died, but is not missing."""
     scenario = Scenario(ranks(4))
     scenario.after(minutes=3)
     scenario[1].alive = False
     scenario.after(seconds=30)
+    scenario.fires(died(1))
     scenario[1].alive = True
-    scenario.after(minutes=3)
-    scenario.never()
+    scenario.after(seconds=15)
+    for _ in range(6):
+        scenario.silent()
+        scenario.after(seconds=15)
     return scenario
 
 
@@ -185,7 +191,7 @@ def failed() -> Scenario:
     scenario.after(minutes=3)
     scenario[0].state, scenario[0].alive = RankState.FAILED, False
     scenario.after(minutes=1)
-    scenario.fires(_missing(0, "host-a"))
+    scenario.fires(_missing(0, "host-a"), died(0))
     return scenario
 
 
@@ -205,7 +211,7 @@ def fewer_ranks() -> Scenario:
     scenario.never()
     everyone[1].alive = False
     scenario.after(minutes=1)
-    scenario.fires(_missing(1, "host-a"))
+    scenario.fires(_missing(1, "host-a"), died(1))
     return scenario
 
 

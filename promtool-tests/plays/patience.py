@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from hang import resume, stalled, stick
+from hang import died, frozen, resume, stalled, stick
 from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Rank
+
+FAMILIES = ("process",)
 
 
 def lost_scrapes() -> Scenario:
@@ -94,7 +96,9 @@ def dead_in_checkpoint() -> Scenario:
     stick(scenario, culprit=0, phase=Phase.CHECKPOINT)
     scenario[0].alive = False
     scenario.after(minutes=1.25)
-    scenario.fires(stalled(0, "checkpoint", "host-a"), Firing("TrainingRankMissing", 0, host="host-a"))
+    scenario.fires(
+        stalled(0, "checkpoint", "host-a"), died(0, "checkpoint"), Firing("TrainingRankMissing", 0, host="host-a")
+    )
     return scenario
 
 
@@ -105,7 +109,7 @@ def stopped_in_evaluation() -> Scenario:
     stick(scenario, culprit=0, phase=Phase.EVALUATION)
     scenario[0].stopped = True
     scenario.after(minutes=1.25)
-    scenario.fires(stalled(0, "evaluation", "host-a"))
+    scenario.fires(stalled(0, "evaluation", "host-a"), frozen(0, "stopped", "evaluation"))
     return scenario
 
 

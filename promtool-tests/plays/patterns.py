@@ -5,6 +5,8 @@ from __future__ import annotations
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN
 
+FAMILIES = ("process",)
+
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 INPUT = Firing("TrainingInputBound", phase="data")

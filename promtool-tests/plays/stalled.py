@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from hang import resume, stalled, stick
+from hang import died, frozen, resume, stalled, stick
 from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Rank
+
+FAMILIES = ("process",)
 
 
 def stuck_rank() -> Scenario:
@@ -43,7 +45,7 @@ def dead_rank() -> Scenario:
     scenario[3].phase = Phase.DATA
     scenario[3].alive = False
     scenario.after(minutes=1.25)
-    scenario.fires(stalled(3, "data", "host-a"), Firing("TrainingRankMissing", 3, host="host-a"))
+    scenario.fires(stalled(3, "data", "host-a"), died(3, "data"), Firing("TrainingRankMissing", 3, host="host-a"))
     return scenario
 
 
@@ -54,9 +56,9 @@ def stopped_rank() -> Scenario:
     stick(scenario, culprit=None)
     scenario[2].stopped = scenario[2].lost = True
     scenario.after(minutes=1.25)
-    scenario.fires(stalled(2, "communication", "host-a"))
+    scenario.fires(stalled(2, "communication", "host-a"), frozen(2, "stopped", "communication"))
     scenario.after(minutes=5)
-    scenario.fires(stalled(2, "communication", "host-a"))
+    scenario.fires(stalled(2, "communication", "host-a"), frozen(2, "stopped", "communication"))
     return scenario
 
 

@@ -7,6 +7,8 @@ from scenario import Play, Scenario, ranks
 from slow import make_slow, one_of, straggler
 from world import RUN, WORK, Rank
 
+FAMILIES = ("process",)
+
 RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
 
 

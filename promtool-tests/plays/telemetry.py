@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hang import frozen
 from laggard.conventions import RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN
+
+FAMILIES = ("process",)
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
@@ -90,7 +93,7 @@ def silent_by_design() -> Scenario:
     scenario[1].stopped = scenario[1].lost = True
     scenario.world.training.clear()
     scenario.after(minutes=5)
-    scenario.fires(Firing("TrainingStalled", 1, "forward", "host-a", "exporter"))
+    scenario.fires(Firing("TrainingStalled", 1, "forward", "host-a", "exporter"), frozen(1, "stopped", "forward"))
     scenario[1].stopped = scenario[1].lost = False
     for rank in scenario.world.ranks:
         rank.finish()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from laggard_cli.demo.acts import ACTS, Act, Truth
@@ -35,6 +36,11 @@ def test_an_act_is_right_only_with_exactly_the_truth_in_time() -> None:
     assert not Result(other, [VERDICT], 10).right
     assert not Result(Act("healthy"), [VERDICT]).right
     assert Result(Act("healthy")).right
+    cause = Act("caused", truth=Truth("TrainingRankFrozen", rank="2", symptoms=("TrainingStraggler",)))
+    assert not Result(cause, [VERDICT], None).right
+    frozen = replace(VERDICT, alert="TrainingRankFrozen")
+    assert Result(cause, [frozen, VERDICT], 10).right
+    assert not Result(cause, [frozen, replace(VERDICT, rank="1")], 10).right
     assert Result(Act("any phase", truth=Truth("TrainingStraggler", rank="2")), [VERDICT], 10).right
 
 
@@ -45,7 +51,7 @@ def test_the_acts_are_those_that_are_promised() -> None:
         (False, "TrainingStraggler"),
         (False, "TrainingStraggler"),
         (False, "TrainingInputBound"),
-        (False, "TrainingStalled"),
+        (False, "TrainingRankFrozen"),
         (True, None),
     ]
 

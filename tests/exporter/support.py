@@ -24,7 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laggard import statefile
 from laggard.statefile import Facts, StateWriter
-from laggard_exporter.samples import Sample
+from laggard_exporter.nvml import NvmlCollector
+from laggard_exporter.nvml.worker import Child, Worker
+from laggard_exporter.samples import PartialFailureError, Sample
 
 REPOSITORY = Path(__file__).parents[2]
 EXPORTER = Path(sysconfig.get_path("scripts")) / "laggard-exporter"
@@ -138,14 +140,31 @@ def ask(process: subprocess.Popen[str], line: str) -> str:
 
 
 class NvmlProbe:
-    """The NVML collector in another process, on a clock that stands still."""
+    """The NVML collector on a clock that stands still, over a child process with these environment variables."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, variables: Mapping[str, str], **options: Any) -> None:
+        self._now = 1000.0
+        self.children: list[Child] = []
+        self.incomplete = ""
+        self._environment = {**os.environ, **variables}
+        options = {"kernel_log": Path("/nonexistent"), "sysfs": Path("/nonexistent"), **options}
+        self.collector = NvmlCollector(Worker(self._start), clock=lambda: self._now, **options)
+
+    def _start(self) -> Child:
+        self.children.append(Child(self._environment))
+        return self.children[-1]
 
     def collect(self, *, later: float = 0) -> dict[str, float]:
-        """Move the clock by ``later`` seconds and return all samples."""
-        return json.loads(ask(self._process, str(later)))
+        """Move the clock by ``later`` seconds and return all samples; :attr:`incomplete` is what is missing."""
+        self._now += later
+        samples: list[Sample] = []
+        self.incomplete = ""
+        try:
+            for sample in self.collector.collect():
+                samples.append(sample)  # noqa: PERF402 - what came before an error is kept
+        except PartialFailureError as error:
+            self.incomplete = str(error)
+        return as_dict(samples)
 
     def gpus(self, *, later: float = 0) -> dict[str, float]:
         """Return the samples about GPUs."""
@@ -153,11 +172,16 @@ class NvmlProbe:
 
 
 @contextlib.contextmanager
-def nvml_probe(variables: Mapping[str, str]) -> Generator[NvmlProbe, None, None]:
-    """Run the NVML collector in a process with these environment variables."""
-    command = [sys.executable, "-m", "tests.exporter.nvml_probe"]
-    with running(command, cwd=REPOSITORY, env={**os.environ, **variables}) as process:
-        yield NvmlProbe(process)
+def nvml_probe(variables: Mapping[str, str], **options: Any) -> Generator[NvmlProbe, None, None]:
+    """Run the NVML collector with these environment variables; no child of it is left."""
+    probe = NvmlProbe(variables, **options)
+    try:
+        yield probe
+    finally:
+        probe.collector.close()
+        for child in probe.children:
+            child.process.kill()
+            child.process.wait(TIMEOUT)
 
 
 class Exporter:
@@ -173,7 +197,7 @@ class Exporter:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line)
-            if match := re.search(r"serving metrics at (http://\S+)", line):
+            if match := re.search(r"serving metrics at (https?://\S+)", line):
                 return match[1]
         raise AssertionError(f"the exporter ended: {self.log}")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
 import pynvml
 
-from laggard_exporter.conventions import GPU_DRIVER_INFO, GPU_INFO
+from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_INFO
+from laggard_exporter.nvml.child import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
+from laggard_exporter.nvml.reading import CHECKED
 from laggard_exporter.nvml.table import CLOCK_EVENTS, DRIVER_FACTS, FACTS, READINGS, Call
 from tests.exporter.support import NvmlProbe, nvml_probe, series_name, starting_with
 from tests.fake_nvml.fake import Scenario, build
@@ -41,6 +44,20 @@ def failures(samples: dict[str, float]) -> dict[str, float]:
     return {series.split('"')[1]: value for series, value in samples.items() if series.startswith(counters) and value}
 
 
+RECOVERY_ACTIONS = ("none", "reset", "reboot", "drain_p2p", "drain_reset", "unknown")
+PCIE_ERRORS = (
+    *("correctable", "nak_received", "receiver", "bad_tlp", "nak_sent", "bad_dllp"),
+    *("non_fatal", "fatal", "unsupported_request", "lcrc", "lane"),
+)
+
+
+def no_xids(uuid: str) -> dict[str, float]:
+    """Return the counters of grave errors of a GPU that had none."""
+    codes = {48: "critical", 62: "critical", 64: "critical", 74: "critical", 79: "critical", 94: "warning"}
+    codes |= {95: "critical", 119: "critical", 120: "critical"}
+    return {gpu("gpu_xid_errors_total", uuid, xid=str(xid), tier=tier): 0 for xid, tier in codes.items()}
+
+
 BUSY_INFO = gpu(
     "gpu_info",
     index="0",
@@ -53,8 +70,14 @@ BUSY_INFO = gpu(
 )
 
 
+#: What is left of a GPU that is lost: its identity, and that it is lost.
+LOST = {BUSY_INFO: 1, gpu("gpu_up"): 0, **no_xids(BUSY)}
+
+
 def test_a_healthy_gpu(probe: NvmlProbe) -> None:
     """Every value of a GPU arrives in base units, exactly, with static facts in the info metric alone."""
+    probe.collect()
+    time.sleep(SHORTEST_WINDOW)
     assert about(probe.gpus(), BUSY) == {
         BUSY_INFO: 1,
         gpu("gpu_up"): 1,
@@ -95,6 +118,74 @@ def test_a_healthy_gpu(probe: NvmlProbe) -> None:
         gpu("gpu_clock_event_seconds_total", reason="sw_thermal"): 0.25,
         gpu("gpu_clock_event_seconds_total", reason="hw_thermal"): 0,
         gpu("gpu_clock_event_seconds_total", reason="hw_power_brake"): 0,
+        **{gpu("gpu_recovery_action", action=action): action == "none" for action in RECOVERY_ACTIONS},
+        gpu("gpu_encoder_utilization_ratio"): 0,
+        gpu("gpu_decoder_utilization_ratio"): 0.03,
+        gpu("gpu_jpeg_utilization_ratio"): 0,
+        gpu("gpu_ofa_utilization_ratio"): 0,
+        gpu("gpu_graphics_activity_ratio"): 0.985,
+        gpu("gpu_sm_activity_ratio"): 0.9125,
+        gpu("gpu_sm_occupancy_ratio"): 0.445,
+        gpu("gpu_tensor_activity_ratio"): 0.6375,
+        gpu("gpu_dram_bandwidth_utilization_ratio"): 0.38125,
+        gpu("gpu_pipe_activity_ratio", pipe="int"): 0.12,
+        gpu("gpu_pipe_activity_ratio", pipe="dfma"): 0.01,
+        gpu("gpu_pipe_activity_ratio", pipe="hmma"): 0.605,
+        gpu("gpu_pipe_activity_ratio", pipe="imma"): 0.02,
+        gpu("gpu_pipe_activity_ratio", pipe="fp64"): 0.03,
+        gpu("gpu_pipe_activity_ratio", pipe="fp32"): 0.14,
+        gpu("gpu_pipe_activity_ratio", pipe="fp16"): 0.05,
+        gpu("gpu_bar1_memory_capacity_bytes"): 137_438_953_472,
+        gpu("gpu_bar1_memory_used_bytes"): 2_097_152,
+        gpu("gpu_power_min_limit_watts"): 200,
+        gpu("gpu_power_max_limit_watts"): 700,
+        gpu("gpu_power_default_limit_watts"): 700,
+        gpu("gpu_temperature_threshold_celsius", threshold="shutdown"): 92,
+        gpu("gpu_temperature_threshold_celsius", threshold="slowdown"): 89,
+        gpu("gpu_temperature_threshold_celsius", threshold="memory_max"): 95,
+        gpu("gpu_temperature_threshold_celsius", threshold="gpu_max"): 87,
+        gpu("gpu_temperature_margin_celsius"): 23,
+        gpu("gpu_ecc_volatile_errors_total", severity="corrected"): 0,
+        gpu("gpu_ecc_volatile_errors_total", severity="uncorrected"): 0,
+        gpu("gpu_ecc_aggregate_errors_total", severity="corrected"): 0,
+        gpu("gpu_ecc_aggregate_errors_total", severity="uncorrected"): 0,
+        gpu("gpu_ecc_mode_enabled"): 1,
+        gpu("gpu_ecc_sram_threshold_exceeded"): 0,
+        gpu("gpu_remapped_rows_total", cause="corrected"): 1,
+        gpu("gpu_remapped_rows_total", cause="uncorrected"): 0,
+        gpu("gpu_row_remap_pending"): 0,
+        gpu("gpu_row_remap_failed"): 0,
+        gpu("gpu_row_remap_banks", availability="max"): 2559,
+        gpu("gpu_row_remap_banks", availability="high"): 1,
+        gpu("gpu_row_remap_banks", availability="partial"): 0,
+        gpu("gpu_row_remap_banks", availability="low"): 0,
+        gpu("gpu_row_remap_banks", availability="none"): 0,
+        gpu("gpu_repair_pending", kind="channel"): 0,
+        gpu("gpu_repair_pending", kind="tpc"): 0,
+        gpu("gpu_pcie_receive_bytes_total"): 5_000_000,
+        gpu("gpu_pcie_transmit_bytes_total"): 3_000_000,
+        gpu("gpu_pcie_replays_total"): 2,
+        **{gpu("gpu_pcie_errors_total", error=error): 4 * (error == "correctable") for error in PCIE_ERRORS},
+        gpu("gpu_pcie_link_generation"): 5,
+        gpu("gpu_pcie_link_generation_max"): 5,
+        gpu("gpu_pcie_link_width"): 16,
+        gpu("gpu_pcie_link_width_max"): 16,
+        gpu("gpu_nvlink_receive_bytes_total"): 2_048_000,
+        gpu("gpu_nvlink_transmit_bytes_total"): 1_024_000,
+        gpu("gpu_nvlink_errors_total", error="replay"): 7,
+        gpu("gpu_nvlink_errors_total", error="recovery"): 0,
+        gpu("gpu_nvlink_errors_total", error="crc"): 0,
+        gpu("gpu_nvlink_links", state="active"): 18,
+        gpu("gpu_nvlink_links", state="inactive"): 0,
+        gpu("gpu_fabric_state", state="not_started"): 0,
+        gpu("gpu_fabric_state", state="in_progress"): 0,
+        gpu("gpu_fabric_state", state="completed"): 1,
+        gpu("gpu_fabric_health", condition="degraded_bandwidth"): 0,
+        gpu("gpu_fabric_health", condition="route_recovery"): 0,
+        gpu("gpu_fabric_health", condition="route_unhealthy"): 0,
+        gpu("gpu_fabric_health", condition="access_timeout_recovery"): 0,
+        gpu("gpu_fabric_health", condition="incorrect_configuration"): 0,
+        **no_xids(BUSY),
     }
 
 
@@ -114,10 +205,16 @@ def test_counters_of_failures_start_at_zero(probe: NvmlProbe) -> None:
     """Each counter is there with 0 before anything failed, so that increase() sees the first failure."""
     samples = probe.collect()
     errors = starting_with(samples, "laggard_exporter_nvml_errors_total{")
-    assert errors == {f'laggard_exporter_nvml_errors_total{{function="{name}"}}': 0 for name in FUNCTIONS}
+    assert errors == {
+        f'laggard_exporter_nvml_errors_total{{function="{name}"}}': 0 for name in ("nvmlInitWithFlags", *FUNCTIONS)
+    }
     rejected = starting_with(samples, "laggard_exporter_nvml_values_rejected_total{")
-    metrics = {reading.family.name for reading in (*READINGS, CLOCK_EVENTS)}
-    assert rejected == {f'laggard_exporter_nvml_values_rejected_total{{metric="{name}"}}': 0 for name in metrics}
+    assert rejected == {
+        f'laggard_exporter_nvml_values_rejected_total{{metric="{family.name}"}}': 0 for family in CHECKED
+    }
+    timeouts = starting_with(samples, "laggard_exporter_nvml_call_timeouts_total{")
+    assert len(timeouts) == len(errors)
+    assert set(timeouts.values()) == {0}
 
 
 def test_unsupported_is_absent(probe: NvmlProbe, scenario: Scenario) -> None:
@@ -231,9 +328,9 @@ def test_a_lost_gpu(probe: NvmlProbe, scenario: Scenario) -> None:
     before = probe.gpus()
     for code in (ReturnCode.GPU_IS_LOST, ReturnCode.RESET_REQUIRED, ReturnCode.GPU_NOT_FOUND):
         scenario.write(f"0 * !{code}")
-        assert about(probe.gpus(), BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}, code
+        assert about(probe.gpus(), BUSY) == LOST, code
         after = probe.gpus(later=31)
-        assert about(after, BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}, code
+        assert about(after, BUSY) == LOST, code
         assert about(after, IDLE) == about(before, IDLE), code
         assert after['gpu_devices{source="nvml"}'] == 2, code
         scenario.write()
@@ -244,7 +341,7 @@ def test_a_gpu_that_answers_nothing(probe: NvmlProbe, scenario: Scenario) -> Non
     """A GPU whose every call fails with an unknown error is down, whatever NVML calls it."""
     probe.collect()
     scenario.write("0 * !999")
-    assert about(probe.gpus(), BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}
+    assert about(probe.gpus(), BUSY) == LOST
 
 
 def test_a_gpu_that_was_never_there(probe: NvmlProbe, scenario: Scenario) -> None:
@@ -266,7 +363,7 @@ def test_a_gpu_that_left_the_enumeration(probe: NvmlProbe, scenario: Scenario) -
     scenario.write("system gpus 1", *(f"0 {line[2:]}" for line in lines))
     samples = probe.gpus()
     assert about(samples, IDLE) == moved
-    assert about(samples, BUSY) == {BUSY_INFO: 1, gpu("gpu_up"): 0}
+    assert about(samples, BUSY) == LOST
     assert samples['gpu_devices{source="nvml"}'] == 1
     scenario.write()
     assert probe.gpus() == before
@@ -281,8 +378,9 @@ def test_handles_are_cached(fake_nvml: Path, scenario: Scenario, tmp_path: Path)
     calls = Counter(trace.read_text().splitlines())
     once = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetSerial")
     assert {calls[f"{index} {function}"] for function in once for index in (0, 1)} == {1}
-    each_scrape = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues")
+    each_scrape = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2")
     assert {calls[f"{index} {function}"] for function in each_scrape for index in (0, 1)} == {3}
+    assert calls["0 nvmlDeviceGetFieldValues"] == 3 + 2, "twice to learn which NVLinks there are"
     assert calls["0 nvmlDeviceGetPowerUsage"] == 0, "the fallback is not asked where the field has the value"
 
 
@@ -321,8 +419,8 @@ def test_clock_event_fields_of_the_driver(probe: NvmlProbe, scenario: Scenario) 
 
 
 def test_clock_event_bits_of_the_driver(probe: NvmlProbe, scenario: Scenario) -> None:
-    """Reasons that only newer drivers know are absent on older ones and read on the newer."""
-    scenario.write("system nvmlSystemGetDriverVersion 615.10", "0 nvmlDeviceGetCurrentClocksEventReasons 0x7DA")
+    """Reasons that only newer drivers know are absent on older ones, and there where the driver says it knows them."""
+    scenario.write("0 nvmlDeviceGetSupportedClocksEventReasons 0x7ff", "0 nvmlDeviceGetCurrentClocksEventReasons 0x7DA")
     active = starting_with(about(probe.gpus(), BUSY), "gpu_clock_event_active")
     assert {series.split('"')[1]: value for series, value in active.items()} == {
         "idle": 0,

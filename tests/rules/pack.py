@@ -19,13 +19,41 @@ from laggard.conventions import (
     prometheus_label,
     prometheus_name,
 )
-from laggard_cli.rules.render import FILES
+from laggard_cli.rules.render import rule_files
+from laggard_exporter.conventions import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rules"
 
 #: What a user may record beside the pack.
 INPUTS = {"laggard_threshold_override": frozenset({"name", "training_run"})}
+
+_DCGM = frozenset({"UUID", "modelName", "gpu", "laggard_adapter"})
+_NODE = frozenset({"job", "instance"})
+_PORT = _NODE | {"device", "port"}
+
+#: What adapters read of other exporters, by their own documentation.
+FOREIGN = {
+    **{f"DCGM_FI_DEV_{name}": _DCGM for name in (
+        "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "FB_RESERVED", "FB_TOTAL", "POWER_USAGE", "POWER_MGMT_LIMIT",
+        "TOTAL_ENERGY_CONSUMPTION", "GPU_TEMP", "MEMORY_TEMP", "SM_CLOCK", "MEM_CLOCK", "MAX_SM_CLOCK",
+        "POWER_VIOLATION", "THERMAL_VIOLATION", "ECC_SBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL", "CORRECTABLE_REMAPPED_ROWS",
+        "UNCORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE", "ROW_REMAP_PENDING", "PCIE_REPLAY_COUNTER", "PCIE_LINK_GEN",
+        "PCIE_MAX_LINK_GEN", "PCIE_LINK_WIDTH", "PCIE_MAX_LINK_WIDTH", "XID_ERRORS",
+    )},
+    **{f"DCGM_FI_PROF_{name}": _DCGM for name in (
+        "GR_ENGINE_ACTIVE", "SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE",
+    )},
+    **{f"node_{name}": _NODE for name in (
+        "memory_MemTotal_bytes", "memory_MemAvailable_bytes", "vmstat_oom_kill",
+        "pressure_cpu_waiting_seconds_total", "pressure_io_waiting_seconds_total",
+        "pressure_io_stalled_seconds_total", "pressure_memory_waiting_seconds_total",
+        "pressure_memory_stalled_seconds_total",
+    )},
+    "node_uname_info": _NODE | {"nodename"},
+    "node_infiniband_port_data_received_bytes_total": _PORT,
+    "node_infiniband_port_data_transmitted_bytes_total": _PORT,
+}  # fmt: skip
 
 #: What Prometheus itself records of alerts.
 ALERTS = {"ALERTS": frozenset({"alertname", "alertstate", "severity", *map(prometheus_label, IDENTITY)})}
@@ -43,6 +71,11 @@ class Rule:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it gives what another exporter says the name of ours."""
+        return self.file.startswith("adapter-")
+
     def __str__(self) -> str:
         """Name the rule as a test's parameter."""
         return f"{self.name}-{'-'.join(self.labels.values())}" if self.labels else self.name
@@ -53,7 +86,7 @@ def groups() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return the file and content of each group, in the order of the layers."""
     return tuple(
         (name, group)
-        for name in FILES
+        for name in rule_files()
         for group in yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]
     )
 
@@ -108,16 +141,17 @@ def emitted() -> Mapping[str, frozenset[str]]:
                 found.update({f"{name}_sum": labels, f"{name}_count": labels, f"{name}_bucket": labels | {"le"}})
             else:
                 found[name] = labels
-    return found
+    return {**{family.name: frozenset(family.labels) for family in FAMILIES}, **found}
 
 
 @functools.cache
 def known() -> Mapping[str, frozenset[str]]:
     """Return the labels of each series that an expression may use: emitted, given by the user, or recorded."""
-    series = {**emitted(), **INPUTS, **ALERTS}
+    series = {**emitted(), **INPUTS, **FOREIGN, **ALERTS}
     recording = [rule for rule in rules() if not rule.is_alert]
-    # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs: two passes settle it.
-    for check in (False, True):
+    # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs, and a file to others of
+    # its layer: passes settle it.
+    for check in (False, False, True):
         for rule in recording:
             labels = Labels(series, check=check).of(promql.parse(rule.expr)) | set(rule.labels)
             series[rule.name] = series.get(rule.name, frozenset()) | labels
@@ -157,7 +191,9 @@ class Labels:
         return labels
 
     def _selected(self, node: promql.VectorSelector) -> frozenset[str]:
-        labels = self._series.get(node.name or "", frozenset())
+        if node.name is None:
+            return frozenset(("__name__", *map(prometheus_label, IDENTITY)))
+        labels = self._series.get(node.name, frozenset())
         self._require(node.name in self._series, f"nobody emits or records {node.name}")
         self._known((matcher.name for matcher in node.matchers.matchers), labels, node)
         return labels
@@ -174,6 +210,8 @@ class Labels:
         labels = self.of(node.expr)
         by = frozenset(node.modifier.labels) if node.modifier else frozenset[str]()
         self._known(by, labels, node)
+        if str(node.op) == "count_values" and isinstance(node.param, promql.StringLiteral):
+            return by | {node.param.val}
         return labels if str(node.op) == "topk" else by
 
     def _combined(self, node: promql.BinaryExpr) -> frozenset[str]:
@@ -189,6 +227,8 @@ class Labels:
             # What does not run at all matches on the empty label: `or on (training_run)` of a series without rank.
             self._known(matching if include else (), left | right, node)
             return left | right if operation == "or" else left
+        if modifier.card == promql.VectorMatchCardinality.OneToMany:
+            left, right = right, left
         if include:
             self._known(matching, left, node)
             self._known(matching, right, node)

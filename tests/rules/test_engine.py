@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import httpx
@@ -54,18 +56,38 @@ def test_a_run_from_health_to_its_end(tmp_path: Path) -> None:
         assert server.failures() == []
 
 
-def test_a_stall_inhibits_the_symptoms_of_its_run_alone(tmp_path: Path) -> None:
-    """A stalled run's other alerts are inhibited; those of another run, or without a run, are not."""
+#: Causes, and beside them what they inhibit and what they do not: another run, another rank or host, no label.
+_CAUSES = (
+    {"alertname": "TrainingStalled", "severity": "critical", "training_run": "a"},
+    {"alertname": "TrainingRankDied", "severity": "critical", "training_run": "c", "training_rank": "3"},
+    {"alertname": "TrainingNodeSlow", "severity": "warning", "training_run": "d", "host_name": "x"},
+    {"alertname": "TrainingNodeSlow", "severity": "warning", "training_run": "e"},
+    {"alertname": "TrainingThermalSlowdown", "severity": "warning", "training_run": "f", "training_rank": "1"},
+)
+_INHIBITED = (
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "a", "training_rank": "1"},
+    {"alertname": "TrainingTelemetryDown", "severity": "warning", "training_run": "a", "training_rank": "2"},
+    {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "c", "training_rank": "3"},
+    {"alertname": "TrainingStalled", "severity": "critical", "training_run": "c", "training_rank": "3"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "d", "host_name": "x"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "f", "training_rank": "1"},
+)
+_TOLD = (
+    {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "a", "training_rank": "3"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "b"},
+    {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "c", "training_rank": "4"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "d", "host_name": "y"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "e"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "f", "training_rank": "2"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "f"},
+    {"alertname": "TrainingRankMissing", "severity": "critical"},
+    {"alertname": "TrainingStraggler", "severity": "warning"},
+)
+
+
+def test_a_cause_inhibits_its_symptoms_alone(tmp_path: Path) -> None:
+    """Symptoms are silent while their cause fires, of the same run, rank or host; once it ends, they are told."""
     _needs("prometheus-alertmanager", "prometheus-alertmanager")
-    alerts = [
-        {"alertname": "TrainingStalled", "severity": "critical", "training_run": "a"},
-        {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "a", "training_rank": "1"},
-        {"alertname": "TrainingTelemetryDown", "severity": "warning", "training_run": "a", "training_rank": "2"},
-        {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "a", "training_rank": "3"},
-        {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "b"},
-        {"alertname": "TrainingRankMissing", "severity": "critical"},
-        {"alertname": "TrainingStraggler", "severity": "warning"},
-    ]
     address = free_address()
     process = subprocess.Popen(
         [
@@ -80,23 +102,34 @@ def test_a_stall_inhibits_the_symptoms_of_its_run_alone(tmp_path: Path) -> None:
     try:
         with httpx.Client(base_url=f"http://{address}/api/v2", timeout=5) as client:
 
-            def accepted() -> bool:
+            def post(alerts: Iterable[dict[str, str]], **times: str) -> bool:
                 try:
-                    return client.post("/alerts", json=[{"labels": labels} for labels in alerts]).is_success
+                    return client.post("/alerts", json=[{"labels": labels, **times} for labels in alerts]).is_success
                 except httpx.TransportError:
                     return False
 
-            def inhibited() -> list[tuple[str, str]]:
-                return sorted(
-                    (alert["labels"]["alertname"], alert["labels"].get("training_run", ""))
-                    for alert in client.get("/alerts").json()
-                    if alert["status"]["inhibitedBy"]
-                )
+            def inhibited() -> list[dict[str, str]]:
+                alerts = client.get("/alerts").json()
+                return sorted((each["labels"] for each in alerts if each["status"]["inhibitedBy"]), key=repr_of)
 
-            wait_until(accepted, 10)
-            wait_until(lambda: len(client.get("/alerts").json()) == len(alerts), 10)
-            wait_until(lambda: len(inhibited()) >= 2, 10)
-            assert inhibited() == [("TrainingStraggler", "a"), ("TrainingTelemetryDown", "a")]
+            def repr_of(labels: dict[str, str]) -> str:
+                return repr(sorted(labels.items()))
+
+            everything = (*_CAUSES, *_INHIBITED, *_TOLD)
+            wait_until(lambda: post(everything), 10)
+            wait_until(lambda: len(client.get("/alerts").json()) == len(everything), 10)
+            wait_until(lambda: len(inhibited()) >= len(_INHIBITED), 10)
+            assert inhibited() == sorted(_INHIBITED, key=repr_of)
+
+            stalled, *others = _CAUSES
+            assert post([stalled], endsAt=datetime.now(timezone.utc).isoformat())
+            still = [labels for labels in _INHIBITED if labels["training_run"] != "a"]
+            # Another cause in the same run goes on to fire.
+            wait_until(lambda: post(others) and len(client.get("/alerts").json()) == len(everything) - 1, 10)
+            missing = _TOLD[0]
+            assert inhibited() == sorted((*still, *_INHIBITED[:2]), key=repr_of)
+            assert post([missing], endsAt=datetime.now(timezone.utc).isoformat())
+            wait_until(lambda: inhibited() == sorted(still, key=repr_of), 10)
     finally:
         process.terminate()
         process.wait(10)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from laggard_cli.rules.render import FILES
+from laggard_cli.rules.render import rule_files
 from tests.rules.pack import ROOT, RULES
 
 SCENARIOS = ROOT / "promtool-tests"
@@ -33,7 +33,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_rules_load(promtool: Path) -> None:
     """Every rule file passes promtool with every lint as an error."""
-    _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *(RULES / name for name in FILES))
+    _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *(RULES / name for name in rule_files()))
 
 
 @pytest.mark.parametrize("name", PLAYS)

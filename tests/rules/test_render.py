@@ -12,7 +12,7 @@ import yaml
 
 from laggard_cli.rules import RulesError, render, rules_folder
 from laggard_cli.rules.profiles import load_profile
-from laggard_cli.rules.render import FILES, render_expression
+from laggard_cli.rules.render import render_expression, rule_files
 from tests.rules.pack import ROOT, RULES
 
 FAST_TESTS = Path(__file__).with_name("fast.yml")
@@ -27,7 +27,7 @@ def _write(texts: dict[str, str], folder: Path) -> Path:
 def test_production_is_the_pack_itself() -> None:
     """Rendering production changes nothing but layout: same groups, rules and order, same expressions."""
     texts = render("production")
-    for name in FILES:
+    for name in rule_files():
         original = yaml.safe_load((RULES / name).read_text(encoding="utf-8"))
         rendered = yaml.safe_load(texts[name])
         for content in (original, rendered):
@@ -60,14 +60,16 @@ def test_fast_changes_durations_and_thresholds_alone() -> None:
 def test_fast_loads(promtool: Path, tmp_path: Path) -> None:
     """Prometheus loads the rendered files, in every version."""
     _write(render("fast"), tmp_path)
-    command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", *(tmp_path / name for name in FILES)]
+    command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", *(tmp_path / name for name in rule_files())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_fast_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> None:
     """In the fast profile a slow rank is named within half a minute, and a stall within ten seconds."""
-    _write(render("fast"), tmp_path)
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    _write(render("fast"), rules)
     shutil.copy(FAST_TESTS, tmp_path)
     command = [promtool, "test", "rules", tmp_path / FAST_TESTS.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -112,7 +114,7 @@ def test_what_can_not_be_rendered_is_refused(expression: str, message: str) -> N
 
 def test_unknown_waits_are_refused(tmp_path: Path) -> None:
     """So is an unknown interval, `for` or profile."""
-    for name in (*FILES, "profiles.yaml"):
+    for name in (*rule_files(), "profiles.yaml"):
         shutil.copy(RULES / name, tmp_path)
     with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, fast"):
         render("slow", folder=tmp_path)
@@ -126,10 +128,19 @@ def test_unknown_waits_are_refused(tmp_path: Path) -> None:
         render("fast", folder=tmp_path)
 
 
+def test_a_file_without_a_layer_is_refused(tmp_path: Path) -> None:
+    """A rule file belongs to a layer by its name."""
+    (tmp_path / "mine.yml").touch()
+    with pytest.raises(
+        RulesError, match=r"^mine.yml: belongs to no layer; call it LAYER-FAMILY.yml, with one of thresh"
+    ):
+        rule_files(tmp_path)
+
+
 def test_each_duration_is_listed_once_and_used(tmp_path: Path) -> None:
     """The table has no line twice, and none that no rule needs."""
     table = yaml.safe_load((RULES / "profiles.yaml").read_text(encoding="utf-8"))
-    text = "".join((RULES / name).read_text(encoding="utf-8") for name in FILES)
+    text = "".join((RULES / name).read_text(encoding="utf-8") for name in rule_files())
     for row in table["durations"]:
         assert any(use.format(row["production"]) in text for use in ("[{}]", "for: {}\n", "interval: {}\n")), row
     shutil.copy(RULES / "profiles.yaml", tmp_path)

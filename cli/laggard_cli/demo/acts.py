@@ -27,6 +27,8 @@ class Truth:
     alert: str
     rank: str = ""
     phase: str = ""
+    #: What also fires for the same rank, and would be inhibited by the verdict.
+    symptoms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,11 @@ ACTS = (
     ),
     Act("rank 1 slow in backward", Fault("backward", 1, 0.8), Truth("TrainingStraggler", rank="1", phase="backward")),
     Act("all ranks input-bound", Fault("data", None, _SLOW_LOADER_STEPS), Truth("TrainingInputBound", phase="data")),
-    Act("rank 3 frozen (SIGSTOP)", Fault("stop", 3), Truth("TrainingStalled", rank="3")),
+    Act(
+        "rank 3 frozen (SIGSTOP)",
+        Fault("stop", 3),
+        Truth("TrainingRankFrozen", rank="3", symptoms=("TrainingStalled",)),
+    ),
     # The ranks end two seconds apart.
     Act("the run ends", seconds=20),
 )

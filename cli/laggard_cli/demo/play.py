@@ -43,11 +43,14 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """Whether exactly the truth was found, in time."""
+        """Whether the truth was found in time, and nothing but its symptoms beside it."""
         truth = self.act.truth
         if truth is None:
             return not self.verdicts
-        return self.seconds is not None and all(_is(verdict, truth) for verdict in self.verdicts)
+        return self.seconds is not None and all(
+            _is(verdict, truth) or (verdict.alert in truth.symptoms and verdict.rank == truth.rank)
+            for verdict in self.verdicts
+        )
 
 
 @dataclass(frozen=True)

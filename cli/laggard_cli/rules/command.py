@@ -1,11 +1,15 @@
-"""``laggard rules``: the rule pack for a profile."""
+"""``laggard rules``: the rule pack for a profile, and a check of a site's own thresholds."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from laggard_cli.errors import CommandError
+from laggard_cli.rules.check import mistakes, overridable
+from laggard_cli.rules.formats import FORMATS
+from laggard_cli.rules.labels import parse_names
 from laggard_cli.rules.profiles import RulesError
 from laggard_cli.rules.render import render
 
@@ -19,13 +23,62 @@ def configure(parser: argparse.ArgumentParser) -> None:
     rendering.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the files go")
     rendering.add_argument("--runbook-base", metavar="URL", help="where the runbooks are, instead of the project's own")
     rendering.add_argument("--dashboard-base", metavar="URL", help="where the dashboards are, instead of /d/")
+    rendering.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="prometheus",
+        help="rule files, PrometheusRule manifests, namespaces for mimirtool, or a jsonnet mixin (default %(default)s)",
+    )
+    rendering.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="another name for a label, for example training_run=run_id; may be repeated",
+    )
+    rendering.set_defaults(action=_render)
+    checking = actions.add_parser(
+        "check", help="check rule files with thresholds of single runs", description="Check overrides of thresholds."
+    )
+    checking.epilog = "Example: laggard rules check /etc/prometheus/overrides.yml"
+    checking.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a rule file that records overrides")
+    checking.set_defaults(action=_check)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Do what was asked."""
+    return options.action(options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Print each mistake in one line; say how many files are right."""
+    names = overridable()
+    found = 0
+    for file in options.files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
+            raise CommandError(f"{file}: {reason}") from error
+        for mistake in mistakes(text, names):
+            found += 1
+            print(f"{file}: {mistake}", file=sys.stderr)
+    if found:
+        raise CommandError(f"{found} mistake{'s' if found > 1 else ''} in the overrides", code=1)
+    print(f"{len(options.files)} file{'s' if len(options.files) > 1 else ''} of overrides: no mistake")
+    return 0
+
+
+def _render(options: argparse.Namespace) -> int:
     """Write the files; nothing is written when one of them can not be rendered."""
     links = {"runbook_url": options.runbook_base, "dashboard_url": options.dashboard_base}
     try:
-        texts = render(options.profile, links={name: base for name, base in links.items() if base})
+        texts = render(
+            options.profile,
+            links={name: base for name, base in links.items() if base},
+            labels=parse_names(options.label),
+            form=options.format,
+        )
     except RulesError as error:
         raise CommandError(str(error)) from error
     folder: Path = options.output

@@ -17,10 +17,13 @@ import promql_parser
 import yaml
 from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, display_duration, parse_duration
 
+from laggard_cli.rules.formats import FORMATS
+from laggard_cli.rules.labels import rename
 from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
 
-#: The rule files in the order of their layers.
-FILES = ("thresholds.yml", "normalise.yml", "baseline.yml", "score.yml", "alert.yml")
+#: The layers; each reads those before it. ``LAYER.yml`` holds the core, ``LAYER-FAMILY.yml`` a family of verdicts. An
+#: adapter gives what other exporters say the names of ours.
+LAYERS = ("thresholds", "adapter", "normalise", "baseline", "score", "alert")
 
 #: Longer than any window; see :func:`render_expression`.
 _FINE_DAYS = 10_000
@@ -36,39 +39,64 @@ def rules_folder() -> Path:
     return installed if installed.is_dir() else package.parents[1] / "rules"
 
 
+def rule_files(folder: Path | None = None) -> tuple[str, ...]:
+    """Return the names of the rule files, layer by layer and the core of a layer first.
+
+    Raises:
+        RulesError: a file that belongs to no layer.
+    """
+    names = [path.name for path in (folder or rules_folder()).glob("*.yml")]
+    places: dict[str, tuple[int, str]] = {}
+    for name in names:
+        stem = name.removesuffix(".yml")
+        layer = stem.partition("-")[0]
+        if layer not in LAYERS:
+            raise RulesError(f"{name}: belongs to no layer; call it LAYER-FAMILY.yml, with one of {', '.join(LAYERS)}")
+        places[name] = LAYERS.index(layer), stem
+    return tuple(sorted(names, key=places.__getitem__))
+
+
 def render(
-    profile: str | Profile = PRODUCTION, *, links: Mapping[str, str] | None = None, folder: Path | None = None
+    profile: str | Profile = PRODUCTION,
+    *,
+    links: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    form: str = "prometheus",
+    folder: Path | None = None,
 ) -> dict[str, str]:
-    """Return the name and text of each rule file for a profile.
+    """Return the name and text of each file for a profile.
 
     Args:
         profile: a profile of ``profiles.yaml`` by its name, or one that is made up.
         links: annotation (``runbook_url``, ``dashboard_url``) to where its address begins instead.
+        labels: label to its new name, see :func:`laggard_cli.rules.labels.parse_names`.
+        form: one of :data:`laggard_cli.rules.formats.FORMATS`.
         folder: where the rule pack lies, when not in :func:`rules_folder`.
 
     Raises:
-        RulesError: no such profile or link, or a rule has a duration that the profile does not know.
+        RulesError: no such profile, link or layer, or a rule has a duration that the profile does not know.
     """
     folder = folder or rules_folder()
     wanted = load_profile(folder, profile) if isinstance(profile, str) else profile
     links = links or {}
     for annotation in links.keys() - wanted.links.keys():
         raise RulesError(f"no link {annotation!r}; alerts have {', '.join(wanted.links)}")
-    texts: dict[str, str] = {}
-    for name in FILES:
+    pack: dict[str, dict[str, Any]] = {}
+    for name in rule_files(folder):
         content: dict[str, list[dict[str, Any]]] = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
         for group in content["groups"]:
             place = f"{name}, group {group['name']}"
             group["interval"] = _duration(group["interval"], wanted, place)
             for rule in group["rules"]:
                 _render_rule(rule, wanted, links, f"{place}, {rule.get('record') or rule.get('alert')}")
-        texts[name] = _HEADER.format(name=name, profile=wanted.name) + yaml.dump(
-            content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
-        )
-    return texts
+                rename(rule, labels or {})
+        pack[name] = content
+    texts = FORMATS[form](pack)
+    return {name: _header(name, wanted.name) + text if name in pack else text for name, text in texts.items()}
 
 
-_HEADER = "# laggard's {name} in the profile {profile}. Rendered: the reasons stand in the pack's own files.\n"
+def _header(name: str, profile: str) -> str:
+    return f"# laggard's {name} in the profile {profile}. Rendered: the reasons stand in the pack's own files.\n"
 
 
 def _render_rule(rule: dict[str, Any], profile: Profile, links: Mapping[str, str], place: str) -> None:
@@ -123,14 +151,3 @@ def render_expression(text: str, profile: Profile, place: str) -> str:
 
 def _duration(text: str, profile: Profile, place: str) -> str:
     return display_duration(profile.duration(parse_duration(text), place))
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes expressions of several lines as blocks, as a person would."""
-
-
-def _represent_text(_: _Dumper, text: str) -> yaml.ScalarNode:
-    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent_text)

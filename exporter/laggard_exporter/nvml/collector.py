@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from laggard_exporter import conventions
-from laggard_exporter.nvml import devices, reading
+from laggard_exporter import conventions, pci
+from laggard_exporter import gpu_conventions as names
+from laggard_exporter.nvml import devices, mig, reading
 from laggard_exporter.nvml.devices import Device, Devices
-from laggard_exporter.nvml.library import AVAILABLE, ERROR, STATUSES, DeviceLostError, Nvml, SessionLostError
+from laggard_exporter.nvml.library import (
+    AVAILABLE,
+    ERROR,
+    NO_ANSWER,
+    STATUSES,
+    DeviceLostError,
+    Nvml,
+    SessionLostError,
+)
+from laggard_exporter.nvml.processes import GpuProcess, Processes
 from laggard_exporter.nvml.table import DRIVER_FACTS
-from laggard_exporter.samples import Sample
+from laggard_exporter.nvml.worker import DiedError, HangError, OutOfTimeError, Request, StuckError, Worker
+from laggard_exporter.nvml.xid import KERNEL_LOG, KernelLog, XidErrors
+from laggard_exporter.samples import PartialFailureError, Sample
 
 #: Where NVML can not be opened it is tried again after so many seconds: a driver may be loaded at any time.
 RETRY_SECONDS = 30
+#: A scrape waits so long for NVML in all, whatever hangs.
+SCRAPE_SECONDS = 5.0
+#: So many times a scrape begins again with a new session or a new process.
+ATTEMPTS = 4
+
+_WATCH = "nvmlEventSetCreate"
 
 #: Every function whose failures are counted.
-FUNCTIONS = (*DRIVER_FACTS.values(), *devices.FUNCTIONS, *reading.FUNCTIONS)
+FUNCTIONS = tuple(
+    dict.fromkeys(
+        (*DRIVER_FACTS.values(), *devices.FUNCTIONS, *reading.FUNCTIONS, *mig.FUNCTIONS, *Processes.FUNCTIONS, _WATCH)
+    )
+)
 
 _STATUS_LOG = {
     AVAILABLE: (logging.INFO, "NVML is available"),
@@ -26,62 +49,135 @@ _STATUS_LOG = {
     "driver_not_loaded": (logging.INFO, "the NVIDIA driver is not loaded: no GPU metrics until it is"),
     "version_mismatch": (
         logging.WARNING,
-        "NVML and the loaded driver are of different versions: reload the driver or reboot, then restart the exporter",
+        "NVML and the loaded driver are of different versions: reload the driver or reboot",
     ),
     "no_permission": (logging.WARNING, "no permission to use NVML: give the exporter access to /dev/nvidiactl"),
+    NO_ANSWER: (logging.ERROR, "NVML does not answer: no GPU metrics until it does; look at the kernel log"),
     ERROR: (logging.WARNING, "NVML does not work: look for the NVIDIA driver in the kernel log"),
 }
 
 _logger = logging.getLogger(__name__)
 
 
+class GpuWorkload(NamedTuple):
+    """The processes on one GPU, and the MIG devices that it is cut into."""
+
+    uuid: str
+    mig_uuids: list[str]
+    processes: list[GpuProcess]
+
+
+#: Makes samples of what runs on the GPUs.
+Workloads = Callable[[list[GpuWorkload]], Iterable[Sample]]
+
+
 class NvmlCollector:
-    """Yields the GPU metrics. ``library`` is the module of nvidia-ml-py, ``clock`` counts seconds.
+    """Yields the GPU metrics.
 
     A node without NVML is a normal one: the collector says so in its metrics and in the log, and looks again later.
+
+    Args:
+        worker: runs NVML.
+        workloads: tells what the processes on the GPUs belong to.
+        kernel_log: where XID errors are read, in the format of /dev/kmsg.
+        sysfs: shows the PCI bus.
+        clock: counts seconds, for what is tried again later.
     """
 
     name = "nvml"
 
-    def __init__(self, library: ModuleType, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nvml = Nvml(library, FUNCTIONS)
+    def __init__(
+        self,
+        worker: Worker | None = None,
+        *,
+        workloads: Workloads | None = None,
+        kernel_log: Path = KERNEL_LOG,
+        sysfs: Path = pci.SYSFS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nvml = Nvml(worker or Worker(), FUNCTIONS)
         self._devices = Devices(self._nvml, clock)
         self._reader = reading.Reader(self._nvml)
+        self._processes = Processes(self._nvml)
+        self._xids = XidErrors(KernelLog(kernel_log))
+        self._workloads = workloads
+        self._sysfs = sysfs
         self._clock = clock
         self._status: str | None = None
+        self._logged_status: str | None = None
         self._retry_at = 0.0
         self._driver_facts: tuple[str, ...] | None = None
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the GPUs, the state of the session and what went wrong."""
+        """Yield the GPUs, the state of the session and what went wrong.
+
+        Raises :class:`~laggard_exporter.samples.PartialFailureError` at the end when NVML, or a GPU, did not answer.
+        """
+        self._nvml.end = time.monotonic() + SCRAPE_SECONDS
         yield from self._gpus()
+        if (count := pci.count_gpus(self._sysfs)) is not None:
+            yield Sample(names.GPU_DEVICES, ("pci",), count)
         yield Sample(conventions.NVML_AVAILABLE, (), self._status == AVAILABLE)
         for status in STATUSES:
             yield Sample(conventions.NVML_STATUS, (status,), status == self._status)
         for function, count in self._nvml.errors.items():
             yield Sample(conventions.NVML_ERRORS, (function,), count)
+        for function, count in self._nvml.timeouts.items():
+            yield Sample(conventions.NVML_CALL_TIMEOUTS, (function,), count)
         for metric, count in self._reader.rejected.items():
             yield Sample(conventions.NVML_VALUES_REJECTED, (metric,), count)
+        yield Sample(conventions.NVML_STUCK_PROCESSES, (), self._nvml.worker.stuck)
+        yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.log.is_readable)
+        if self._status == NO_ANSWER:
+            raise PartialFailureError("NVML does not answer")
+        if self._devices.quarantined:
+            raise PartialFailureError("a GPU does not answer in time")
+
+    def close(self) -> None:
+        """End the process that NVML runs in."""
+        self._nvml.close()
 
     def _gpus(self) -> list[Sample]:
-        # Twice: a session that the driver ended since the last scrape is replaced at once.
-        for _ in range(2):
-            if not self._open():
-                return []
-            try:
-                return list(self._read())
-            except SessionLostError:
-                self._close()
+        # Several times: a session that the driver ended since the last scrape is replaced at once, and the other GPUs
+        # are read after one that hangs.
+        for _ in range(ATTEMPTS):
+            samples = self._attempt()
+            if samples is not None:
+                return samples
+        self._close()
         self._set_status(ERROR)
         return []
 
+    def _attempt(self) -> list[Sample] | None:
+        """Return the samples, none where NVML has no answer, and None where it is worth to begin again at once."""
+        try:
+            return list(self._read()) if self._open() else []
+        except SessionLostError:
+            self._close()
+        except (HangError, DiedError) as error:
+            self._forget()
+            if error.request.gpu is None:
+                self._set_status(NO_ANSWER if isinstance(error, HangError) else ERROR)
+                return []
+            self._devices.quarantine(error.request.gpu)
+        except (OutOfTimeError, StuckError):
+            self._set_status(NO_ANSWER)
+            # A call that takes longer goes on, and the next scrape waits for it.
+            self._retry_at = 0.0
+            return []
+        return None
+
     def _open(self) -> bool:
         if self._status != AVAILABLE and self._clock() >= self._retry_at:
+            self._forget()
             self._set_status(self._nvml.open())
         return self._status == AVAILABLE
 
     def _close(self) -> None:
         self._nvml.close()
+        self._forget()
+
+    def _forget(self) -> None:
         self._devices.forget_handles()
         self._driver_facts = None
         self._status = None
@@ -89,37 +185,60 @@ class NvmlCollector:
     def _set_status(self, status: str) -> None:
         if status != AVAILABLE:
             self._retry_at = self._clock() + RETRY_SECONDS
-        if status != self._status:
+        if status != self._logged_status:
             level, message = _STATUS_LOG[status]
             _logger.log(level, "%s", message)
-        self._status = status
+        self._status = self._logged_status = status
 
     def _read(self) -> Iterator[Sample]:
         if self._driver_facts is None:
             self._driver_facts = self._read_driver()
-        yield Sample(conventions.GPU_DRIVER_INFO, self._driver_facts, 1)
+        yield Sample(names.GPU_DRIVER_INFO, self._driver_facts, 1)
         release = _release(self._driver_facts[0])
-        count, known = self._devices.refresh()
+        count, known, changed = self._devices.refresh()
         if count is not None:
-            yield Sample(conventions.GPU_DEVICES, ("nvml",), count)
+            yield Sample(names.GPU_DEVICES, ("nvml",), count)
+        if changed:
+            self._nvml.query(Request(_WATCH, None, (self._devices.indices,)))
+        workloads: list[GpuWorkload] = []
         for device in known:
-            values = self._read_device(device, release)
-            yield Sample(conventions.GPU_INFO, device.facts, 1)
-            yield Sample(conventions.GPU_UP, (device.uuid,), bool(values))
+            values = self._read_device(device, release, workloads)
+            yield Sample(names.GPU_INFO, device.facts, 1)
+            yield Sample(names.GPU_UP, (device.uuid,), bool(values))
             yield from values
+        yield from self._read_xids(known)
+        if self._workloads is not None:
+            yield from self._workloads(workloads)
 
     def _read_driver(self) -> tuple[str, ...]:
-        driver, nvml, cuda = (self._nvml.query(function) for function in DRIVER_FACTS.values())
+        driver, nvml, cuda = self._nvml.queries([Request(function) for function in DRIVER_FACTS.values()])
         return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
 
-    def _read_device(self, device: Device, driver_release: int) -> list[Sample]:
-        if device.handle is None:
+    def _read_device(self, device: Device, release: int, workloads: list[GpuWorkload]) -> list[Sample]:
+        index = device.index
+        if index is None:
             return []
         try:
-            return list(self._reader.read(device.uuid, device.handle, driver_release))
+            further = [*mig.requests(index), self._processes.request(index)]
+            values, (mode, most, running) = self._reader.read(device, index, release, further)
+            parts = mig.devices(self._nvml, index, mode, most)
+            values += mig.samples(self._nvml, self._reader, device.uuid, index, parts)
+            processes = self._processes.read(index, running, parts)
         except DeviceLostError:
-            device.handle = None
+            device.index = None
             return []
+        self._devices.answered(index)
+        workloads.append(GpuWorkload(device.uuid, [part.uuid for part in parts], processes))
+        return values
+
+    def _read_xids(self, known: list[Device]) -> Iterator[Sample]:
+        for event in self._nvml.worker.take_events():
+            device = self._devices.by_index(event.gpu)
+            if device is not None:
+                self._xids.tell(device.pci, event.xid, event.time)
+        self._xids.read_log()
+        for device in known:
+            yield from self._xids.samples(device.uuid, device.pci)
 
 
 def _release(driver: str) -> int:

@@ -1,19 +1,16 @@
-"""The one door to NVML. nvidia-ml-py has no types, so it is called by name, and only here its errors mean something.
-
-Some wrappers of nvidia-ml-py take a structure that must be passed by reference: passing the structure itself ends
-the process. Read the wrapper before a new function is called.
-"""
+"""The one door to NVML: only here its return codes mean something."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from types import ModuleType
 from typing import Any
 
 from laggard_exporter.logs import LogOnce
+from laggard_exporter.nvml.worker import Answer, DiedError, HangError, OutOfTimeError, Request, Worker
 
 _logger = logging.getLogger(__name__)
 
@@ -26,6 +23,7 @@ class ReturnCode(IntEnum):
     INVALID_ARGUMENT = 2
     NOT_SUPPORTED = 3
     NO_PERMISSION = 4
+    NOT_FOUND = 6
     DRIVER_NOT_LOADED = 9
     LIBRARY_NOT_FOUND = 12
     FUNCTION_NOT_FOUND = 13
@@ -39,18 +37,20 @@ class ReturnCode(IntEnum):
 
 AVAILABLE = "available"
 ERROR = "error"
+NO_ANSWER = "no_answer"
 _OPEN_STATUS: dict[int, str] = {
     ReturnCode.LIBRARY_NOT_FOUND: "library_not_found",
     ReturnCode.DRIVER_NOT_LOADED: "driver_not_loaded",
     ReturnCode.LIB_RM_VERSION_MISMATCH: "version_mismatch",
     ReturnCode.NO_PERMISSION: "no_permission",
 }
-STATUSES = (AVAILABLE, *_OPEN_STATUS.values(), ERROR)
+STATUSES = (AVAILABLE, *_OPEN_STATUS.values(), NO_ANSWER, ERROR)
 
 _SESSION_LOST = {ReturnCode.UNINITIALIZED, ReturnCode.DRIVER_NOT_LOADED, ReturnCode.LIB_RM_VERSION_MISMATCH}
 _DEVICE_LOST = {ReturnCode.GPU_IS_LOST, ReturnCode.RESET_REQUIRED, ReturnCode.GPU_NOT_FOUND}
 _UNSUPPORTED = {
     ReturnCode.NOT_SUPPORTED,
+    ReturnCode.NOT_FOUND,
     ReturnCode.FUNCTION_NOT_FOUND,
     ReturnCode.ARGUMENT_VERSION_MISMATCH,
     ReturnCode.DEPRECATED,
@@ -60,10 +60,13 @@ _UNKNOWN_FIELD = {ReturnCode.INVALID_ARGUMENT}
 
 FIELD_VALUES = "nvmlDeviceGetFieldValues"
 
+_INIT = "nvmlInitWithFlags"
 _INIT_FLAG_NO_GPUS = 1
 
-# Member of the value's union by value type (nvml.h, nvmlValueType_t).
-_FIELD_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+#: The calls for one GPU may take so long together, in seconds; then the GPU hangs.
+GROUP_SECONDS = 2.0
+#: A driver without persistence mode initialises the GPU when it is opened, which takes it seconds.
+OPEN_SECONDS = 10.0
 
 
 class SessionLostError(Exception):
@@ -75,74 +78,101 @@ class DeviceLostError(Exception):
 
 
 class Nvml:
-    """A session with NVML through ``library``, the module of nvidia-ml-py.
+    """A session with NVML through ``worker``.
 
-    ``errors`` counts the failed calls by function.
+    ``errors`` counts the failed calls by function, ``timeouts`` those that never returned. :attr:`end` is the moment
+    of :func:`time.monotonic` until which the scrape may wait.
     """
 
-    def __init__(self, library: ModuleType, functions: Iterable[str]) -> None:
+    def __init__(self, worker: Worker, functions: Iterable[str]) -> None:
+        functions = (_INIT, *functions)
         self.errors = Counter(dict.fromkeys(functions, 0))
-        self._library = library
-        self._error: type[Exception] = library.NVMLError
+        self.timeouts = Counter(dict.fromkeys(functions, 0))
+        self.end = 0.0
+        self.worker = worker
         self._log = LogOnce(_logger)
 
     def open(self) -> str:
-        """Start a session and return one of :data:`STATUSES`."""
+        """Start a session and return one of :data:`STATUSES`.
+
+        Raises :class:`~laggard_exporter.nvml.worker.OutOfTimeError`,
+        :class:`~laggard_exporter.nvml.worker.StuckError`, and :class:`~laggard_exporter.nvml.worker.HangError` for a
+        call that an earlier scrape could not wait for.
+        """
         try:
             # A node whose GPUs all fell off the bus still has a driver to report.
-            self._library.nvmlInitWithFlags(_INIT_FLAG_NO_GPUS)
-        except self._error as error:
-            return _OPEN_STATUS.get(_code(error), ERROR)
-        return AVAILABLE
+            [(code, _)] = self._call([Request(_INIT, None, (_INIT_FLAG_NO_GPUS,))], OPEN_SECONDS)
+        except HangError as error:
+            if error.request.function != _INIT:
+                raise
+            return NO_ANSWER
+        except (DiedError, OSError) as error:
+            self._log(logging.ERROR, f"the process for NVML does not start: {error}")
+            return ERROR
+        if code == ReturnCode.SUCCESS:
+            return AVAILABLE
+        self.close()
+        return _OPEN_STATUS.get(code, ERROR)
 
     def close(self) -> None:
-        """End a session, which may be lost already."""
-        try:
-            self._library.nvmlShutdown()
-        except self._error as error:
-            _logger.debug("nvmlShutdown: %s", error)
+        """End the session with its process: a library in use is never unloaded, a new one needs a new process."""
+        self.worker.close()
 
-    def query(self, function: str, *arguments: Any) -> Any:
-        """Return what the function answers, or None where the GPU or the driver has no answer.
+    def query(self, request: Request, seconds: float | None = None) -> Any:
+        """Return what one call answers; as :meth:`queries`."""
+        return self.queries([request], seconds)[0]
 
-        Raises :class:`DeviceLostError` and :class:`SessionLostError`. Any other failure is counted and logged.
+    def queries(self, requests: Sequence[Request], seconds: float | None = None) -> list[Any]:
+        """Return what each call answers, None where the GPU or the driver has no answer.
+
+        Together they may take ``seconds``, by default :data:`GROUP_SECONDS`.
+
+        Raises :class:`DeviceLostError`, :class:`SessionLostError` and what
+        :meth:`~laggard_exporter.nvml.worker.Worker.ask` raises. Any other failure is counted and logged.
         """
-        wrapper = getattr(self._library, function, None)
-        if wrapper is None:  # an nvidia-ml-py that is older or newer than the function
-            return None
+        answers = self._call(requests, GROUP_SECONDS if seconds is None else seconds)
+        return [self._value(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+    def field(self, answer: tuple[int, int, Any], number: int) -> float | None:
+        """Return the value in one answer of :data:`FIELD_VALUES`. Raises as :meth:`queries`."""
+        code, value_type, value = answer
+        if code != ReturnCode.SUCCESS:
+            if code not in _UNKNOWN_FIELD:
+                self._judge(FIELD_VALUES, code, f"field {number}")
+        elif value is None:
+            self._count(FIELD_VALUES, f"field {number} has the unknown value type {value_type}")
+        return value if code == ReturnCode.SUCCESS else None
+
+    def _call(self, requests: Sequence[Request], seconds: float) -> list[Answer]:
+        # Calls that are quick are begun only where there is time to see whether they hang.
+        if seconds <= GROUP_SECONDS and time.monotonic() + seconds > self.end:
+            raise OutOfTimeError
         try:
-            return wrapper(*arguments)
-        except self._error as error:
-            self._judge(function, _code(error))
-        except UnicodeDecodeError:
-            self._count(function, "its text is no UTF-8")
+            return self.worker.ask(requests, seconds, self.end)
+        except HangError as error:
+            self.timeouts[error.request.function] += 1
+            self._log(logging.ERROR, f"{error}: its process is given up")
+            raise
+        except DiedError as error:
+            self.errors[error.request.function] += 1
+            self._log(logging.ERROR, f"{error}")
+            raise
+
+    def _value(self, request: Request, answer: Answer) -> Any:
+        code, value = answer
+        if code == ReturnCode.SUCCESS:
+            return value
+        self._judge(request.function, code, value or f"NVML return code {code}")
         return None
 
-    def fields(self, handle: Any, numbers: Iterable[int]) -> dict[int, float]:
-        """Return the values of those fields that the GPU has. Raises as :meth:`query`."""
-        values: dict[int, float] = {}
-        for field in self.query(FIELD_VALUES, handle, list(numbers)) or ():
-            if field.nvmlReturn != ReturnCode.SUCCESS:
-                if field.nvmlReturn not in _UNKNOWN_FIELD:
-                    self._judge(FIELD_VALUES, field.nvmlReturn)
-            elif field.valueType in _FIELD_MEMBERS:
-                values[field.fieldId] = getattr(field.value, _FIELD_MEMBERS[field.valueType])
-            else:
-                self._count(FIELD_VALUES, f"field {field.fieldId} has the unknown value type {field.valueType}")
-        return values
-
-    def _judge(self, function: str, code: int) -> None:
+    def _judge(self, function: str, code: int, reason: str) -> None:
         if code in _SESSION_LOST:
             raise SessionLostError
         if code in _DEVICE_LOST:
             raise DeviceLostError
         if code not in _UNSUPPORTED:
-            self._count(function, str(self._error(code)))
+            self._count(function, reason)
 
     def _count(self, function: str, reason: str) -> None:
         self.errors[function] += 1
         self._log(logging.WARNING, f"{function} failed: {reason}")
-
-
-def _code(error: Any) -> int:
-    return error.value

@@ -1,0 +1,274 @@
+"""Runs NVML in a child process, so that a driver call that never returns costs an answer and not the exporter.
+
+A child that hangs is killed and replaced. One that can not be killed, because the kernel holds it in a driver call,
+is left behind: only a few of them, then no child is started until one of them is gone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import mmap
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from laggard_exporter.nvml.child import EVENT
+
+#: So many children that can not be killed are left behind before no further one is started.
+MAX_STUCK = 2
+#: A child that wants to run and may not, on a node without a free processor, gets its time so many times again.
+PATIENCE = 4
+#: The kernel needs a moment to end a killed process.
+KILL_SECONDS = 0.25
+
+
+class Request(NamedTuple):
+    """One call of a function of nvidia-ml-py. ``device`` is an index, a pair of indices for MIG, or None."""
+
+    function: str
+    device: int | tuple[int, int] | None = None
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def gpu(self) -> int | None:
+        """The index of the GPU that the call is for, None for one about the node."""
+        return self.device[0] if isinstance(self.device, tuple) else self.device
+
+
+Answer = tuple[int, Any]
+"""A return code of NVML, or of :mod:`laggard_exporter.nvml.child`, and a plain value."""
+
+
+class Event(NamedTuple):
+    """An XID event of the GPU with this index."""
+
+    gpu: int
+    xid: int
+    time: float
+
+
+class HangError(Exception):
+    """The call ``request`` did not return in time. The child was given up."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(f"{request.function} does not return")
+        self.request = request
+
+
+class DiedError(Exception):
+    """The child ended during the call ``request``."""
+
+    def __init__(self, request: Request, code: int | None) -> None:
+        super().__init__(f"{request.function} ended the process (exit code {code})")
+        self.request = request
+
+
+class OutOfTimeError(Exception):
+    """The scrape may not wait longer, though the call still may take longer."""
+
+
+class StuckError(Exception):
+    """Too many children can not be killed; no further one is started."""
+
+
+class _Pending(NamedTuple):
+    number: int
+    requests: Sequence[Request]
+    seconds: float
+    deadline: float
+    patience: int = PATIENCE
+
+
+class Child:
+    """One child process. Construction starts it. Raises :class:`OSError` when it can not be started.
+
+    ``environment`` are its environment variables, by default the exporter's own.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        found = importlib.util.find_spec("pynvml")
+        if found is None or found.origin is None:
+            raise ModuleNotFoundError("nvidia-ml-py is missing; install laggard[exporter]")
+        self._page = os.memfd_create("laggard-nvml")
+        os.ftruncate(self._page, mmap.PAGESIZE)
+        self._progress = mmap.mmap(self._page, mmap.PAGESIZE)
+        program = Path(__file__).with_name("child.py")
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(program), str(Path(found.origin).parent), str(self._page)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(self._page,),
+                bufsize=0,
+                env=environment,
+                # A Ctrl-C in a terminal is for the exporter, which ends its child itself.
+                start_new_session=True,
+            )
+        except OSError:
+            self._progress.close()
+            os.close(self._page)
+            raise
+        assert self.process.stdin is not None  # noqa: S101 - both are pipes, asked for above
+        assert self.process.stdout is not None  # noqa: S101
+        self._input, self._output = self.process.stdin, self.process.stdout
+        self._received = bytearray()
+        self._number = EVENT
+        self._pending: _Pending | None = None
+        self.events: list[Event] = []
+
+    def ask(self, requests: Sequence[Request], seconds: float, end: float) -> list[Answer]:
+        """Return the answers to the requests, which may take ``seconds`` in all and are waited for until ``end``.
+
+        Raises :class:`HangError`, :class:`DiedError` and :class:`OutOfTimeError`; after the last the child goes on.
+        """
+        if self._pending is not None:  # of a scrape that could not wait for it
+            self._answer(self._pending, end)
+        self._number += 1
+        self._progress[0:4] = bytes(4)
+        data = marshal.dumps((self._number, [tuple(request) for request in requests]))
+        self._pending = _Pending(self._number, requests, seconds, time.monotonic() + seconds)
+        try:
+            self._input.write(len(data).to_bytes(4, "little") + data)
+        except BrokenPipeError as error:
+            raise self._died(self._pending) from error
+        return self._answer(self._pending, end)
+
+    def _answer(self, pending: _Pending, end: float) -> list[Answer]:
+        while True:
+            frame = self._frame(min(pending.deadline, end), pending)
+            if frame is None:
+                now = time.monotonic()
+                if now < pending.deadline:
+                    raise OutOfTimeError
+                if not (pending.patience and self._wants_to_run()):
+                    raise HangError(self._current(pending))
+                pending = pending._replace(deadline=now + pending.seconds, patience=pending.patience - 1)
+                self._pending = pending
+                continue
+            number, content = frame
+            if number == pending.number:
+                self._pending = None
+                return content
+
+    def _frame(self, deadline: float, pending: _Pending) -> tuple[int, Any] | None:
+        while (frame := self._parse()) is None:
+            received = self._receive(max(0.0, deadline - time.monotonic()))
+            if received is None:
+                return None
+            if not received:
+                raise self._died(pending)
+        return frame
+
+    def _parse(self) -> tuple[int, Any] | None:
+        """Take the next answer out of what was received, and all events before it."""
+        while len(self._received) > 4:  # noqa: PLR2004 - the bytes of a frame's length
+            size = int.from_bytes(self._received[:4], "little") + 4
+            if len(self._received) < size:
+                break
+            number, content = marshal.loads(self._received[4:size])  # noqa: S302 - our own child
+            del self._received[:size]
+            if number != EVENT:
+                return number, content
+            self.events.append(Event(*content))
+        return None
+
+    def _receive(self, seconds: float) -> bool | None:
+        """Wait for bytes; None when none came, False at the end of the stream."""
+        waiting = select.poll()
+        waiting.register(self._output, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
+            return None
+        chunk = os.read(self._output.fileno(), 1 << 16)
+        self._received += chunk
+        return bool(chunk)
+
+    def _wants_to_run(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        # A call that hangs sleeps; the name of the command stands in parentheses before the state.
+        return stat.rpartition(b")")[2].split()[:1] == [b"R"]
+
+    def _died(self, pending: _Pending) -> DiedError:
+        try:
+            code = self.process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        return DiedError(self._current(pending), code)
+
+    def _current(self, pending: _Pending) -> Request:
+        index = int.from_bytes(self._progress[0:4], "little")
+        return pending.requests[min(index, len(pending.requests) - 1)]
+
+    def close(self) -> bool:
+        """End the child and return whether it is gone. Events that it sent before are in :attr:`events`."""
+        while self._receive(0):
+            self._parse()
+        for stream in (self._input, self._output):
+            stream.close()
+        self._progress.close()
+        os.close(self._page)
+        self.process.kill()
+        try:
+            self.process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+class Worker:
+    """Keeps one child at work, started at the first call. ``start`` makes a child."""
+
+    def __init__(self, start: Callable[[], Child] = Child) -> None:
+        self._start = start
+        self._child: Child | None = None
+        self._stuck: list[Child] = []
+        self._events: list[Event] = []
+
+    def ask(self, requests: Sequence[Request], seconds: float, end: float) -> list[Answer]:
+        """Return the child's answers.
+
+        Raises :class:`HangError` and :class:`DiedError`, after which the next call goes to a new child,
+        :class:`OutOfTimeError`, and :class:`StuckError`.
+        """
+        if self._child is None:
+            if self.stuck >= MAX_STUCK:
+                raise StuckError
+            self._child = self._start()
+        try:
+            answers = self._child.ask(requests, seconds, end)
+        except (HangError, DiedError):
+            self.close()
+            raise
+        self._take_events(self._child)
+        return answers
+
+    def close(self) -> None:
+        """Give the child up; the next call goes to a new one."""
+        child, self._child = self._child, None
+        if child is not None:
+            if not child.close():
+                self._stuck.append(child)
+            self._take_events(child)
+
+    @property
+    def stuck(self) -> int:
+        """Number of children that can not be killed."""
+        self._stuck = [child for child in self._stuck if child.process.poll() is None]
+        return len(self._stuck)
+
+    def take_events(self) -> list[Event]:
+        """Return the events since the last call of this method."""
+        events, self._events = self._events, []
+        return events
+
+    def _take_events(self, child: Child) -> None:
+        self._events += child.events
+        child.events.clear()

@@ -1,0 +1,95 @@
+"""dcgm-exporter in place of our node exporter, and ours in its place."""
+
+from __future__ import annotations
+
+from scenario import Firing, Play, Scenario, ranks
+from world import Device
+
+FAMILIES = ("dcgm", "gpu", "optional/dcgm")
+
+GIB = 2.0**30
+
+
+def dcgm() -> Scenario:
+    """With dcgm-exporter alone a GPU's faults name the rank, which says what it runs on, in base units."""
+    everyone = ranks(3)
+    scenario = Scenario(everyone, tick=30)
+    model = "modelName=NVIDIA H100 80GB HBM3"
+    for rank in everyone:
+        rank.hw_id = f"GPU-{rank.rank}"
+        rank.has_exporter = False
+        scenario.world.devices.append(
+            Device(
+                rank.hw_id, label="UUID",
+                gauges={
+                    f"DCGM_FI_DEV_{name}{{{model},gpu={rank.rank}}}": value
+                    for name, value in {
+                        "GPU_UTIL": 100, "FB_USED": 1024, "POWER_USAGE": 700, "GPU_TEMP": 60, "SM_CLOCK": 1980,
+                        "ROW_REMAP_FAILURE": 0, "XID_ERRORS": 0, "PCIE_LINK_WIDTH": 16, "PCIE_MAX_LINK_WIDTH": 16,
+                    }.items()
+                },
+                counters={
+                    f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{model}}}": 700_000,
+                    f"DCGM_FI_DEV_THERMAL_VIOLATION{{{model}}}": 0,
+                    f"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{model}}}": 0,
+                },
+            )
+        )  # fmt: skip
+    scenario.after(minutes=8)
+    scenario.never()
+    gpu = '{uuid="GPU-0"}'
+    scenario.value('sum by (uuid) (gpu_memory_used_bytes{uuid="GPU-0"})', {gpu: GIB})
+    scenario.value('sum by (uuid) (gpu_clock_hertz{clock="sm", uuid="GPU-0"})', {gpu: 1.98e9})
+    scenario.value('sum by (uuid) (gpu_utilization_ratio{uuid="GPU-0"})', {gpu: 1})
+    scenario.value('sum by (uuid) (round(rate(gpu_energy_joules_total{uuid="GPU-0"}[2m])))', {gpu: 700})
+    scenario.value('count by (name) (gpu_info{uuid="GPU-0"})', {'{name="NVIDIA H100 80GB HBM3"}': 1})
+    first, second, third = scenario.world.devices
+    first.gauges[f"DCGM_FI_DEV_XID_ERRORS{{{model},gpu=0}}"] = 79
+    first.gauges[f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{model},gpu=0}}"] = 1
+    second.counters[f"DCGM_FI_DEV_THERMAL_VIOLATION{{{model}}}"] = 0.5e9
+    third.counters[f"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{model}}}"] = 1 / 64
+    third.gauges[f"DCGM_FI_DEV_PCIE_LINK_WIDTH{{{model},gpu=2}}"] = 8
+    # What the application brought upon itself.
+    third.gauges[f"DCGM_FI_DEV_XID_ERRORS{{{model},gpu=2}}"] = 31
+    scenario.after(minutes=14)
+
+    def fault(alert: str, rank: int, **labels: str) -> Firing:
+        return Firing(alert, rank, host="host-a", more=(("uuid", f"GPU-{rank}"), *labels.items()))
+
+    scenario.fires(
+        fault("TrainingGpuXidCritical", 0, xid="79"),
+        fault("TrainingGpuRowRemap", 0, state="failed"),
+        fault("TrainingGpuThrottled", 1, reason="thermal"),
+        fault("TrainingGpuEccErrors", 2),
+        fault("TrainingGpuPcieDegraded", 2, link="width"),
+    )
+    return scenario
+
+
+def compatibility() -> Scenario:
+    """Our series are there under dcgm-exporter's names and units, once, and do not come back as an adapter's."""
+    scenario = Scenario(ranks(1), tick=30)
+    scenario.world.devices.append(
+        Device(
+            "GPU-7",
+            gauges={
+                "gpu_info{index=0,name=NVIDIA L4,pci_bus_id=0000:01:00.0}": 1, "gpu_utilization_ratio": 0.5,
+                "gpu_memory_used_bytes": 3 * GIB, "gpu_clock_hertz{clock=sm}": 2e9,
+                "gpu_temperature_celsius{sensor=gpu}": 60,
+            },
+            counters={"gpu_energy_joules_total": 64},
+        )
+    )  # fmt: skip
+    scenario.after(minutes=5)
+    labels = (
+        '{laggard_adapter="compatibility", instance="exporter:9495", UUID="GPU-7", gpu="0", modelName="NVIDIA L4", '
+        'pci_bus_id="0000:01:00.0"}'
+    )
+    for name, value in {"GPU_UTIL": 50, "FB_USED": 3072, "SM_CLOCK": 2000, "GPU_TEMP": 60}.items():
+        scenario.value(f"DCGM_FI_DEV_{name}", {f"DCGM_FI_DEV_{name}{labels}": value})
+    scenario.value("round(rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[2m]))", {labels: 64_000})
+    scenario.value('{__name__=~"gpu_.+", laggard_adapter!=""}', {})
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (dcgm, compatibility)

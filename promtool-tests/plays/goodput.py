@@ -1,0 +1,94 @@
+"""Goodput and losses, which add up."""
+
+from __future__ import annotations
+
+from laggard.conventions import RankState
+from scenario import Firing, Play, Scenario, ranks
+from world import RUN, WORK
+
+FAMILIES = ("goodput", "pipeline")
+
+LOST = "round(run_reason:training_time_lost:ratio, 0.01) > 0"
+
+
+def _reason(name: str, run: str = RUN) -> str:
+    return f'{{training_reason="{name}", training_run="{run}"}}'
+
+
+def adds_up() -> Scenario:
+    """Of two hours with a start, a restart, a stall and waiting each has its share, and all of them with goodput 1."""
+    scenario = Scenario(ranks(4), tick=60)
+    world = scenario.world
+    world.training.clear()
+    for rank in world.ranks:
+        rank.state = RankState.STARTING
+        # A healthy step of 0.4 s: 0.32 s of work and a transfer of 0.02 s, 0.04 s of saving, 0.02 s of evaluation.
+        rank.work = {**WORK, "forward": 0.19, "checkpoint": 0.04, "evaluation": 0.02}
+    scenario.after(minutes=30)
+    scenario.value(LOST, {_reason("startup"): 1})
+    world.training.add(RUN)
+    for rank in world.ranks:
+        rank.state = RankState.RUNNING
+    scenario.after(minutes=30)
+    # Half of the hour, of which a tenth went to checkpoints and a twentieth to evaluations.
+    scenario.value(
+        "round(run_reason:training_time_lost:ratio, 0.05) > 0", {_reason("startup"): 0.5, _reason("checkpoint"): 0.05}
+    )
+    scenario.value("round(run:training_goodput:ratio, 0.05)", {f'{{training_run="{RUN}"}}': 0.4})
+    _whole(scenario)
+    # One rank works 0.1 s longer, for which three of four wait: 0.075 of 0.5 s.
+    world[1].work["other"] += 0.1
+    scenario.after(minutes=61)
+    scenario.value("round(run:training_slowdown:ratio, 0.01)", {f'{{training_run="{RUN}"}}': 1.21})
+    scenario.value("round(run:training_waiting_seconds:rate, 0.1)", {f'{{training_run="{RUN}"}}': 0.6})
+    scenario.value(
+        LOST, {_reason("waiting"): 0.15, _reason("checkpoint"): 0.08, _reason("evaluation"): 0.04}
+    )  # fmt: skip
+    _whole(scenario)
+    world[1].work["other"] -= 0.1
+    world.training.clear()
+    scenario.after(minutes=30)
+    for rank in world.ranks:
+        rank.alive = False
+    scenario.after(minutes=8)
+    for rank in world.ranks:
+        rank.alive, rank.start = True, world.now
+    world.training.add(RUN)
+    scenario.after(minutes=22)
+    scenario.value(
+        "round(run_reason:training_time_lost:ratio, 0.05) > 0",
+        {_reason("stall"): 0.5, _reason("restart"): 0.15, _reason("checkpoint"): 0.05},
+    )
+    _whole(scenario)
+    return scenario
+
+
+def _whole(scenario: Scenario) -> None:
+    scenario.value(
+        "round(run:training_goodput:ratio + on (training_run) "
+        "sum by (training_run) (run_reason:training_time_lost:ratio), 0.001)",
+        {f'{{training_run="{RUN}"}}': 1},
+    )
+
+
+def low() -> Scenario:
+    """Tells of a run that trains for half of its time, an hour after its start, and of no other."""
+    scenario = Scenario([*ranks(2, run="low"), *ranks(2, run="fair")], tick=60)
+    for rank in scenario.world.ranks:
+        rank.has_exporter = rank.has_metrics = False
+        rank.work["evaluation"] = 0.2 if rank.run == "low" else 0.1
+    scenario.after(minutes=60)
+    for rank in scenario.world.ranks:
+        rank.has_metrics = True
+    scenario.after(minutes=40)
+    scenario.never()
+    scenario.after(minutes=20)
+    scenario.fires(Firing("TrainingGoodputLow", run="low"))
+    for rank in scenario.world.ranks:
+        rank.work["evaluation"] = 0
+    scenario.after(minutes=40)
+    scenario.silent()
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (adds_up, low)

@@ -1,0 +1,213 @@
+"""TrainingRankDied, TrainingRankFrozen and TrainingRestartLoop: what the state files say at once."""
+
+from __future__ import annotations
+
+from hang import died, frozen, resume, stalled, stick
+from laggard.conventions import Phase, RankState
+from scenario import Firing, Play, Scenario, ranks
+
+FAMILIES = ("process",)
+
+RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
+
+LOOP = Firing("TrainingRestartLoop")
+MISSING = Firing("TrainingRankMissing", 3, host="host-b")
+
+
+def killed() -> Scenario:
+    """Names a killed rank, its host and phase two scrapes after its death, and ends when it is back."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    scenario[3].alive, scenario[3].phase = False, Phase.BACKWARD
+    scenario.after(seconds=15)
+    scenario.never()
+    scenario.after(seconds=15)
+    scenario.fires(died(3, "backward", "host-b"))
+    scenario.says(
+        died(3, "backward", "host-b"),
+        summary="The process of a rank died while others work on.",
+        description="The process of rank 3 of run run-a on host host-b ended without a clean end, and gave its last "
+        "sign 15s ago in phase backward. The others can not make a step without it.",
+        recommendation="Read the rank's log and the kernel's on its host (dmesg: out of memory, XID) for the cause, "
+        "take the host out if it is at fault, then restart the run from its last checkpoint.",
+        runbook_url=f"{RUNBOOKS}/TrainingRankDied.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario.after(seconds=30)
+    scenario[3].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(died(3, "backward", "host-b"), MISSING)
+    scenario[3].exporter_lost = False
+    scenario.after(seconds=15)
+    scenario.fires(died(3, "backward", "host-b"), MISSING)
+    scenario[3].alive, scenario[3].state = True, RankState.STARTING
+    scenario[3].start = scenario[3].last_edge = scenario.world.now
+    scenario.after(seconds=30)
+    scenario.silent()
+    return scenario
+
+
+def no_death() -> Scenario:
+    """A clean end is no death, nor is a lost scrape, the end of the job as a whole, or one scrape between two lives."""
+    scenario = Scenario([*ranks(4), *ranks(2, run="run-b")])
+    scenario.after(minutes=3)
+    scenario[1].alive = False
+    scenario[2].lost = scenario[2].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario[1].alive = True
+    scenario[2].lost = scenario[2].exporter_lost = False
+    scenario.after(minutes=1)
+    scenario[3].finish()
+    for rank in scenario.world.ranks[4:]:
+        rank.alive = False
+    scenario.after(minutes=5)
+    scenario.never()
+    return scenario
+
+
+def stopped() -> Scenario:
+    """Names a stopped process without waiting for the limit of a stall, and ends when it goes on."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=2)
+    scenario[2].stopped = scenario[2].lost = True
+    scenario.after(seconds=30)
+    scenario.fires(frozen(2, "stopped", "forward"))
+    scenario.says(
+        frozen(2, "stopped", "forward"),
+        summary="The process of a rank is stopped.",
+        description="The kernel holds the process of rank 2 of run run-a on host host-a stopped in phase forward; its "
+        "last sign of progress is 15s old.",
+        recommendation="Find who stopped it: a debugger or a profiler that is attached, a job scheduler that suspends, "
+        "a frozen container, a SIGSTOP. kill -CONT lets it go on, if the timeout of the collective has not passed.",
+        runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario.after(seconds=45)
+    scenario[2].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(frozen(2, "stopped", "forward"), stalled(2, "forward", "host-a"))
+    scenario[2].exporter_lost = False
+    scenario.after(seconds=15)
+    scenario.fires(frozen(2, "stopped", "forward"), stalled(2, "forward", "host-a"))
+    scenario[2].stopped = scenario[2].lost = False
+    resume(scenario)
+    scenario.after(seconds=30)
+    scenario.silent()
+    return scenario
+
+
+def stopped_for_a_moment() -> Scenario:
+    """A process that one scrape finds stopped, as a profiler does, is not frozen; nor is one that ends stopped."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    scenario[2].stopped = True
+    scenario.after(seconds=15)
+    scenario[2].stopped = False
+    scenario.after(minutes=2)
+    scenario.never()
+    return scenario
+
+
+def _leave_behind(scenario: Scenario, rank: int) -> None:
+    """Let one rank stand where it is while the others go on without it."""
+    edge = scenario.world.now
+    for _ in range(5):
+        scenario.after(seconds=15)
+        scenario[rank].last_edge = edge
+
+
+def silent() -> Scenario:
+    """Names a rank that shows no progress while others go on, until it does."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    scenario[1].phase = Phase.DATA
+    scenario[1].groups.clear()
+    scenario[1].last_edge = scenario.world.now - 15
+    _leave_behind(scenario, 1)
+    scenario.fires(frozen(1, "silent", "data"))
+    scenario.says(
+        frozen(1, "silent", "data"),
+        summary="A rank makes no progress while others go on.",
+        description="The process of rank 1 of run run-a on host host-a lives, but has shown no sign of progress for 1m "
+        "0s in phase data, while other ranks go on.",
+        recommendation="Take a stack of the process with py-spy dump, and of its DataLoader workers; look for a device "
+        "error in dmesg (XID) and for a mount that does not answer.",
+        runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[1].last_edge = scenario.world.now
+    scenario.after(seconds=15)
+    scenario.silent()
+    return scenario
+
+
+def waits_for_long() -> Scenario:
+    """A rank that waits in a collective while others go on is not frozen, and in a stalled run nobody is."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    scenario[1].phase = Phase.COMMUNICATION
+    _leave_behind(scenario, 1)
+    scenario.never()
+    scenario.after(minutes=1)
+    stick(scenario, culprit=3)
+    scenario.after(minutes=3)
+    scenario.fires(stalled(3, "forward", "host-a"))
+    return scenario
+
+
+def restarts() -> Scenario:
+    """Tells of three restarts within an hour, through a lost scrape, not of two; forgets them after an hour."""
+    scenario = Scenario(ranks(2))
+    scenario.after(minutes=4)
+    for attempt in range(3):
+        scenario.never()
+        for rank in scenario.world.ranks:
+            rank.pid = attempt + 2
+            rank.start = rank.last_edge = scenario.world.now
+        scenario.after(minutes=4)
+    scenario.fires(LOOP)
+    scenario.says(
+        LOOP,
+        summary="A training run restarts again and again.",
+        description="A rank of run run-a has been started anew 3 times within the last hour. Each start costs what has "
+        "been done since the last checkpoint, and the start itself.",
+        recommendation="Read the end of the first log of each attempt: an error that comes back at the same step is in "
+        "the code or the data, one that comes back on the same host is the host's. Stop the restarts until you know.",
+        runbook_url=f"{RUNBOOKS}/TrainingRestartLoop.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    for rank in scenario.world.ranks:
+        rank.lost = rank.exporter_lost = True
+    scenario.after(seconds=15)
+    for rank in scenario.world.ranks:
+        rank.lost = rank.exporter_lost = False
+    scenario.after(minutes=1)
+    scenario.fires(LOOP)
+    scenario.after(minutes=51)
+    scenario.silent()
+    return scenario
+
+
+def restarts_in_containers() -> Scenario:
+    """Where each process is number 1, the starts count."""
+    scenario = Scenario(ranks(2))
+    scenario.after(minutes=4)
+    for _ in range(3):
+        scenario.never()
+        scenario[1].start = scenario[1].last_edge = scenario.world.now
+        scenario.after(minutes=4)
+    scenario.fires(LOOP)
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (
+    killed,
+    no_death,
+    stopped,
+    stopped_for_a_moment,
+    silent,
+    waits_for_long,
+    restarts,
+    restarts_in_containers,
+)

@@ -1,0 +1,336 @@
+"""What kind of imbalance: a host, a stage, roaming data, contention, a network that comes in bursts."""
+
+from __future__ import annotations
+
+from scenario import Firing, Play, Scenario, ranks
+from slow import make_slow, straggler
+from world import TRANSFER, WORK, Rank
+
+FAMILIES = ("shape", "process")
+
+RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
+
+IMBALANCE = Firing("TrainingDataImbalance")
+NETWORK = Firing("TrainingNetworkBursty")
+
+
+def _quantile(phase: str, quantile: str) -> str:
+    return f"training_phase_duration_quantile_seconds{{phase={phase},quantile={quantile}}}"
+
+
+def _steps(rank: Rank, own: float = 1.1, wait: float = TRANSFER, longest_wait: float = TRANSFER) -> None:
+    """Say how a rank's steps differ: own time of one in twenty beside the usual, and the wait of both."""
+    for phase, seconds in rank.work.items():
+        rank.gauges[_quantile(phase, "p50")] = seconds
+        rank.gauges[_quantile(phase, "p95")] = seconds * own
+    rank.gauges[_quantile("communication", "p50")] = wait
+    rank.gauges[_quantile("communication", "p95")] = longest_wait
+
+
+def _node(host: str) -> Firing:
+    return Firing("TrainingNodeSlow", host=host)
+
+
+def _stage(group: str) -> Firing:
+    return Firing("TrainingStageSlow", more=(("training_peer_group", group),))
+
+
+def slow_host() -> Scenario:
+    """Names one of two hosts whose ranks are all slow, which no median of ranks could, until they are well again."""
+    scenario = Scenario(ranks(8, per_host=4))
+    scenario.after(minutes=3)
+    for number in (4, 5, 6, 7):
+        make_slow(scenario[number], 1.3)
+    scenario.after(minutes=1.5)
+    scenario.never()
+    scenario.after(minutes=2.5)
+    scenario.fires(_node("host-b"))
+    scenario.says(
+        _node("host-b"),
+        summary="Most ranks of one host make the others wait in every step.",
+        description="Most ranks of run run-a on host host-b need at least 234ms for their own part of a step, those of "
+        "other hosts 180ms: 1.30 times as long, and they wait for the others less than the others wait for them.",
+        recommendation="Look at what the ranks of this host share: CPU frequency and other processes, memory bandwidth "
+        "and NUMA placement, cooling, the local disk, its network links. Replace the host if the fault stays with it.",
+        runbook_url=f"{RUNBOOKS}/TrainingNodeSlow.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    for number in (4, 0):
+        scenario[number].lost = scenario[number].exporter_lost = True
+        scenario.after(seconds=15)
+        scenario.fires(_node("host-b"))
+        scenario[number].lost = scenario[number].exporter_lost = False
+        scenario.after(seconds=45)
+        scenario.fires(_node("host-b"))
+    for number in (4, 5, 6, 7):
+        make_slow(scenario[number], 1)
+    scenario.after(minutes=3.25)
+    scenario.silent()
+    return scenario
+
+
+def slow_host_of_four() -> Scenario:
+    """Among more hosts the ranks of the slow one are stragglers too; one spared rank does not clear the host."""
+    scenario = Scenario(ranks(32))
+    for rank in scenario.world.ranks:
+        rank.has_exporter = False
+    scenario.after(minutes=3)
+    for number in range(9, 16):
+        make_slow(scenario[number], 1.4, "forward")
+    scenario.after(minutes=4)
+    scenario.fires(_node("host-b"), *(straggler(number, "forward", "host-b") for number in range(9, 16)))
+    return scenario
+
+
+def slow_ranks_on_a_good_host() -> Scenario:
+    """Half of a host's ranks are no slow host, nor is its only rank, nor a host of 1.15."""
+    scenario = Scenario([*ranks(16), *ranks(4, per_host=1, run="run-b"), *ranks(8, per_host=4, run="run-c")])
+    for rank in scenario.world.ranks:
+        rank.has_exporter = False
+    for rank in scenario.world.ranks[:4]:
+        make_slow(rank, 1.4, "data")
+    make_slow(scenario.world.ranks[17], 1.4, "data")
+    for rank in scenario.world.ranks[20:24]:
+        make_slow(rank, 1.15, "data")
+    scenario.after(minutes=6)
+    scenario.fires(
+        *(straggler(number, "data") for number in range(4)),
+        Firing("TrainingStraggler", 1, "data", "host-b", run="run-b"),
+    )
+    return scenario
+
+
+def _stages(*factors: float) -> Scenario:
+    """Return a pipeline of two ranks a stage."""
+    scenario = Scenario(ranks(2 * len(factors)))
+    for rank in scenario.world.ranks:
+        rank.peer_group = f"stage-{rank.rank // 2}"
+        make_slow(rank, factors[rank.rank // 2], "forward")
+    return scenario
+
+
+def slow_stage() -> Scenario:
+    """Names the stage that takes longer than the others, until the partition is even."""
+    scenario = _stages(1, 1.4, 1, 1)
+    scenario.after(minutes=4.5)
+    scenario.fires(_stage("stage-1"))
+    scenario.says(
+        _stage("stage-1"),
+        summary="One pipeline stage, or another peer group, holds up the others.",
+        description="The usual rank of peer group stage-1 of run run-a needs 252ms for its own part of a step, that of "
+        "the other groups 180ms: 1.40 times as long, and it waits for them less than they wait for it.",
+        recommendation="Move layers from this group to its neighbours; the first and the last stage also hold the "
+        "embedding and the loss. If each group is on hosts of its own, look for a slow host first.",
+        runbook_url=f"{RUNBOOKS}/TrainingStageSlow.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[3].lost = scenario[3].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(_stage("stage-1"))
+    scenario[3].lost = scenario[3].exporter_lost = False
+    scenario.after(minutes=1)
+    scenario.fires(_stage("stage-1"))
+    for rank in scenario.world.ranks:
+        make_slow(rank, 1.1, "forward")
+    scenario.after(minutes=3.25)
+    scenario.silent()
+    return scenario
+
+
+def even_stages() -> Scenario:
+    """Stages that differ by 1.15 are even enough; one slow rank makes no slow stage."""
+    scenario = _stages(1, 1.15, 1, 1.1)
+    scenario.after(minutes=6)
+    scenario.never()
+    scenario[7].work["data"] += 0.1
+    scenario.after(minutes=5)
+    scenario.fires(straggler(7, "data"))
+    return scenario
+
+
+def _roaming(scenario: Scenario, excess: float = 0.1) -> None:
+    """Make another rank slow in each step: own times agree over a window, and each rank waits in the usual step."""
+    for rank in scenario.world.ranks:
+        make_slow(rank, 1 + excess / sum(WORK.values()) / len(scenario.world.ranks), "forward")
+        _steps(rank, 1.5, TRANSFER + excess, TRANSFER + excess)
+        rank.measured_wait = TRANSFER + excess * (1 - 1 / len(scenario.world.ranks))
+
+
+def roaming() -> Scenario:
+    """Tells that each step has a slow rank, a different one each time, until the work is even."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        _steps(rank)
+    scenario.after(minutes=4)
+    scenario.never()
+    _roaming(scenario)
+    scenario.after(minutes=5.25)
+    scenario.fires(IMBALANCE)
+    scenario.says(
+        IMBALANCE,
+        summary="A different rank is slow in each step of a training run.",
+        description="In the usual step, the ranks of run run-a wait for one another for 33.33% of its 300ms, beyond "
+        "the transfer itself. Over minutes, all ranks need the same: no rank is slow for long, a different one is slow "
+        "each time.",
+        recommendation="Give all ranks the same amount of work in each step: batch by tokens instead of samples, "
+        "bucket or pack sequences by length, balance experts.",
+        runbook_url=f"{RUNBOOKS}/TrainingDataImbalance.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[2].lost = scenario[2].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(IMBALANCE)
+    scenario[2].lost = scenario[2].exporter_lost = False
+    scenario.after(minutes=1)
+    scenario.fires(IMBALANCE)
+    for rank in scenario.world.ranks:
+        make_slow(rank, 1, "forward")
+        _steps(rank)
+        rank.measured_wait = None
+    scenario.after(minutes=3)
+    scenario.silent()
+    return scenario
+
+
+def roaming_near_miss() -> Scenario:
+    """An imbalance of a tenth of the step is tolerated; a straggler's victims wait, but not for one another."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks[:4]:
+        _steps(rank, 1.2, TRANSFER + 0.02, TRANSFER + 0.03)
+        rank.floor = TRANSFER
+    make_slow(scenario.world.ranks[5], 1.5, "data")
+    for rank in scenario.world.ranks[4:]:
+        _steps(rank, wait=TRANSFER + 0.09 * (rank.rank != 1), longest_wait=TRANSFER + 0.1)
+        rank.floor = TRANSFER
+    scenario.after(minutes=8)
+    scenario.fires(Firing("TrainingStraggler", 1, "data", "host-a", run="run-b"))
+    return scenario
+
+
+def bursts() -> Scenario:
+    """Tells that waiting comes in bursts on all ranks while they work steadily, until it no longer does."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        _steps(rank)
+    scenario.after(minutes=4)
+    scenario.never()
+    for rank in scenario.world.ranks:
+        _steps(rank, longest_wait=0.1 + 0.01 * rank.rank)
+    scenario.after(minutes=5.25)
+    scenario.fires(NETWORK)
+    scenario.says(
+        NETWORK,
+        summary="Communication of a training run comes in bursts while own times are steady.",
+        description="One step in twenty of run run-a waits for 39.98% of a step of 200ms longer in communication "
+        "than the usual one, even on the rank where this differs least, while own times are steady: the network, and "
+        "no rank.",
+        recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
+        "other jobs on the same switches, and whether storage traffic takes the same links.",
+        runbook_url=f"{RUNBOOKS}/TrainingNetworkBursty.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[1].lost = scenario[1].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(NETWORK)
+    scenario[1].lost = scenario[1].exporter_lost = False
+    scenario.after(minutes=1)
+    scenario.fires(NETWORK)
+    for rank in scenario.world.ranks:
+        _steps(rank, longest_wait=0.04)
+    scenario.after(minutes=3)
+    scenario.silent()
+    return scenario
+
+
+def bursts_near_miss() -> Scenario:
+    """Bursts of a tenth of the step are tolerated; so are those that own times explain, or that one rank is spared."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
+    for rank in scenario.world.ranks:
+        if rank.run == "run-a":
+            _steps(rank, longest_wait=TRANSFER + 0.02)
+        elif rank.run == "run-b":
+            _steps(rank, 1.5, longest_wait=TRANSFER + 0.1)
+        else:
+            _steps(rank, longest_wait=TRANSFER + 0.1 * (rank.rank > 0))
+    scenario.after(minutes=8)
+    scenario.never()
+    return scenario
+
+
+def contention() -> Scenario:
+    """Names a rank whose steps are far less steady than its peers', until they are no more."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        _steps(rank)
+    scenario.after(minutes=3)
+    _steps(scenario[2], 1.6)
+    scenario.after(minutes=5.25)
+    contended = Firing("TrainingContention", 2, host="host-a")
+    scenario.fires(contended)
+    scenario.says(
+        contended,
+        summary="The steps of one rank are far less steady than those of its peers.",
+        description="One step in twenty of rank 2 of run run-a on host host-a takes 95.95ms longer than its usual one, "
+        "with its peers 15.93ms. The difference is 40.01% of a step.",
+        recommendation="Look for other work on the rank's host: CPU pressure (/proc/pressure/cpu), processes without a "
+        "CPU set, a second job on the GPU, interrupts on its cores. Pin the rank and its data workers to cores of "
+        "their own.",
+        runbook_url=f"{RUNBOOKS}/TrainingContention.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[2].lost = scenario[2].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(contended)
+    scenario[2].lost = scenario[2].exporter_lost = False
+    scenario.after(minutes=1)
+    scenario.fires(contended)
+    _steps(scenario[2], 1.25)
+    scenario.after(minutes=3)
+    scenario.silent()
+    return scenario
+
+
+def contention_near_miss() -> Scenario:
+    """Steps that differ on all ranks alike are no contention, nor is a difference of a sixth of a step on one."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    for rank in scenario.world.ranks:
+        _steps(rank, 1.6 if rank.run == "run-a" else 1.1)
+    _steps(scenario.world.ranks[6], 1.3)
+    scenario.after(minutes=8)
+    scenario.never()
+    return scenario
+
+
+def becomes_slow() -> Scenario:
+    """A rank that has become slow is not unsteady, though its last 256 steps hold both kinds for some minutes."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 10 * seconds for phase, seconds in WORK.items()}
+        _steps(rank)
+    scenario.after(minutes=4)
+    slow = scenario[2]
+    slow.work["forward"] += 0.8
+    slow.gauges[_quantile("forward", "p95")] = 1.4
+    scenario.after(minutes=5.5)
+    slow.gauges[_quantile("forward", "p50")] = 1.3
+    scenario.after(minutes=6)
+    scenario.fires(straggler(2, "forward"))
+    scenario.value('count(last_over_time(ALERTS{alertname="TrainingContention"}[1h]))', {})
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (
+    slow_host,
+    slow_host_of_four,
+    slow_ranks_on_a_good_host,
+    slow_stage,
+    even_stages,
+    roaming,
+    roaming_near_miss,
+    bursts,
+    bursts_near_miss,
+    contention,
+    contention_near_miss,
+    becomes_slow,
+)

@@ -1,0 +1,151 @@
+"""The pack in other forms: the same rules, in the structure that each system reads; and with other label names."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import _gojsonnet as jsonnet
+import pytest
+import yaml
+
+from laggard_cli.main import main
+from laggard_cli.rules import RulesError, render
+from laggard_cli.rules.labels import parse_names
+from laggard_cli.rules.render import rule_files
+
+#: Mimir's defaults for one tenant: ruler.max-rules-per-rule-group and ruler.max-rule-groups-per-tenant.
+MOST_RULES, MOST_GROUPS = 20, 70
+
+FAST_TESTS = Path(__file__).with_name("fast.yml")
+
+
+def _loaded(form: str) -> dict[str, Any]:
+    return {name: yaml.safe_load(text) for name, text in render(form=form).items()}
+
+
+def _groups() -> dict[str, list[Any]]:
+    return {name: content["groups"] for name, content in _loaded("prometheus").items()}
+
+
+def _passes(*command: str | Path) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_operator_reads_manifests() -> None:
+    """Each file is one PrometheusRule: kind and version, a name that Kubernetes takes, and the groups as they are."""
+    manifests = _loaded("operator")
+    groups = _groups()
+    assert list(manifests) == list(groups)
+    for name, manifest in manifests.items():
+        assert (manifest["apiVersion"], manifest["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+        assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
+        assert re.fullmatch(r"laggard-[a-z]+(-[a-z]+)*", manifest["metadata"]["name"])
+        assert manifest["metadata"]["labels"] == {"prometheus": "k8s", "role": "alert-rules"}
+        assert manifest["spec"] == {"groups": groups[name]}
+
+
+def test_mimir_reads_namespaces() -> None:
+    """Each file is a namespace of its own with the groups as they are, within the limits of a tenant."""
+    namespaces = _loaded("mimir")
+    groups = _groups()
+    assert {name: content["groups"] for name, content in namespaces.items()} == groups
+    assert len({content["namespace"] for content in namespaces.values()}) == len(groups)
+    assert sum(len(each) for each in groups.values()) <= MOST_GROUPS
+    assert max(len(group["rules"]) for each in groups.values() for group in each) <= MOST_RULES
+
+
+def _mixin(folder: Path, configuration: str = "{}") -> dict[str, Any]:
+    """Return what the mixin in a folder makes of a configuration."""
+
+    def load(base: str, name: str) -> tuple[str, bytes]:
+        path = Path(base or folder) / name
+        return str(path), path.read_bytes()
+
+    source = (
+        f"local mixin = (import 'mixin.libsonnet') {{ _config+:: {configuration} }};"
+        "{ alerts: mixin.prometheusAlerts.groups, rules: mixin.prometheusRules.groups }"
+    )
+    return json.loads(jsonnet.evaluate_snippet("test", source, import_callback=load))
+
+
+def test_mixin_has_the_same_groups(tmp_path: Path) -> None:
+    """The mixin's alerts and rules together are the pack; labels can be set, and thresholds that exist."""
+    for name, text in render(form="jsonnet").items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    found = _mixin(tmp_path)
+    everything = {group["name"]: group for groups in _groups().values() for group in groups}
+    assert {group["name"]: group for kind in found.values() for group in kind} == everything
+    assert all("alert" in rule for group in found["alerts"] for rule in group["rules"])
+
+    found = _mixin(tmp_path, "{ thresholds: { straggler_score: 1.3 }, labels: { cluster: 'east' } }")
+    rules = [rule for kind in found.values() for group in kind for rule in group["rules"]]
+    assert all(rule["labels"]["cluster"] == "east" for rule in rules)
+    (threshold,) = [
+        rule
+        for rule in rules
+        if rule.get("record") == "laggard_threshold" and rule["labels"]["name"] == "straggler_score"
+    ]
+    assert threshold["expr"] == "vector(1.3)"
+    with pytest.raises(RuntimeError, match="laggard has no threshold stragler_score"):
+        _mixin(tmp_path, "{ thresholds: { stragler_score: 1.3 } }")
+
+
+@pytest.mark.parametrize("form", ["operator", "mimir"])
+def test_prometheus_accepts_what_is_inside(promtool: Path, tmp_path: Path, form: str) -> None:
+    """The groups of each form pass promtool with every lint as an error."""
+    files: list[Path] = []
+    for name, content in _loaded(form).items():
+        files.append(tmp_path / name)
+        groups = content["spec"]["groups"] if form == "operator" else content["groups"]
+        files[-1].write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
+    _passes(promtool, "check", "rules", "--lint=all", "--lint-fatal", *files)
+
+
+def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
+    """With other names for run, rank and host the same verdicts come under these names, and no old one is left."""
+    names = {"training_run": "run_id", "training_rank": "rank", "host_name": "node"}
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    for name, text in render("fast", labels=names).items():
+        (folder / name).write_text(text, encoding="utf-8")
+        for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
+            annotations = " ".join(rule.get("annotations", {}).values()).replace("var-training_run", "")
+            # node_exporter's adapter makes the label, under its new name too.
+            assert not names.keys() & set(re.findall(r"[a-zA-Z_:][\w:]*", rule["expr"] + annotations))
+    tests = FAST_TESTS.read_text(encoding="utf-8")
+    for old, new in names.items():
+        tests = re.sub(rf"\b{old}\b", new, tests)
+    (tmp_path / "fast.yml").write_text(tests, encoding="utf-8")
+    _passes(promtool, "test", "rules", tmp_path / "fast.yml")
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("job=x", "label 'job=x': 'job' can not be renamed; give OLD=NEW with training_run, training_rank"),
+        ("training_run", "label 'training_run': '' is no label's name; give OLD=NEW"),
+        ("training_run=run-id", "label 'training_run=run-id': 'run-id' is no label's name; give OLD=NEW"),
+        ("training_run=uuid", "label 'training_run=uuid': two labels would be called uuid"),
+    ],
+)
+def test_wrong_label_names_are_refused(pair: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A label that is not there, a name that is none, and one that is taken are errors in one line."""
+    with pytest.raises(RulesError) as refused:
+        parse_names([pair])
+    assert str(refused.value).startswith(message)
+    assert main(["rules", "render", "--output", "/nowhere", "--label", pair]) == 2
+    assert capsys.readouterr().err.startswith(f"laggard rules: error: {message}")
+
+
+def test_forms_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command writes the files of a form."""
+    arguments = ["--output", str(tmp_path), "--format", "jsonnet", "--label", "training_run=run_id"]
+    assert main(["rules", "render", *arguments]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {*rule_files(), "mixin.libsonnet"}
+    assert f"in {tmp_path}" in capsys.readouterr().out
+    assert "run_id" in (tmp_path / "alert.yml").read_text(encoding="utf-8")
