@@ -83,7 +83,13 @@ def traceml(model: nn.Module) -> tuple[Phase, Phase]:
     aggregator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     atexit.register(aggregator.kill)
     # Without an aggregator it does nothing at all.
-    traceml_ai.init(mode="auto", aggregator_port=port, connect_timeout_sec=60, on_missing_aggregator="raise")
+    traceml_ai.init(
+        mode="auto",
+        logs_dir=folder,
+        aggregator_port=port,
+        connect_timeout_sec=60,
+        on_missing_aggregator="raise",
+    )
     return nullcontext, lambda _: traceml_ai.trace_step(model)
 
 

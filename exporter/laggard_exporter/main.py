@@ -74,7 +74,11 @@ def _push(options: Options, collection: Collection) -> None:
     except OtlpError as error:
         flags.reject(str(error))
     except ImportError as error:
-        flags.reject(f"to push by OTLP {error.name} is needed; pip install 'laggard[otel]'")
+        problem = f"to push by OTLP {error.name} is needed; pip install 'laggard[otel]'"
+        if options.otlp_endpoint:
+            flags.reject(problem)
+        # The variables may be meant for all that runs on the node, and the metrics are served in any case.
+        _logger.warning("%s", problem)
 
 
 def _source(options: Options) -> ConfigurationSource:

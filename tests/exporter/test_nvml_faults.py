@@ -333,3 +333,13 @@ def test_a_node_without_a_free_processor(probe: NvmlProbe, scenario: Scenario, m
     assert len(probe.children) == 1
     monkeypatch.setattr(Child, "_wants_to_run", lambda _: False)
     assert timed(probe)[gpu("gpu_up")] == 0
+
+
+def test_what_root_alone_may_ask(probe: NvmlProbe, scenario: Scenario) -> None:
+    """An exporter without rights lacks the one metric that needs them, and that is no failure; any other lack is."""
+    scenario.write(f"* nvmlDeviceGetSramEccErrorStatus !{ReturnCode.NO_PERMISSION}")
+    samples = probe.collect()
+    assert starting_with(samples, "gpu_ecc_sram") == {}
+    assert failures(samples) == {}
+    scenario.write(f"* nvmlDeviceGetRepairStatus !{ReturnCode.NO_PERMISSION}")
+    assert failures(probe.collect()) == {"nvmlDeviceGetRepairStatus": 2}

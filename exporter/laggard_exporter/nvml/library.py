@@ -60,6 +60,9 @@ _UNKNOWN_FIELD = {ReturnCode.INVALID_ARGUMENT}
 
 FIELD_VALUES = "nvmlDeviceGetFieldValues"
 
+# Functions that the driver answers to root alone: that the exporter runs without rights is no failure.
+_FOR_ROOT = {"nvmlDeviceGetSramEccErrorStatus"}
+
 _INIT = "nvmlInitWithFlags"
 _INIT_FLAG_NO_GPUS = 1
 
@@ -170,7 +173,9 @@ class Nvml:
             raise SessionLostError
         if code in _DEVICE_LOST:
             raise DeviceLostError
-        if code not in _UNSUPPORTED:
+        if code == ReturnCode.NO_PERMISSION and function in _FOR_ROOT:
+            self._log(logging.INFO, f"{function} is answered to root alone: its metric is absent")
+        elif code not in _UNSUPPORTED:
             self._count(function, reason)
 
     def _count(self, function: str, reason: str) -> None:

@@ -55,9 +55,7 @@ class Pusher:
 
     def push(self) -> None:
         """Collect and send once."""
-        data = metrics_data(
-            self._collection.samples(timeout=min(self._interval, 10.0)), self._resource, self._started_ns
-        )
+        data = metrics_data(self._collection.samples(), self._resource, self._started_ns)
         if self._exporter.export(data) is not MetricExportResult.SUCCESS:  # pyright: ignore[reportUnknownMemberType] - untyped there
             self._log(logging.WARNING, "OTLP: the receiver did not take what was sent; the next push tries again")
 
@@ -70,7 +68,7 @@ class Pusher:
                 self._log(logging.ERROR, f"OTLP: a push failed: {type(error).__name__}: {error}")
             # A slow push is not made up for.
             due = max(due + self._interval, time.monotonic())
-            time.sleep(due - time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
 
 
 def make_pusher(collection: Collection, host: str, settings: Settings) -> Pusher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import threading
@@ -20,7 +21,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
     MetricsServiceServicer,
     add_MetricsServiceServicer_to_server,
 )
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 
+from laggard_exporter import flags, main
+from laggard_exporter.collection import Collection
+from laggard_exporter.otlp.push import Pusher
 from laggard_exporter.otlp.settings import EXPORTERS, OtlpError, Settings, settings
 from tests.exporter.support import EXPORTER, TIMEOUT, exporter, fresh, live_rank
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
@@ -103,6 +108,63 @@ def test_a_receiver_that_is_not_there(tmp_path: Path) -> None:
             assert node.scrape()['laggard_exporter_collector_success{collector="state"}'] == 1
             time.sleep(0.1)
         assert node.stop() == 0
+
+
+class Slow(MetricExporter):
+    """Takes longer than the interval, and never succeeds; from the fifth time on it waits for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.enough = threading.Event()
+
+    def export(self, *_: Any, **__: Any) -> MetricExportResult:
+        self.count += 1
+        if self.count == 5:
+            self.enough.set()
+            threading.Event().wait()
+        time.sleep(0.005)
+        if self.count % 2:
+            raise RuntimeError("no memory")
+        return MetricExportResult.FAILURE
+
+    def force_flush(self, timeout_millis: float = 0) -> bool:
+        return True
+
+    def shutdown(self, timeout_millis: float = 0, **_: Any) -> None:
+        """Do nothing."""
+
+
+def test_pushes_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Pushes that fail or take longer than the interval are followed by the next, each problem logged once."""
+    exporter = Slow()
+    Pusher(Collection([]), "node-7", exporter, 0.001).start()
+    assert exporter.enough.wait(TIMEOUT)
+    assert {record.getMessage() for record in caplog.records} == {
+        "OTLP: a push failed: RuntimeError: no memory",
+        "OTLP: the receiver did not take what was sent; the next push tries again",
+    }
+    assert len(caplog.records) == 2
+
+
+def test_without_opentelemetry(
+    variables: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without OpenTelemetry the flag is refused; variables that may be meant for others are a warning."""
+
+    def missing(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")
+
+    variables.setattr(importlib, "import_module", missing)
+    problem = "to push by OTLP opentelemetry is needed; pip install 'laggard[otel]'"
+    collectors = {"state": "ranks"}
+    main._push(flags.parse([], collectors), Collection([]))
+    variables.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318")
+    main._push(flags.parse([], collectors), Collection([]))
+    assert [record.getMessage() for record in caplog.records] == [problem]
+    with pytest.raises(SystemExit) as end:
+        main._push(flags.parse(["--otlp.endpoint=http://localhost:4318"], collectors), Collection([]))
+    assert (end.value.code, capsys.readouterr().err) == (2, f"laggard-exporter: error: {problem}\n")
 
 
 @pytest.fixture
