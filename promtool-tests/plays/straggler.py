@@ -33,7 +33,7 @@ def four_ranks() -> Scenario:
     scenario.after(minutes=10)
     scenario.fires(straggler(3, "forward"))
     make_slow(scenario[3], 1, "forward")
-    scenario.after(minutes=2.5)
+    scenario.after(minutes=3)
     scenario.silent()
     return scenario
 
@@ -67,7 +67,7 @@ def slightly_slow() -> Scenario:
 def checkpoint_of_one_rank() -> Scenario:
     """A slow rank waits while another saves a checkpoint, and is slow nevertheless."""
     scenario = one_of(2, 1.5, phase="forward")
-    for _ in range(8):
+    for _ in range(10):
         scenario[0].work["checkpoint"] = 0.3
         scenario.after(seconds=15)
         scenario[0].work.pop("checkpoint")
