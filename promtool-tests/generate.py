@@ -25,8 +25,8 @@ HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
 
 
-#: Where time begins in tests of vmalert-tool: 2000-01-01.
-VMALERT_EPOCH = 946_684_800
+#: There changes() counts the first sample of a new series, so a young run's second restart is its third.
+DIFFERENT_UNDER_VMALERT = ("restarts", "restarts_in_containers")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -41,8 +41,8 @@ def document(plays: tuple[Play, ...], families: tuple[str, ...] | None = None, *
 
     For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
-    epoch = VMALERT_EPOCH if vmalert else 0
-    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}", epoch) for play in plays]
+    plays = tuple(play for play in plays if not vmalert or play.__name__ not in DIFFERENT_UNDER_VMALERT)
+    tests = [play().test(f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}") for play in plays]
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = test.pop("promql_expr_test")

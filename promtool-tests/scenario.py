@@ -29,7 +29,8 @@ SEVERITY = {
 }
 
 _WATCHDOG = 'alertname!="LaggardWatchdog"'
-_FIRING = f'count without (alertstate) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
+#: vmalert adds the name of the group.
+_FIRING = f'count without (alertstate, alertgroup) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
 _EVER = (
     "group by (alertname, training_run, training_rank) "
     f'(last_over_time(ALERTS{{alertstate="firing", {_WATCHDOG}}}[2h]))'
@@ -124,12 +125,12 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str, epoch: int = 0) -> Yaml:
-        """Return the scenario as one entry of a promtool file, in which time begins at a unix time."""
+    def test(self, name: str) -> Yaml:
+        """Return the scenario as one entry of a promtool file."""
         self._expect(_TWICE, [])
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
-            for (metric, labels), line in self.world.series(epoch).items()
+            for (metric, labels), line in self.world.series().items()
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
         if self._alerts:
