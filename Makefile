@@ -2,7 +2,10 @@
 #
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
+#   make test-cuda  what only a GPU can show; says so and does nothing where there is none
+#   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
+#   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -10,14 +13,22 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# The same for the oldest supported torch, in an environment of its own.
+OLDEST := .venv-oldest
 # Flags for the demo, such as DEMO="--json demo.json" or DEMO=--keep.
 DEMO ?=
+# Flags and checks for test-cuda, such as CUDA="--json cuda.json events copies".
+CUDA ?=
 # Flags for the benchmarks: BENCH=--quick for one short round.
 BENCH ?=
+# Seeds of the evaluation, the file for its figures, and further flags, such as EVALUATE="--sizes 8 --scenarios healthy".
+SEEDS ?= 1 2
+JSON ?= accuracy.json
+EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test bench lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -25,9 +36,21 @@ demo: $(INSTALLED) servers
 test: $(INSTALLED) servers tools
 	pytest $(TEST)
 
+test-cuda: $(INSTALLED)
+	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
+	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
+		tests/instrumentation/programs/cuda_ranks.py
+
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest $(or $(TEST),tests/instrumentation)
+
 bench: $(INSTALLED)
 	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 	python -m benchmarks $(BENCH)
+
+evaluate: $(INSTALLED)
+	scripts/build_rule_engine.sh
+	python -m evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
 
 lint: $(INSTALLED)
 	ruff format --check
@@ -47,5 +70,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
 	touch $(INSTALLED)
 
+$(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	grep -v '^torch==' constraints.txt | cat - constraints-oldest.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .cache build dist .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) .cache build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,6 +1,7 @@
 """All measurements in one run, and the document that states them.
 
     python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json and docs/benchmarks.md
+    python -m benchmarks --exporters                 the node exporter alone, beside its peers; keeps the other figures
 
 Whatever is compared runs in turns, round by round, in processes of its own; what is stated is the median over the
 rounds of the difference to the bare loop of the same round.
@@ -116,7 +117,45 @@ def document(found: dict[str, Any]) -> str:
         f"A rank without a process group shows {process['series']} series in {process['scrape_bytes']} bytes a scrape.",
         "",
     ]
+    if "exporters" in found:
+        lines += exporters_section(found["exporters"])
     return "\n".join(lines)
+
+
+def exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the section on the node exporter."""
+    titles = {"laggard": "laggard-exporter", "nvitop": "nvitop-exporter", "node_exporter": "node_exporter (no GPUs)"}
+    columns = {
+        "rss_mb": "memory of all processes (RSS), MB",
+        "scrape_ms_median": "scrape, median, ms",
+        "scrape_ms_p99": "scrape, 99th percentile, ms",
+        "processor_ms_per_scrape": "processor time of a scrape, ms",
+        "idle_percent": "processor when idle, %",
+        "series": "series",
+        "series_of_gpus": "of these on GPUs",
+    }
+    lines = [
+        "## A node of eight GPUs",
+        "",
+        "On our fake of NVML, so without the time that a real driver takes; `nvitop-exporter` polls once a second.",
+        f"Load of the machine while this ran: {found['laggard']['load']}.",
+        "",
+        "| | " + " | ".join(columns.values()) + " |",
+        "|" + "---|" * (len(columns) + 1),
+        *(
+            f"| {titles[name]} | " + " | ".join(str(figures[column]) for column in columns) + " |"
+            for name, figures in found.items()
+        ),
+        "",
+    ]
+    if day := found["laggard"].get("day"):
+        lines += [
+            f"{day['scrapes']} scrapes back to back, a day at one every 15 seconds: memory went from",
+            f"{day['rss_mb_first']} to {day['rss_mb_last']} MB,",
+            f"by {day['growth_second_half_mb']} MB in the second half.",
+            "",
+        ]
+    return lines
 
 
 def compared(title: str, rows: dict[str, dict[str, Any]]) -> list[str]:
@@ -146,8 +185,15 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, help="how often everything runs in turns (default %(default)s)"
     )
+    parser.add_argument(
+        "--exporters", action="store_true", help="the node exporter alone; the other figures stay as they are"
+    )
     options = parser.parse_args()
     quick: bool = options.quick
+    if options.exporters:
+        known = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
+        write({**known, "exporters": exporters(quick=quick)}, quick=quick)
+        return
     rounds, steps = (1, 300) if quick else (options.rounds, 3000)
     found: dict[str, Any] = {
         "machine": machine(),
@@ -156,7 +202,18 @@ def main() -> None:
         "compiled": compare("compiled", 0.8, steps, rounds, VARIANTS),
         "long": compare("eager", 30, steps // 10, rounds, ("bare", "laggard")),
         "process": run("process.py", 200 if quick else 2000),
+        "exporters": exporters(quick=quick),
     }
+    write(found, quick=quick)
+
+
+def exporters(*, quick: bool) -> dict[str, Any]:
+    """Measure the node exporter and its peers."""
+    return run("exporters.py", 50) if quick else run("exporters.py", 150, "--day")
+
+
+def write(found: dict[str, Any], *, quick: bool) -> None:
+    """Write both files, or print the page of a quick round."""
     text = document(found)
     if quick:
         print(text)

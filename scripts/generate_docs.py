@@ -1,4 +1,7 @@
-"""Writes docs/metrics.md from the tables of names. ``--check`` changes nothing and fails when it is out of date."""
+"""Writes docs/metrics.md from the tables of names, and the tables of docs/exporter.md.
+
+``--check`` changes nothing and fails when one is out of date.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ from pathlib import Path
 from laggard import conventions
 from laggard.conventions import Metric, prometheus_label, prometheus_name
 from laggard_exporter import conventions as exporter
+from laggard_exporter import flags
+from laggard_exporter.collectors import COLLECTORS
+from laggard_exporter.host.conventions import HOST_FAMILIES
+from laggard_exporter.ranks.conventions import RANK_FAMILIES
 
-OUTPUT = Path(__file__).parent.parent / "docs" / "metrics.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 _INTRODUCTION = """\
 # Metrics
@@ -59,6 +66,8 @@ def document() -> str:
         parts.append(_row(_code(prometheus_name(metric)), metric.kind, _codes(labels), metric.description))
     other_state = [family for family in exporter.STATE_FAMILIES if family not in exporter.PROCESS.values()]
     for title, families in (
+        ("ranks' processes", RANK_FAMILIES),
+        ("the host", HOST_FAMILIES),
         ("GPUs", exporter.NVML_FAMILIES),
         ("itself", (*exporter.SELF_FAMILIES, *other_state)),
     ):
@@ -84,15 +93,47 @@ def _codes(texts: Iterable[str]) -> str:
     return ", ".join(_code(text) for text in texts)
 
 
+def exporter_document(text: str) -> str:
+    """Return the text of docs/exporter.md with its tables as they are now."""
+    for name, table in (("flags", _flags()), ("collectors", _collectors())):
+        begin, end = f"<!-- {name}: made by scripts/generate_docs.py -->\n", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def _flags() -> str:
+    rows = [_row("flag", "meaning"), "|---|---|\n"]
+    parser = flags.parser({name: entry.text for name, entry in COLLECTORS.items()})
+    for action in parser._actions:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - argparse shows it nowhere else
+        value = f" {action.metavar}" if action.metavar else ""
+        options = [option + value for option in action.option_strings]
+        text = (action.help or "") % {"default": action.default, "prog": flags.PROGRAM}
+        rows.append(_row(_codes(options), text))
+    return "".join(rows)
+
+
+def _collectors() -> str:
+    rows = [_row("collector", "what it tells", "metrics"), "|---|---|---|\n"]
+    for name, entry in COLLECTORS.items():
+        rows.append(_row(_code(name), entry.text, _codes(family.name for family in entry.families)))
+    return "".join(rows)
+
+
 def main() -> int:
-    """Write the document, or compare it."""
-    text = document()
+    """Write the documents, or compare them."""
+    exporter_path = DOCS / "exporter.md"
+    texts = {
+        DOCS / "metrics.md": document(),
+        exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
+    }
     if sys.argv[1:] == ["--check"]:
-        if OUTPUT.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{OUTPUT.name} is out of date: run scripts/generate_docs.py", file=sys.stderr)
-        return 1
-    OUTPUT.write_text(text, encoding="utf-8")
+        old = [path.name for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
+        for name in old:
+            print(f"{name} is out of date: run scripts/generate_docs.py", file=sys.stderr)
+        return 1 if old else 0
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

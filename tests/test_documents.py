@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import laggard
 from laggard import environment
 from laggard._hooks import HOOKS
 
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_list_of_metrics_is_up_to_date() -> None:
-    """docs/metrics.md is what the generator makes of the tables of names."""
+    """docs/metrics.md and the tables of docs/exporter.md are what the generator makes of the tables in the code."""
     subprocess.run([sys.executable, ROOT / "scripts" / "generate_docs.py", "--check"], check=True)
 
 
@@ -25,6 +26,14 @@ def test_every_environment_variable_and_hook_is_documented() -> None:
     assert set(re.findall(r"LAGGARD_\w+", text)) == variables
     row = next(line for line in text.splitlines() if "`LAGGARD_DISABLED_HOOKS`" in line)
     assert all(hook.name in row for hook in HOOKS)
+
+
+def test_every_public_name_is_documented() -> None:
+    """docs/instrumentation.md has each name of the package in its table, and calls none that does not exist."""
+    text = (ROOT / "docs" / "instrumentation.md").read_text()
+    table = text[text.index("## The API") :].partition("\n## ")[0]
+    assert set(re.findall(r"laggard\.(\w+)", table)) == set(laggard.__all__)
+    assert set(re.findall(r"laggard\.(\w+)\(", text)) <= set(laggard.__all__)
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -15,6 +15,10 @@ from laggard_cli.errors import BAD_INPUT, CommandError
 COMMANDS = {
     "run": ("laggard_cli.run", "run a command instrumented"),
     "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
+    "replay": (
+        "laggard_cli.replay.command",
+        "run the shipped rules over a recording, and score them against the truth",
+    ),
     "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),

@@ -1,107 +1,95 @@
-"""Runs the collectors, each apart from the others, and keeps their health."""
+"""All collectors together: a scrape asks them at the same time and takes what comes until its deadline."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection as Names
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from laggard.version import __version__
-from laggard_exporter.conventions import BUILD_INFO, COLLECTOR_DURATION, COLLECTOR_LAST_SUCCESS, COLLECTOR_SUCCESS
-from laggard_exporter.logs import LogOnce
-from laggard_exporter.samples import PartialFailureError, Sample, prometheus_families
+from laggard_exporter.conventions import (
+    BUILD_INFO,
+    COLLECTOR_DURATION,
+    COLLECTOR_LAST_SUCCESS,
+    COLLECTOR_SUCCESS,
+    COLLECTOR_SUPPORTED,
+)
+from laggard_exporter.runner import Collector, Outcome, Runner, UnsupportedError
+from laggard_exporter.samples import Grouped, Sample, grouped, prometheus_families
 
-#: A scrape waits this long for a collector that still works for an earlier scrape, in seconds.
-BUSY_TIMEOUT = 2.0
+__all__ = ["DEFAULT_TIMEOUT", "Collection", "Collector", "Scrape", "UnsupportedError"]
 
-_logger = logging.getLogger(__name__)
+#: For who does not say how long a scrape may take, in seconds: Prometheus' own default.
+DEFAULT_TIMEOUT = 10.0
+
+#: The newest run of a collector tells its health for so long, in seconds; then it is asked again.
+HEALTH_SECONDS = 30.0
+
+#: A collector that is asked for its health has so many seconds.
+HEALTH_TIMEOUT = 2.0
 
 
-class Collector(Protocol):
-    """One source of samples. It is never run twice at the same time."""
+class Collection:
+    """The collectors that are switched on. ``own`` gives further samples about the exporter itself."""
+
+    def __init__(self, collectors: Sequence[Collector], own: Callable[[], Iterable[Sample]] = tuple) -> None:
+        self._runners = {collector.name: Runner(collector) for collector in collectors}
+        self._own = own
 
     @property
-    def name(self) -> str:
-        """Name in flags and in the ``collector`` label."""
-        ...
+    def names(self) -> tuple[str, ...]:
+        """Names of the collectors."""
+        return tuple(self._runners)
 
-    def collect(self) -> Iterable[Sample]:
-        """Yield what the source says now.
+    def outcomes(self, names: Names[str] | None = None, timeout: float = DEFAULT_TIMEOUT) -> dict[str, Outcome]:
+        """Run the named collectors, or all, at the same time and return how each ended within ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        runners = [runner for runner in self._runners.values() if names is None or runner.name in names]
+        runs = [(runner, runner.request()) for runner in runners]
+        return {runner.name: runner.wait(run, deadline - time.monotonic()) for runner, run in runs}
 
-        Raises anything: the collector then counts as failed. After a
-        :class:`~laggard_exporter.samples.PartialFailureError` what it yielded is kept.
-        """
-        ...
+    def samples(self, names: Names[str] | None = None, timeout: float = DEFAULT_TIMEOUT) -> Iterator[Grouped]:
+        """Yield the samples of each collector, and those about the exporter itself."""
+        health = [Sample(BUILD_INFO, (__version__,), 1), *self._own()]
+        for name, outcome in self.outcomes(names, timeout).items():
+            yield outcome.samples
+            health += self._health(name, outcome)
+        yield grouped(health)
+
+    def problems(self) -> dict[str, str]:
+        """Return for each collector what is wrong with it, empty when nothing is, from runs of the last half minute."""
+        old = time.monotonic() - HEALTH_SECONDS
+        fresh = {
+            name: runner.newest[1] for name, runner in self._runners.items() if runner.newest and runner.newest[0] > old
+        }
+        missing = self._runners.keys() - fresh.keys()
+        fresh |= self.outcomes(missing, HEALTH_TIMEOUT) if missing else {}
+        return {name: fresh[name].problem for name in self._runners}
+
+    def _health(self, name: str, outcome: Outcome) -> Iterator[Sample]:
+        yield Sample(COLLECTOR_SUCCESS, (name,), not outcome.problem)
+        yield Sample(COLLECTOR_DURATION, (name,), outcome.duration)
+        if not outcome.problem:
+            yield Sample(COLLECTOR_SUPPORTED, (name,), not outcome.unsupported)
+        last_success = self._runners[name].last_success
+        if last_success is not None:
+            yield Sample(COLLECTOR_LAST_SUCCESS, (name,), last_success)
 
 
-class Collection(PrometheusCollector):
-    """All collectors as one collector of prometheus_client: new samples at every scrape."""
+class Scrape(PrometheusCollector):
+    """One scrape of a collection, for prometheus_client: new samples whenever it is collected."""
 
-    def __init__(self, collectors: Sequence[Collector]) -> None:
-        self._runners = [_Runner(collector) for collector in collectors]
+    def __init__(
+        self, collection: Collection, names: Names[str] | None = None, timeout: float = DEFAULT_TIMEOUT
+    ) -> None:
+        self._collection = collection
+        self._names = names
+        self._timeout = timeout
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family of every collector and the health of each."""
-        health = [Sample(BUILD_INFO, (__version__,), 1)]
-        for runner in self._runners:
-            families, own_health = runner.run()
-            yield from families
-            health += own_health
-        yield from prometheus_families(health)
-
-
-class _Runner:
-    """Runs one collector: what it raises costs its own samples, never those of another."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-        self._lock = threading.Lock()
-        self._log = LogOnce(_logger)
-        self._last_success: float | None = None
-
-    def run(self) -> tuple[list[Metric], list[Sample]]:
-        """Return the collector's families, none when it failed, and its health."""
-        started = time.monotonic()
-        families: list[Metric] | None = None
-        complete = False
-        # A collector that hangs in a driver must not take the later scrapes with it.
-        if self._lock.acquire(timeout=BUSY_TIMEOUT):
-            try:
-                families, complete = self._collect()
-            finally:
-                self._lock.release()
-        else:
-            self._fail(f"is still busy with an earlier scrape after {BUSY_TIMEOUT:g} s")
-        if complete:
-            self._last_success = time.time()
-        return families or [], self._health(success=complete, duration=time.monotonic() - started)
-
-    def _collect(self) -> tuple[list[Metric] | None, bool]:
-        samples: list[Sample] = []
-        complete = True
-        try:
-            try:
-                for sample in self._collector.collect():
-                    samples.append(sample)  # noqa: PERF402 - what came before an error is kept
-            except PartialFailureError as error:
-                self._fail(f"is incomplete: {error}")
-                complete = False
-            return prometheus_families(samples), complete
-        except Exception as error:
-            self._fail(f"failed: {type(error).__name__}: {error}")
-            return None, False
-
-    def _fail(self, reason: str) -> None:
-        self._log(logging.ERROR, f"collector {self._collector.name} {reason}")
-
-    def _health(self, *, success: bool, duration: float) -> list[Sample]:
-        labels = (self._collector.name,)
-        samples = [Sample(COLLECTOR_SUCCESS, labels, success), Sample(COLLECTOR_DURATION, labels, duration)]
-        if self._last_success is not None:
-            samples.append(Sample(COLLECTOR_LAST_SUCCESS, labels, self._last_success))
-        return samples
+        for samples in self._collection.samples(self._names, self._timeout):
+            yield from prometheus_families(samples)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from laggard.conventions import PROCESS_METRICS, Attribute, prometheus_label, prometheus_name
 from laggard_exporter.gpu_conventions import GPU_FAMILIES
+from laggard_exporter.host.conventions import HOST_FAMILIES
+from laggard_exporter.ranks.conventions import RANK_FAMILIES
 from laggard_exporter.samples import Family
 
 PREFIX = "laggard_exporter"
@@ -27,7 +29,25 @@ COLLECTOR_LAST_SUCCESS = Family(
     "Unix time at which the collector last succeeded; absent before it first did.",
     ("collector",),
 )
-SELF_FAMILIES = (BUILD_INFO, COLLECTOR_SUCCESS, COLLECTOR_DURATION, COLLECTOR_LAST_SUCCESS)
+COLLECTOR_SUPPORTED = Family(
+    f"{PREFIX}_collector_supported",
+    "gauge",
+    "0 when the node has not what the collector reads, for example no InfiniBand; absent while the collector fails.",
+    ("collector",),
+)
+WEB_CONFIGURATION_VALID = Family(
+    f"{PREFIX}_web_configuration_valid",
+    "gauge",
+    "0 when the newest web configuration file can not be used and the one before stays in force; absent without one.",
+)
+SELF_FAMILIES = (
+    BUILD_INFO,
+    COLLECTOR_SUCCESS,
+    COLLECTOR_DURATION,
+    COLLECTOR_LAST_SUCCESS,
+    COLLECTOR_SUPPORTED,
+    WEB_CONFIGURATION_VALID,
+)
 
 # Collector state: the ranks on this node, from their state files.
 STATE_DIRECTORY_EXISTS = Family(
@@ -101,4 +121,4 @@ NVML_FAMILIES = (
 )
 
 #: Every metric that the exporter may emit.
-FAMILIES = (*SELF_FAMILIES, *STATE_FAMILIES, *NVML_FAMILIES)
+FAMILIES = (*SELF_FAMILIES, *STATE_FAMILIES, *NVML_FAMILIES, *HOST_FAMILIES, *RANK_FAMILIES)

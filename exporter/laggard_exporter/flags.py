@@ -4,33 +4,59 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import socket
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
-from laggard import environment
+from laggard import conventions, environment
 from laggard.version import __version__
-from laggard_exporter.server import Address, parse_address
+from laggard_exporter.filters import Filter
+from laggard_exporter.web.address import Address, parse_address
 
 PROGRAM = "laggard-exporter"
-DEFAULT_ADDRESS = "localhost:9495"
+PORT = 9495
+DEFAULT_ADDRESS = f"localhost:{PORT}"
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+#: Collectors with devices to choose from, and what they leave out unless told otherwise: RAM disks and partitions.
+DEVICE_FILTERS = {"disk": r"(z?ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+", "infiniband": ""}
 
 
 @dataclass(frozen=True)
 class Options:
     """What the command line says, checked."""
 
+    command: str
+    """Empty to serve, ``doctor`` to look at the node."""
+    json: bool
     addresses: tuple[Address, ...]
+    """Empty: the default, which depends on the web configuration."""
     telemetry_path: str
+    max_requests: int
+    web_configuration: Path | None
     state_directory: Path
     kernel_log: Path
+    procfs: Path
+    sysfs: Path
+    host: str
+    devices: Mapping[str, Filter]
+    """By collector."""
     collectors: tuple[str, ...]
     """Names of the collectors that are on."""
+    otlp_endpoint: str
+    """Empty: what the variables of OpenTelemetry say."""
     log_level: str
+
+
+def default_address(*, closed: bool) -> Address:
+    """Return where to listen when no flag says so; ``closed`` means encrypted, with strangers kept out."""
+    return parse_address(f":{PORT}" if closed else DEFAULT_ADDRESS)
 
 
 def reject(problem: str) -> NoReturn:
@@ -44,78 +70,154 @@ class _Parser(argparse.ArgumentParser):
         reject(message)
 
 
-def parse(arguments: Sequence[str] | None, collectors: Iterable[str]) -> Options:
-    """Return the options. ``collectors`` are the names of those that exist.
+def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Options:
+    """Return the options. ``collectors`` says what each of those that exist tells.
 
     Raises :class:`SystemExit` with code 2 for bad input, and with code 0 for ``--help`` and ``--version``.
     """
     known = tuple(collectors)
-    parser = _parser(known)
-    values, unknown = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = words.pop(0) if words[:1] == ["doctor"] else ""
+    values, unknown = parser(collectors).parse_known_args(words)
     if unknown:
         reject(_unknown(unknown[0], known))
     options = vars(values)
+    if options["json"] and not command:
+        reject("--json belongs to the command doctor: laggard-exporter doctor --json")
     directory: Path = options["state.directory"] or environment.state_directory()
     if problem := _directory_problem(directory):
         reject(problem)
+    default = not options["collector.disable-defaults"]
     return Options(
-        addresses=tuple(options["web.listen-address"] or [parse_address(DEFAULT_ADDRESS)]),
+        command=command,
+        json=options["json"],
+        addresses=tuple(options["web.listen-address"] or ()),
         telemetry_path=options["web.telemetry-path"],
+        max_requests=options["web.max-requests"],
+        web_configuration=options["web.config.file"],
         state_directory=directory,
-        kernel_log=options["nvml.kernel-log"],
-        collectors=tuple(name for name in known if options[f"collector.{name}"]),
+        kernel_log=options["path.kernel-log"],
+        procfs=options["path.procfs"],
+        sysfs=options["path.sysfs"],
+        host=conventions.clip_name(options["host.name"] or socket.gethostname()),
+        devices={name: _devices(options, name) for name in DEVICE_FILTERS},
+        collectors=tuple(
+            name
+            for name in known
+            if (default if options[f"collector.{name}"] is None else options[f"collector.{name}"])
+        ),
+        otlp_endpoint=options["otlp.endpoint"],
         log_level=options["log.level"],
     )
 
 
-def _parser(collectors: tuple[str, ...]) -> _Parser:
-    parser = _Parser(
-        prog=PROGRAM, description="Exports a node's GPUs and training ranks to Prometheus.", allow_abbrev=False
+def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Return the parser; ``docs/exporter.md`` lists its flags."""
+    result = _Parser(
+        prog=PROGRAM,
+        usage=f"{PROGRAM} [doctor] [flags]",
+        description="Exports a node's GPUs and training ranks to Prometheus. "
+        "With doctor it tells what works on this node, what does not, and why.",
+        allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    parser.add_argument(
-        "--web.listen-address",
-        dest="web.listen-address",
+    result.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+
+    def add(name: str, text: str, **more: Any) -> None:
+        result.add_argument(f"--{name}", dest=name, help=text, **more)
+
+    add("json", "doctor alone: a JSON document instead of a table", action="store_true")
+    add(
+        "web.listen-address",
+        "address to serve on; may be repeated; :PORT is every address of the node (default "
+        f"{DEFAULT_ADDRESS}, or :{PORT} where the web configuration file demands encryption and a password or client "
+        "certificate)",
         action="append",
         type=_address,
         metavar="HOST:PORT",
-        help=f"address to serve on; may be repeated; :PORT is every address of the node (default {DEFAULT_ADDRESS})",
     )
-    parser.add_argument(
-        "--web.telemetry-path",
-        dest="web.telemetry-path",
+    add(
+        "web.telemetry-path",
+        "path of the metrics (default %(default)s)",
         type=_path,
         default="/metrics",
         metavar="PATH",
-        help="path of the metrics (default %(default)s)",
     )
-    parser.add_argument(
-        "--state.directory",
-        dest="state.directory",
+    add(
+        "web.max-requests",
+        "scrapes at the same time; 0 is any number (default %(default)s)",
+        type=_count,
+        default=40,
+        metavar="NUMBER",
+    )
+    add(
+        "web.config.file",
+        "file with TLS and authentication, in the format of exporter-toolkit; read again when it changes",
+        type=_file,
+        metavar="FILE",
+    )
+    add(
+        "state.directory",
+        f"folder of the state files (default {environment.LAGGARD_STATE_DIR}, else laggard in shared memory)",
         type=_directory,
         metavar="FOLDER",
-        help=f"folder of the state files (default {environment.LAGGARD_STATE_DIR}, else laggard in shared memory)",
     )
-    parser.add_argument(
-        "--nvml.kernel-log",
-        dest="nvml.kernel-log",
+    add(
+        "path.kernel-log",
+        "kernel log, for XID errors and kills for lack of memory (default %(default)s)",
         type=Path,
         default=Path("/dev/kmsg"),
         metavar="FILE",
-        help="kernel log in which XID errors are found (default %(default)s)",
     )
-    for name in collectors:
-        parser.add_argument(
-            f"--collector.{name}",
-            dest=f"collector.{name}",
-            action=argparse.BooleanOptionalAction,
-            default=True,
-            help=f"switch the collector {name} on or off (default on)",
+    add("path.procfs", "where procfs is (default %(default)s)", type=_root, default=Path("/proc"), metavar="FOLDER")
+    add("path.sysfs", "where sysfs is (default %(default)s)", type=_root, default=Path("/sys"), metavar="FOLDER")
+    add(
+        "host.name",
+        "value of the label host_name; must be what the ranks call this host (default: the host's name)",
+        default="",
+        metavar="NAME",
+    )
+    for name, excluded in DEVICE_FILTERS.items():
+        add(
+            f"collector.{name}.device-include",
+            f"devices that the collector {name} looks at",
+            type=_expression,
+            metavar="REGEX",
         )
-    parser.add_argument(
-        "--log.level", dest="log.level", choices=LOG_LEVELS, default="info", help="what to log (default %(default)s)"
+        add(
+            f"collector.{name}.device-exclude",
+            f"devices that the collector {name} leaves out (default '{excluded}')",
+            type=_expression,
+            metavar="REGEX",
+        )
+    add("collector.disable-defaults", "switch off every collector that no flag switches on", action="store_true")
+    for name, text in collectors.items():
+        add(
+            f"collector.{name}",
+            f"{text} (default on)",
+            action=argparse.BooleanOptionalAction,
+        )
+    add(
+        "otlp.endpoint",
+        "push the same facts by OTLP to this URL as well (default: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, else no push)",
+        type=_url,
+        default="",
+        metavar="URL",
     )
-    return parser
+    add(
+        "log.level",
+        "what to log: debug, info, warning or error (default %(default)s)",
+        choices=LOG_LEVELS,
+        default="info",
+    )
+    return result
+
+
+def _devices(options: Mapping[str, Any], name: str) -> Filter:
+    include, exclude = (options[f"collector.{name}.device-{kind}"] for kind in ("include", "exclude"))
+    if include and exclude:
+        reject(f"--collector.{name}.device-include and --collector.{name}.device-exclude exclude each other; give one")
+    return Filter(include or "", (exclude if exclude is not None else DEVICE_FILTERS[name]) if not include else "")
 
 
 def _address(text: str) -> Address:
@@ -126,15 +228,56 @@ def _address(text: str) -> Address:
 
 
 def _path(text: str) -> str:
-    if not text.startswith("/") or text == "/" or text.startswith("/-/"):
+    if (
+        not text.startswith("/")
+        or text == "/"
+        or text.startswith("/-/")
+        or not text.isprintable()
+        or set(text) & set(" ?#")
+    ):
         raise argparse.ArgumentTypeError(f"{text!r} can not be served; give a path such as /metrics")
     return text
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
 
 
 def _directory(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("is empty; name the folder that the ranks write to")
     return Path(text)
+
+
+def _file(text: str) -> Path | None:
+    # Empty is no file, as for every exporter with this flag.
+    return Path(text) if text else None
+
+
+def _root(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no folder; name the root of the file system as it is mounted here"
+        )
+    return path
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if text and (parts.scheme not in {"http", "https"} or not parts.netloc):
+        raise argparse.ArgumentTypeError(f"{text!r} is no URL; give one such as http://localhost:4317")
+    return text
 
 
 def _unknown(argument: str, collectors: tuple[str, ...]) -> str:

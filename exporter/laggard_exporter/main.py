@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from laggard_exporter import flags
-from laggard_exporter.collection import Collection, Collector
+from laggard_exporter import doctor, flags
+from laggard_exporter.collection import Collection
+from laggard_exporter.collectors import COLLECTORS
+from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
-from laggard_exporter.nvml import NvmlCollector
-from laggard_exporter.server import Address, Application, Server, make_application
-from laggard_exporter.state import StateCollector
-from laggard_exporter.workload import Workloads
-
-#: Every collector by its name in flags and metrics.
-COLLECTORS: dict[str, Callable[[Options], Collector]] = {
-    "nvml": lambda options: NvmlCollector(workloads=_workloads(options), kernel_log=options.kernel_log),
-    "state": lambda options: StateCollector(options.state_directory),
-}
+from laggard_exporter.otlp.settings import OtlpError
+from laggard_exporter.otlp.settings import settings as otlp_settings
+from laggard_exporter.samples import Sample
+from laggard_exporter.web.address import Address
+from laggard_exporter.web.application import Application
+from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration
+from laggard_exporter.web.server import Server
+from laggard_exporter.web.watch import ConfigurationFile, ConfigurationSource
 
 _logger = logging.getLogger(__name__)
 
@@ -32,9 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
-    options = flags.parse(arguments, COLLECTORS)
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    servers = _servers(options)
+    options = flags.parse(arguments, {name: entry.text for name, entry in COLLECTORS.items()})
+    # The table is what a user of the doctor reads.
+    level = "critical" if options.command else options.log_level
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    source = _source(options)
+    collection = Collection(
+        [COLLECTORS[name].make(options) for name in options.collectors], lambda: _own_samples(source)
+    )
+    if options.command == "doctor":
+        _doctor(collection, as_json=options.json)
+    servers = _servers(options, collection, source)
+    _push(options, collection)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)
@@ -47,24 +57,58 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             server.server_close()
 
 
-def _workloads(options: Options) -> Workloads:
-    # The collector of states says what is wrong with a file; saying it twice helps nobody.
-    return Workloads(StateCollector(options.state_directory, log=_silence).ranks)
+def _doctor(collection: Collection, *, as_json: bool) -> NoReturn:
+    """Print what works; exit with code 1 where something does not that should."""
+    findings = doctor.examine(collection)
+    print(doctor.as_json(findings) if as_json else doctor.as_table(findings))  # noqa: T201 - what was asked for
+    raise SystemExit(0 if doctor.healthy(findings) else 1)
 
 
-def _silence(_level: int, _message: str) -> None:
-    """Log nothing."""
-
-
-def _servers(options: Options) -> list[Server]:
-    collection = Collection([COLLECTORS[name](options) for name in options.collectors])
-    application = make_application(collection, options.telemetry_path)
-    return [_listen(address, application) for address in options.addresses]
-
-
-def _listen(address: Address, application: Application) -> Server:
+def _push(options: Options, collection: Collection) -> None:
     try:
-        return Server(address, application)
+        settings = otlp_settings(options.otlp_endpoint)
+        if settings is not None:
+            # Imported only here: half of the process's memory is OpenTelemetry's then.
+            push = importlib.import_module("laggard_exporter.otlp.push")
+            push.make_pusher(collection, options.host, settings).start()
+    except OtlpError as error:
+        flags.reject(str(error))
+    except ImportError as error:
+        problem = f"to push by OTLP {error.name} is needed; pip install 'laggard[otel]'"
+        if options.otlp_endpoint:
+            flags.reject(problem)
+        # The variables may be meant for all that runs on the node, and the metrics are served in any case.
+        _logger.warning("%s", problem)
+
+
+def _source(options: Options) -> ConfigurationSource:
+    if options.web_configuration is None:
+        return ConfigurationSource(WebConfiguration())
+    try:
+        return ConfigurationFile(options.web_configuration)
+    except ConfigurationError as error:
+        flags.reject(str(error))
+
+
+def _own_samples(source: ConfigurationSource) -> Iterator[Sample]:
+    if source.valid is not None:
+        yield Sample(WEB_CONFIGURATION_VALID, (), source.valid)
+
+
+def _servers(options: Options, collection: Collection, source: ConfigurationSource) -> list[Server]:
+    application = Application(collection, options.telemetry_path, options.max_requests)
+    closed = source.current().closed
+    addresses = options.addresses or (flags.default_address(closed=closed),)
+    if not closed and not all(address.local for address in addresses):
+        _logger.warning(
+            "the metrics are served to all who reach this node: --web.config.file gives encryption and passwords"
+        )
+    return [_listen(address, application, source) for address in addresses]
+
+
+def _listen(address: Address, application: Application, source: ConfigurationSource) -> Server:
+    try:
+        return Server(address, application, source)
     except OSError as error:
         flags.reject(f"--web.listen-address {address}: {error.strerror}; free the address or give another")
 

@@ -32,24 +32,33 @@ class Sample(NamedTuple):
     value: float
 
 
-def prometheus_families(samples: Iterable[Sample]) -> list[Metric]:
-    """Return the samples as families of prometheus_client, each family once.
+#: Values by label values, for each family.
+Grouped = dict[Family, dict[tuple[str, ...], float]]
+
+
+def grouped(samples: Iterable[Sample]) -> Grouped:
+    """Return the samples by family, each series once.
 
     Of two samples of one series the later wins: a series that comes twice would spoil the scrape.
 
     Raises :class:`ValueError` for a sample whose label values do not fit the labels of its family, or without number.
     """
-    grouped: dict[Family, dict[tuple[str, ...], float]] = {}
+    result: Grouped = {}
     for family, labels, value in samples:
         if len(labels) != len(family.labels):
             raise ValueError(f"{family.name} has the labels {family.labels}, got the values {labels}")
-        grouped.setdefault(family, {})[labels] = value
-    return [_prometheus_family(family, series) for family, series in grouped.items()]
+        result.setdefault(family, {})[labels] = float(value)
+    return result
+
+
+def prometheus_families(samples: Grouped) -> list[Metric]:
+    """Return the samples as families of prometheus_client."""
+    return [_prometheus_family(family, series) for family, series in samples.items()]
 
 
 def _prometheus_family(family: Family, series: dict[tuple[str, ...], float]) -> Metric:
     build = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric = build(family.name, family.help, labels=family.labels)
     for labels, value in series.items():
-        metric.add_metric(labels, float(value))
+        metric.add_metric(labels, value)
     return metric

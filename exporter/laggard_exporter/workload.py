@@ -16,6 +16,7 @@ from laggard.statefile import Snapshot
 from laggard_exporter.gpu_conventions import GPU_WORKLOAD_INFO, GPU_WORKLOAD_MEMORY_USED, GPU_WORKLOAD_PROCESSES
 from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.processes import GpuProcess
+from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.samples import Sample
 
 # Both of systemd's names, kubepods-burstable-pod12345678_1234_….slice, and of cgroupfs', kubepods/pod12345678-1234-….
@@ -28,6 +29,14 @@ _NUMBER = re.compile(r"\d{1,20}")
 
 #: An environment may be of any size; the variables of a launcher stand at its beginning or are not found.
 _MOST_ENVIRONMENT = 1 << 17
+
+
+def live_ranks(files: RankFiles) -> list[Snapshot]:
+    """Return the state files of the live ranks, none where the folder can not be read: who reads them says so."""
+    try:
+        return [rank.file for rank in files.newest() if rank.file.alive]
+    except OSError:
+        return []
 
 
 class Place(NamedTuple):

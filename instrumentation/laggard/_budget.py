@@ -1,8 +1,9 @@
 """What telemetry may cost, and what is given up when it costs more.
 
 The cost is the time of the hooks on training threads and of the drain thread's processor, as a share of the steps'
-time over the last minute. Above the budget the traces of steps go first, then what hooks call optional. It all comes
-back, one level at a time, when the cost of a minute was below half of the budget.
+time over the last minute. Above the budget the traces of steps go first, then the durations of single collectives and
+fetches, and what is read from the system is read less often. It all comes back, one level at a time, when the cost of a
+minute was below half of the budget.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ WINDOW_SECONDS = 60.0
 _RECOVERY = 0.5
 
 #: What is given up at each level, for the log.
-_LEVELS = ("nothing is given up any more", "traces of steps are given up", "optional signals are given up")
+_LEVELS = (
+    "nothing is given up any more",
+    "traces of steps are given up",
+    "durations of single collectives and fetches are given up, memory and workers are looked at less often",
+)
 
 
 class Budget:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from laggard import _identity, _providers, _signals, environment, statefile
+from laggard import _identity, _providers, _runtime, _signals, environment, statefile
 from laggard import conventions as names
 from laggard._budget import Budget
 from laggard._hooks import DeviceHook
@@ -206,10 +206,10 @@ class Drain:
             return
         self._identity = replace(self._identity, peer_group=self._peers.name(self._identity.peer_group))
         port = _start_metrics_endpoint(self._identity.local_rank)
-        self._facts = self._identity.facts(port)
+        self._facts = self._identity.facts(port, _runtime.hardware_id())
         if self._writer is not None:
             self._writer.write_facts(self._facts)
-        self._report = Report(self._identity, self._facts)
+        self._report = Report(self._identity, self._facts, self._peers.layout())
         self._spans = Spans(
             self._identity,
             self._slow_collectives,
@@ -268,7 +268,8 @@ class Drain:
         if newest is not None:
             report.recent(newest)
         for hook in self._hooks:
-            hook.guarded(hook.report)(report)
+            if hook.due():
+                hook.guarded(hook.report)(report)
         report.state(self._state)
         if self._seen:
             report.signals(_signals.available(self._hooks, self._seen))

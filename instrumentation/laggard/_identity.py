@@ -41,7 +41,7 @@ class Identity:
             attributes[Attribute.PEER_GROUP] = self.peer_group
         return attributes
 
-    def facts(self, metrics_port: int) -> statefile.Facts:
+    def facts(self, metrics_port: int, hardware_id: str = "") -> statefile.Facts:
         """Return the facts for the state file of this process."""
         ticks, started = _process_start()
         return statefile.Facts(
@@ -54,7 +54,7 @@ class Identity:
             host=self.host,
             peer_group=self.peer_group,
             workload=self.workload,
-            hardware_id="",
+            hardware_id=hardware_id,
             rank=self.rank,
             local_rank=self.local_rank,
             world_size=self.world_size,

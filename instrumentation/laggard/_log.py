@@ -71,11 +71,12 @@ class _Pool:
 
     def copy(self, tensor: Any) -> _Copy | None:
         """Begin a copy; ``None`` where none can be begun now."""
-        capturing = getattr(self._module, "is_current_stream_capturing", None)
-        if not self._free or (capturing is not None and capturing()):
+        if not self._free:
             return None
         slot, event = self._free.pop()
-        slot.copy_(tensor.reshape(()), non_blocking=True)
+        # Made the slot's type on the device: in older versions of torch a copy that changes it goes through memory
+        # that is not pinned, and waits for the device.
+        slot.copy_(tensor.reshape(()).to(slot.dtype), non_blocking=True)
         event.record(self._module.current_stream(self._device))
         return _Copy(slot, event, self._free)
 
@@ -196,10 +197,14 @@ class Log(Hook):
             return None
         if tensor.device.type == "cpu":
             return float(tensor)
-        pool = self._pools.get(tensor.device)
-        if pool is None:
-            pool = self._pools[tensor.device] = _Pool(torch, tensor.device)
-        copy = pool.copy(tensor)
+        capturing = getattr(torch.get_device_module(tensor.device), "is_current_stream_capturing", None)
+        copy = None
+        # Neither a copy nor pinned memory may be asked for in a capture.
+        if capturing is None or not capturing():
+            pool = self._pools.get(tensor.device)
+            if pool is None:
+                pool = self._pools[tensor.device] = _Pool(torch, tensor.device)
+            copy = pool.copy(tensor)
         self._dropped += copy is None
         return copy
 

@@ -30,6 +30,10 @@ class PeerGroup:
         """Return the group's name, empty while all ranks are peers as far as is known."""
         return clip_name(self.named) or from_environment or self._from_layout()
 
+    def layout(self) -> str:
+        """Return the dimensions of the layout with their sizes, such as ``pp-2.dp-4``; empty without a mesh."""
+        return ".".join(f"{name}-{size}" for name, (_, size) in self._seen.items())
+
     def _from_layout(self) -> str:
         places = {split: self._place(names) for split, names in _SPLITS.items()}
         replicated = any(

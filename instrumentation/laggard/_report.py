@@ -6,22 +6,19 @@ and views apply. One meter makes every instrument of a name: two of them would m
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from math import ceil
 
 from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter, get_meter
 from opentelemetry.metrics import _Gauge as Gauge
 
+from laggard import _runtime, environment
 from laggard import conventions as names
-from laggard import environment
 from laggard._identity import Identity
 from laggard._partition import Step
-from laggard.conventions import Attribute, Phase, RankState, clip_name
+from laggard.conventions import Attribute, Phase, RankState
 from laggard.statefile import Facts
 from laggard.version import __version__
 
@@ -33,7 +30,7 @@ _NANOSECOND = 1e-9
 class Report:
     """Reports one rank. Made when run and rank are known; every data point carries them."""
 
-    def __init__(self, identity: Identity, facts: Facts) -> None:
+    def __init__(self, identity: Identity, facts: Facts, layout: str = "") -> None:
         self._identity = identity
         self._base = identity.attributes()
         self._meter = get_meter(names.METER_NAME, __version__)
@@ -57,9 +54,9 @@ class Report:
         self._phase_attributes = [self._with(Attribute.PHASE, phase.label) for phase in Phase]
         self._used_phases: list[Phase] = []
         self._recent: deque[tuple[int, ...]] = deque(maxlen=names.RECENT_STEPS)
-        self._start(facts)
+        self._start(facts, layout)
 
-    def _start(self, facts: Facts) -> None:
+    def _start(self, facts: Facts, layout: str) -> None:
         # A counter first seen above zero hides its first increments from increase(); so all begin at 0.
         for counter in (self._steps, self._skipped, self._self_time):
             counter.add(0, self._base)
@@ -79,12 +76,7 @@ class Report:
         }
         known = {name: value for name, value in start.items() if value}
         _gauge(self._meter, names.RANK_START_TIMESTAMP).set(facts.start_unix_ns * _NANOSECOND, {**self._base, **known})
-        info = {
-            "training.framework.version": f"torch {_version('torch')}",
-            "process.runtime.version": platform.python_version(),
-            "laggard.version": __version__,
-            Attribute.WORKLOAD: facts.workload,
-        }
+        info = _runtime.facts(facts.workload, layout)
         _gauge(self._meter, names.RUN_INFO).set(1, {**self._base, **info})
 
     @property
@@ -129,7 +121,9 @@ class Report:
         self._last_step.set((newest.ended + unix_offset_ns()) * _NANOSECOND, self._base)
         if not self._recent:
             return
-        for phase in self._used_phases:
+        for phase in names.QUANTILE_PHASES:
+            if phase not in self._used_phases:
+                continue
             values = sorted(phases[phase] for phases in self._recent)
             for label, quantile in names.QUANTILES.items():
                 attributes = {**self._phase_attributes[phase], Attribute.QUANTILE: label}
@@ -201,17 +195,6 @@ def median(values: Iterable[int]) -> int:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _version(module: str) -> str:
-    # The installed version without importing anything; a training process has it loaded anyway.
-    loaded = getattr(sys.modules.get(module), "__version__", None)
-    if loaded:
-        return clip_name(str(loaded))
-    try:
-        return metadata.version(module)
-    except metadata.PackageNotFoundError:
-        return "absent"
-
-
 def _wanted(meter: Meter, metric: names.Metric) -> Meter:
     """Return the meter, or for a metric that the chosen profile leaves out one that makes silent instruments."""
     left_out = _compact() and metric not in names.COMPACT
@@ -227,7 +210,7 @@ def _bounds(metric: names.Metric) -> tuple[float, ...]:
         return ()
     if environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full":
         return names.STEP_BOUNDS
-    return () if metric in names.WITHOUT_BUCKETS else metric.bounds
+    return metric.bounds
 
 
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:

@@ -84,6 +84,17 @@ class Attribute:
     PROCESS_PID = "process.pid"
     HARDWARE_ID = "hw.id"
     METRICS_PORT = "training.metrics_port"
+    FRAMEWORK_VERSION = "training.framework.version"
+    RUNTIME_VERSION = "process.runtime.version"
+    LAGGARD_VERSION = "laggard.version"
+    CUDA_VERSION = "training.cuda.version"
+    NCCL_VERSION = "training.nccl.version"
+    DRIVER_VERSION = "training.driver.version"
+    COMMIT = "training.commit"
+    IMAGE = "training.image"
+    PRECISION = "training.precision"
+    LAYOUT = "training.layout"
+    TEAM = "training.team"
 
 
 #: On every data point of a training process. The peer group is there only where one is known.
@@ -98,8 +109,27 @@ RANK_FACTS = (
     Attribute.HARDWARE_ID,
 )
 
+#: On ``training.run.info``, each where it is known.
+RUN_FACTS = (
+    Attribute.FRAMEWORK_VERSION,
+    Attribute.RUNTIME_VERSION,
+    Attribute.LAGGARD_VERSION,
+    Attribute.CUDA_VERSION,
+    Attribute.NCCL_VERSION,
+    Attribute.DRIVER_VERSION,
+    Attribute.COMMIT,
+    Attribute.IMAGE,
+    Attribute.PRECISION,
+    Attribute.LAYOUT,
+    Attribute.TEAM,
+    Attribute.WORKLOAD,
+)
+
 #: Signals whose presence ``training.signal.available`` tells; rules abstain where one is 0.
 SIGNALS: tuple[str, ...] = ("data", "forward", "backward", "optimizer", "communication")
+
+#: Phases that are part of any step. Of one that comes once in a while, most quantiles are 0.
+QUANTILE_PHASES = (*sorted(OWN_PHASES), Phase.COMMUNICATION)
 
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
@@ -115,12 +145,6 @@ DROP_REASONS = ("buffer_full", "device_edge", "no_run", "hook_failed", "report_f
 #: 16 bounds on one logarithmic grid, three a decade from 1 ms to 100 s, for step and own time.
 STEP_BOUNDS = tuple(float(f"{10 ** (i / 3 - 3):.3g}") for i in range(16))
 
-#: Decades from 1 ms: enough for a share or a mean; tails come from the quantile gauges.
-COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
-
-#: A checkpoint below a tenth of a second disturbs nobody, one of minutes is to be seen as such.
-CHECKPOINT_BOUNDS = (0.1, 1.0, 10.0, 100.0)
-
 #: The newest steps over which the quantile gauges and the communication floor are taken.
 RECENT_STEPS = 256
 
@@ -130,7 +154,11 @@ NAME_BYTES = 128
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. ``attributes`` are those beside the identity; ``bounds`` make it a histogram's buckets."""
+    """One metric. ``attributes`` are those beside the identity.
+
+    ``bounds`` are a histogram's buckets. Without any it is a sum and a count, unless ``LAGGARD_HISTOGRAMS=full``: each
+    bucket counts against the 200 series that a rank may have, and tails are in the quantile gauges.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -160,13 +188,12 @@ PHASE_DURATION = Metric(
     "s",
     "Time of a step spent in a phase; one observation per step and phase, and the phases add up to the step.",
     (Attribute.PHASE,),
-    COARSE_BOUNDS,
 )
 PHASE_QUANTILE = Metric(
     "training.phase.duration.quantile",
     "gauge",
     "s",
-    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps.",
+    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps; not of checkpoint and evaluation.",
     (Attribute.PHASE, Attribute.QUANTILE),
 )
 COMMUNICATION_FLOOR = Metric(
@@ -207,7 +234,6 @@ COLLECTIVE_DURATION = Metric(
     "s",
     "Time that the training thread was blocked by one collective, send or receive that Python waits for.",
     (Attribute.COLLECTIVE_OPERATION,),
-    COARSE_BOUNDS,
 )
 COLLECTIVE_IO = Metric(
     "training.collective.io",
@@ -223,7 +249,6 @@ CHECKPOINT_DURATION = Metric(
     "Time that the training thread was held by saving or loading a checkpoint; what goes on in the background is not "
     "in it.",
     (Attribute.CHECKPOINT_OPERATION,),
-    CHECKPOINT_BOUNDS,
 )
 CHECKPOINT_LAST_SAVE = Metric(
     "training.checkpoint.last_save.timestamp",
@@ -248,7 +273,6 @@ DATALOADER_FETCH_DURATION = Metric(
     "histogram",
     "s",
     "Time that a worker needed for one batch, collation included, without the hand-over to the rank.",
-    bounds=COARSE_BOUNDS,
 )
 DATALOADER_WORKER_CPU = Metric(
     "training.dataloader.worker.cpu.time", "counter", "s", "Processor time of all data workers of the rank."
@@ -311,8 +335,8 @@ RUN_INFO = Metric(
     "training.run.info",
     "gauge",
     "",
-    "What the run runs on.",
-    ("training.framework.version", "process.runtime.version", "laggard.version", Attribute.WORKLOAD),
+    "What the run runs on; what is not known is left out.",
+    RUN_FACTS,
 )
 SIGNAL_AVAILABLE = Metric(
     "training.signal.available",
@@ -349,7 +373,8 @@ TELEMETRY_LEVEL = Metric(
     "training.telemetry.level",
     "gauge",
     "",
-    "What was given up to keep the budget of telemetry: 0 nothing, 1 traces of steps, 2 optional signals too.",
+    "What was given up to keep the budget of telemetry: 0 nothing, 1 traces of steps, 2 also durations of single "
+    "collectives and fetches.",
 )
 
 #: What a training process emits through OpenTelemetry.
@@ -398,12 +423,8 @@ TRAINING_METRICS = (
     TELEMETRY_LEVEL,
 )
 
-#: Histograms that are a sum and a count unless ``LAGGARD_HISTOGRAMS=full``: buckets for each phase would be a quarter
-#: of the 200 series that a rank may have, and the phases' tails are in the quantile gauges.
-WITHOUT_BUCKETS = (PHASE_DURATION,)
-
 #: What is left with ``LAGGARD_SERIES=compact``, without the buckets of histograms: at most 60 series a rank, and all
-#: that the rules read.
+#: that the verdicts on stragglers, stalls, missing ranks, input and communication read.
 COMPACT = (
     STEP_DURATION,
     STEP_OWN_DURATION,
@@ -411,6 +432,7 @@ COMPACT = (
     COMMUNICATION_FLOOR,
     STEPS,
     LAST_STEP_TIMESTAMP,
+    DATALOADER_FETCH_DURATION,
     RANKS_EXPECTED,
     RESTARTS,
     RANK_STATE,

@@ -32,6 +32,34 @@ LAGGARD_WORKLOAD = "LAGGARD_WORKLOAD"
 Name of what is trained, stable across runs, for comparison with history. Default: the script's file name.
 """
 
+LAGGARD_COMMIT = "LAGGARD_COMMIT"
+"""
+.. envvar:: LAGGARD_COMMIT
+
+Version of the code that is trained with, kept with the run. Default: none.
+"""
+
+LAGGARD_IMAGE = "LAGGARD_IMAGE"
+"""
+.. envvar:: LAGGARD_IMAGE
+
+Image of the container, kept with the run. Default: none.
+"""
+
+LAGGARD_PRECISION = "LAGGARD_PRECISION"
+"""
+.. envvar:: LAGGARD_PRECISION
+
+Precision of the training, such as ``bf16``, kept with the run. Default: none.
+"""
+
+LAGGARD_TEAM = "LAGGARD_TEAM"
+"""
+.. envvar:: LAGGARD_TEAM
+
+Who the run belongs to, kept with the run. Default: none.
+"""
+
 LAGGARD_PEER_GROUP = "LAGGARD_PEER_GROUP"
 """
 .. envvar:: LAGGARD_PEER_GROUP

@@ -56,6 +56,26 @@ def eight_ranks() -> Scenario:
     return scenario
 
 
+def slightly_slow() -> Scenario:
+    """Many steps a minute make a rank of 1.15 certain, within five minutes."""
+    scenario = one_of(8, 1.15, phase="backward")
+    scenario.after(minutes=4)
+    scenario.fires(straggler(7, "backward"))
+    return scenario
+
+
+def checkpoint_of_one_rank() -> Scenario:
+    """A slow rank waits while another saves a checkpoint, and is slow nevertheless."""
+    scenario = one_of(2, 1.5, phase="forward")
+    for _ in range(8):
+        scenario[0].work["checkpoint"] = 0.3
+        scenario.after(seconds=15)
+        scenario[0].work.pop("checkpoint")
+        scenario.after(seconds=15)
+    scenario.fires(straggler(1, "forward"))
+    return scenario
+
+
 def sixty_four_ranks() -> Scenario:
     """Names a rank of 1.3 among 64, and no other."""
     everyone = ranks(64)
@@ -230,6 +250,8 @@ PLAYS: tuple[Play, ...] = (
     four_ranks,
     two_ranks,
     eight_ranks,
+    slightly_slow,
+    checkpoint_of_one_rank,
     sixty_four_ranks,
     slow_in_everything,
     two_phases,

@@ -197,7 +197,7 @@ class Exporter:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line)
-            if match := re.search(r"serving metrics at (http://\S+)", line):
+            if match := re.search(r"serving metrics at (https?://\S+)", line):
                 return match[1]
         raise AssertionError(f"the exporter ended: {self.log}")
 

@@ -13,8 +13,8 @@ from prometheus_client.exposition import generate_latest
 
 from laggard.version import __version__
 from laggard_exporter import collection, logs
-from laggard_exporter.collection import Collection, Collector
-from laggard_exporter.samples import Family, Sample, prometheus_families
+from laggard_exporter.collection import Collection, Collector, Scrape, UnsupportedError
+from laggard_exporter.samples import Family, PartialFailureError, Sample, grouped
 from tests.exporter.support import parse, starting_with
 
 GAUGE = Family("thing_celsius", "gauge", "A thing.", ("part",))
@@ -37,7 +37,12 @@ class Source:
 
 def scrape(*collectors: Collector) -> dict[str, float]:
     """Return what one scrape of a fresh collection says."""
-    return parse(generate_latest(Collection(collectors)).decode())
+    return scrape_again(Collection(collectors))
+
+
+def scrape_again(collected: Collection, *names: str, timeout: float = 20) -> dict[str, float]:
+    """Return what the next scrape says, of the named collectors or all."""
+    return parse(generate_latest(Scrape(collected, names or None, timeout)).decode())
 
 
 def test_samples_and_health() -> None:
@@ -54,6 +59,8 @@ def test_samples_and_health() -> None:
         "things_total": 3,
         'laggard_exporter_collector_success{collector="one"}': 1,
         'laggard_exporter_collector_success{collector="two"}': 1,
+        'laggard_exporter_collector_supported{collector="one"}': 1,
+        'laggard_exporter_collector_supported{collector="two"}': 1,
     }
 
 
@@ -70,7 +77,7 @@ def test_a_failing_collector(broken: Iterable[Sample] | Exception, caplog: pytes
     good = [Sample(COUNTER, (), 3)]
     both = Collection([Source("bad", broken, broken), Source("good", good, good)])
     for _ in range(2):
-        samples = parse(generate_latest(both).decode())
+        samples = scrape_again(both)
         assert starting_with(samples, "laggard_exporter_collector_success") == {
             'laggard_exporter_collector_success{collector="bad"}': 0,
             'laggard_exporter_collector_success{collector="good"}': 1,
@@ -87,48 +94,149 @@ def test_recovery() -> None:
     success = 'laggard_exporter_collector_success{collector="one"}'
     last = 'laggard_exporter_collector_last_success_timestamp_seconds{collector="one"}'
     collector = Collection([Source("one", [], RuntimeError(), [])])
-    first, failed, again = (parse(generate_latest(collector).decode()) for _ in range(3))
+    first, failed, again = (scrape_again(collector) for _ in range(3))
     assert (first[success], failed[success], again[success]) == (1, 0, 1)
     assert first[last] == failed[last] <= again[last]
 
 
-def test_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """While a collector hangs in one scrape, the next scrapes go on without it."""
-    monkeypatch.setattr(collection, "BUSY_TIMEOUT", 0.05)
-    release, entered = threading.Event(), threading.Event()
+class Hanging:
+    """A collector that hangs until it is told to go on; counts its runs."""
 
-    class Hanging:
-        name = "hanging"
+    name = "hanging"
+
+    def __init__(self) -> None:
+        self.entered, self.release = threading.Event(), threading.Event()
+        self.runs = 0
+
+    def collect(self) -> Iterator[Sample]:
+        self.runs += 1
+        self.entered.set()
+        assert self.release.wait(20)
+        yield Sample(COUNTER, (), self.runs)
+
+
+def test_a_collector_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    """A scrape ends at its deadline without the collector that hangs, and with all others, as do the next ones."""
+    hanging = Hanging()
+    both = Collection([hanging, Source("good", [], [], [])])
+    try:
+        for _ in range(2):
+            started = time.monotonic()
+            samples = scrape_again(both, timeout=0.2)
+            assert 0.2 <= time.monotonic() - started < 2
+            assert starting_with(samples, "things_total") == {}
+            assert starting_with(samples, "laggard_exporter_collector_success") == {
+                'laggard_exporter_collector_success{collector="hanging"}': 0,
+                'laggard_exporter_collector_success{collector="good"}': 1,
+            }
+            assert starting_with(samples, "laggard_exporter_collector_supported") == {
+                'laggard_exporter_collector_supported{collector="good"}': 1
+            }
+    finally:
+        hanging.release.set()
+    # The run that was asked for meanwhile has its turn, the next scrape gets a new one.
+    assert scrape_again(both)["things_total"] in {2, 3}
+    assert [record.getMessage() for record in caplog.records] == [
+        "collector hanging did not answer within the time of the scrape"
+    ]
+
+
+def test_scrapes_at_the_same_time() -> None:
+    """However many scrapes come while a collector works, they share one run, which starts after they were asked."""
+    hanging = Hanging()
+    collected = Collection([hanging])
+    values: list[float] = []
+
+    def one() -> None:
+        values.append(scrape_again(collected)["things_total"])
+
+    first = threading.Thread(target=one)
+    first.start()
+    assert hanging.entered.wait(20)
+    others = [threading.Thread(target=one) for _ in range(8)]
+    for thread in others:
+        thread.start()
+    runner = collected._runners["hanging"]
+    while runner._next is None or len(runner._next._condition._waiters) < len(others):  # type: ignore[attr-defined]
+        time.sleep(0.005)
+    hanging.release.set()
+    for thread in (first, *others):
+        thread.join(20)
+    assert sorted(values) == [1] + [2] * 8
+
+
+def test_a_node_without_the_source(caplog: pytest.LogCaptureFixture) -> None:
+    """A collector whose source the node has not succeeds, says so in a metric, and logs the reason once."""
+    caplog.set_level(logging.INFO)
+    nothing = UnsupportedError("/sys/class/infiniband does not exist")
+    collected = Collection([Source("one", nothing, nothing)])
+    for _ in range(2):
+        samples = scrape_again(collected)
+        assert samples['laggard_exporter_collector_success{collector="one"}'] == 1
+        assert samples['laggard_exporter_collector_supported{collector="one"}'] == 0
+    assert [record.getMessage() for record in caplog.records] == ["collector one: /sys/class/infiniband does not exist"]
+
+
+def test_a_collector_that_is_incomplete(caplog: pytest.LogCaptureFixture) -> None:
+    """What an incomplete collector yielded is exported, and the collector counts as failed."""
+
+    class Incomplete:
+        name = "one"
 
         def collect(self) -> Iterator[Sample]:
-            entered.set()
-            release.wait(20)
-            yield Sample(COUNTER, (), 1)
+            yield Sample(COUNTER, (), 3)
+            raise PartialFailureError("GPU 1 does not answer")
 
-    both = Collection([Hanging(), Source("good", [], [])])
-    first: list[bytes] = []
-    thread = threading.Thread(target=lambda: first.append(generate_latest(both)))
-    thread.start()
+    samples = scrape(Incomplete())
+    assert samples["things_total"] == 3
+    assert samples['laggard_exporter_collector_success{collector="one"}'] == 0
+    assert [record.getMessage() for record in caplog.records] == ["collector one is incomplete: GPU 1 does not answer"]
+
+
+def test_a_full_process_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started a collector fails, the scrape does not, and the next one tries again."""
+    collected = Collection([Source("one", [])])
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert scrape_again(collected)['laggard_exporter_collector_success{collector="one"}'] == 0
+    assert scrape_again(collected)['laggard_exporter_collector_success{collector="one"}'] == 1
+
+
+def test_chosen_collectors() -> None:
+    """A scrape of some collectors runs those alone, and tells the health of those alone."""
+    collected = Collection([Source("one", [Sample(COUNTER, (), 1)]), Source("two")])
+    samples = scrape_again(collected, "one")
+    assert samples["things_total"] == 1
+    assert starting_with(samples, "laggard_exporter_collector_success") == {
+        'laggard_exporter_collector_success{collector="one"}': 1
+    }
+
+
+def test_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems are those of runs in the last half minute; who did not run since is asked, and may not answer."""
+    monkeypatch.setattr(collection, "HEALTH_TIMEOUT", 0.1)
+    hanging = Hanging()
+    collected = Collection([Source("good", []), Source("bad", RuntimeError("no")), hanging])
+    expected = {
+        "good": "",
+        "bad": "collector bad failed: RuntimeError: no",
+        "hanging": "collector hanging did not answer within the time of the scrape",
+    }
     try:
-        assert entered.wait(20)
-        assert starting_with(parse(generate_latest(both).decode()), "laggard_exporter_collector_success") == {
-            'laggard_exporter_collector_success{collector="hanging"}': 0,
-            'laggard_exporter_collector_success{collector="good"}': 1,
-        }
+        # The second time the sources have nothing more to give: they are not asked.
+        assert [collected.problems() for _ in range(2)] == [expected] * 2
     finally:
-        release.set()
-        thread.join(20)
-    assert parse(first[0].decode())["things_total"] == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "collector hanging is still busy with an earlier scrape after 0.05 s"
-    ]
+        hanging.release.set()
 
 
 def test_a_series_that_comes_twice() -> None:
     """Of two samples of one series the later is exported: two would spoil the whole scrape."""
     samples = [Sample(GAUGE, ("a",), 1), Sample(GAUGE, ("b",), 2), Sample(GAUGE, ("a",), 3)]
-    (family,) = prometheus_families(samples)
-    assert [(sample.labels, sample.value) for sample in family.samples] == [({"part": "a"}, 3), ({"part": "b"}, 2)]
+    assert grouped(samples) == {GAUGE: {("a",): 3, ("b",): 2}}
 
 
 def test_the_log_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from laggard import statefile
 from laggard.conventions import PROCESS_METRICS, prometheus_label, prometheus_name
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
 from laggard_exporter.nvml.child import SHORTEST_WINDOW
-from tests.exporter.support import exporter, fresh, live_rank, open_metrics
+from tests.exporter.support import exporter, fresh, live_rank, open_metrics, promtool_check
+from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario
 
 
@@ -39,18 +41,19 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
     words = {statefile.LAST_STEP: facts.start_boottime_ns, statefile.GROUPS: 1}
     scenario.write(*EVERYTHING)
     (tmp_path / "log").write_text("4,1,2000000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
-    with (
-        live_rank(tmp_path / "ranks", facts, words),
-        exporter(
-            f"--state.directory={tmp_path / 'ranks'}",
-            f"--nvml.kernel-log={tmp_path / 'log'}",
-            **scenario.environment(fake_nvml),
-        ) as node,
-    ):
-        node.scrape()
-        # The activity of a GPU is that since the scrape before.
-        time.sleep(SHORTEST_WINDOW)
-        _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
+    (tmp_path / "web.yml").touch()
+    arguments = [f"--state.directory={tmp_path / 'ranks'}", f"--web.config.file={tmp_path / 'web.yml'}"]
+    with live_rank(tmp_path / "ranks", facts, words) as rank:
+        procfs = write_tree(tmp_path / "proc", {**HOST_PROCFS, **rank_procfs(rank.pid)})
+        sysfs = write_tree(tmp_path / "sys", {**INFINIBAND_SYSFS, **CGROUP_SYSFS})
+        arguments += [f"--path.procfs={procfs}", f"--path.sysfs={sysfs}", f"--path.kernel-log={tmp_path / 'log'}"]
+        (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+        with exporter(*arguments, **scenario.environment(fake_nvml)) as node:
+            node.scrape()
+            # The activity of a GPU is that since the scrape before.
+            time.sleep(SHORTEST_WINDOW)
+            _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
+            _, plain = node.get()
     served = {
         (family.name, family.type, family.documentation): {frozenset(sample.labels) for sample in family.samples}
         for family in open_metrics(text)
@@ -59,3 +62,5 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
         (family.name.removesuffix("_total"), family.kind, family.help): {frozenset(family.labels)}
         for family in FAMILIES
     }
+    if shutil.which("promtool"):
+        assert promtool_check(plain) == ""

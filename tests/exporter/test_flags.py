@@ -10,12 +10,16 @@ import pytest
 
 from laggard import statefile
 from laggard.version import __version__
-from laggard_exporter import flags
+from laggard_exporter import flags, main
+from laggard_exporter.collection import Collection
+from laggard_exporter.filters import Filter
 from laggard_exporter.flags import Options
-from laggard_exporter.server import Address
+from laggard_exporter.web.address import Address
+from laggard_exporter.web.configuration import WebConfiguration
+from laggard_exporter.web.watch import ConfigurationSource
 from tests.exporter.support import EXPORTER, TIMEOUT
 
-COLLECTORS = ("nvml", "state")
+COLLECTORS = {"nvml": "GPUs", "state": "ranks"}
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -28,11 +32,20 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without flags everything is on and only this machine can connect."""
     monkeypatch.delenv("LAGGARD_STATE_DIR", raising=False)
     assert flags.parse([], COLLECTORS) == Options(
-        addresses=(Address("localhost", 9495),),
+        command="",
+        json=False,
+        addresses=(),
         telemetry_path="/metrics",
+        max_requests=40,
+        web_configuration=None,
         state_directory=statefile.default_directory(),
         kernel_log=Path("/dev/kmsg"),
-        collectors=COLLECTORS,
+        procfs=Path("/proc"),
+        sysfs=Path("/sys"),
+        host=socket.gethostname(),
+        devices={"disk": Filter(exclude=flags.DEVICE_FILTERS["disk"]), "infiniband": Filter()},
+        collectors=("nvml", "state"),
+        otlp_endpoint="",
         log_level="info",
     )
 
@@ -45,19 +58,80 @@ def test_every_flag(tmp_path: Path) -> None:
         "--web.listen-address=10.0.0.7:9002",
         "--web.telemetry-path=/m",
         f"--state.directory={tmp_path}",
-        "--nvml.kernel-log=/log",
+        "--path.kernel-log=/log",
         "--no-collector.nvml",
         "--collector.state",
         "--log.level=debug",
+        "--web.max-requests=3",
+        f"--web.config.file={tmp_path / 'web.yml'}",
+        f"--path.procfs={tmp_path}",
+        f"--path.sysfs={tmp_path}",
+        "--host.name=node-7",
+        "--collector.disk.device-include=nvme.*",
+        "--collector.infiniband.device-exclude=mlx5_1",
+        "--otlp.endpoint=http://localhost:4317",
     ]
-    assert flags.parse(arguments, COLLECTORS) == Options(
+    assert flags.parse(["doctor", "--json", *arguments], COLLECTORS) == Options(
+        command="doctor",
+        json=True,
         addresses=(Address("", 9000), Address("::1", 9001), Address("10.0.0.7", 9002)),
         telemetry_path="/m",
+        max_requests=3,
+        web_configuration=tmp_path / "web.yml",
         state_directory=tmp_path,
         kernel_log=Path("/log"),
+        procfs=tmp_path,
+        sysfs=tmp_path,
+        host="node-7",
+        devices={"disk": Filter(include="nvme.*"), "infiniband": Filter(exclude="mlx5_1")},
         collectors=("state",),
+        otlp_endpoint="http://localhost:4317",
         log_level="debug",
     )
+
+
+def test_where_to_listen() -> None:
+    """Without flags only this machine can connect, unless the connection is encrypted and strangers are kept out."""
+    assert flags.default_address(closed=False) == Address("localhost", 9495)
+    assert flags.default_address(closed=True) == Address("", 9495)
+    local = ["localhost", "127.0.0.1", "127.8.9.1", "::1"]
+    assert [Address(host, 1).local for host in (*local, "", "0.0.0.0", "::", "10.0.0.7", "node-7")] == [True] * 4 + [
+        False
+    ] * 5
+
+
+@pytest.mark.parametrize(("address", "warnings"), [("127.0.0.1:0", 0), ("0.0.0.0:0", 1)])
+def test_an_open_port_is_said(
+    address: str, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metrics for everybody without encryption and password are logged as such; for this machine alone they are not."""
+
+    def listen(*_: object) -> None:
+        """Listen nowhere."""
+
+    monkeypatch.setattr(main, "Server", listen)
+    options = flags.parse([f"--web.listen-address={address}"], COLLECTORS)
+    main._servers(options, Collection([]), ConfigurationSource(WebConfiguration()))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the metrics are served to all who reach this node: --web.config.file gives encryption and passwords"
+    ] * warnings
+
+
+def test_collectors_that_are_off() -> None:
+    """With --collector.disable-defaults only what a flag switches on is on."""
+    assert flags.parse(["--collector.disable-defaults"], COLLECTORS).collectors == ()
+    only = ["--collector.state", "--collector.disable-defaults"]
+    assert flags.parse(only, COLLECTORS).collectors == ("state",)
+
+
+def test_devices() -> None:
+    """A device is looked at when its whole name matches; partitions and RAM disks are left out of the default."""
+    disks = flags.parse([], COLLECTORS).devices["disk"]
+    names = ["sda", "sda1", "nvme0n1", "nvme0n1p2", "loop0", "ram3", "zram0", "vdb", "vdb2", "dm-0", "md127"]
+    assert [name for name in names if disks.admits(name)] == ["sda", "nvme0n1", "vdb", "dm-0", "md127"]
+    assert flags.parse(["--collector.disk.device-exclude="], COLLECTORS).devices["disk"].admits("loop0")
+    only = flags.parse(["--collector.disk.device-include=sd"], COLLECTORS).devices["disk"]
+    assert [only.admits("sd"), only.admits("sda")] == [True, False]
 
 
 def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,6 +154,18 @@ BAD_INPUT = {
     "--web.telemetry-path=metrics": "argument --web.telemetry-path: 'metrics' can not be served; "
     "give a path such as /metrics",
     "--web.telemetry-path=/": "argument --web.telemetry-path: '/' can not be served; give a path such as /metrics",
+    "--web.telemetry-path=/a b": "argument --web.telemetry-path: '/a b' can not be served; "
+    "give a path such as /metrics",
+    "--web.max-requests=many": "argument --web.max-requests: 'many' is no whole number",
+    "--path.procfs=/missing": "argument --path.procfs: '/missing' is no folder; "
+    "name the root of the file system as it is mounted here",
+    "--collector.disk.device-include=(": "argument --collector.disk.device-include: '(' is no regular expression: "
+    "missing ), unterminated subpattern at position 0",
+    "--collector.infiniband.device-exclude=*": "argument --collector.infiniband.device-exclude: '*' is no regular "
+    "expression: nothing to repeat at position 0",
+    "--otlp.endpoint=collector:4317": "argument --otlp.endpoint: 'collector:4317' is no URL; "
+    "give one such as http://localhost:4317",
+    "--json": "--json belongs to the command doctor: laggard-exporter doctor --json",
     "--state.directory=": "argument --state.directory: is empty; name the folder that the ranks write to",
     "--log.level=loud": "argument --log.level: invalid choice: 'loud' "
     "(choose from 'debug', 'info', 'warning', 'error')",
@@ -96,6 +182,27 @@ def test_bad_input(argument: str, message: str, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.replace(
         "choose from debug, info, warning, error", "choose from 'debug', 'info', 'warning', 'error'"
     ) == (f"laggard-exporter: error: {message}\n")
+
+
+def test_devices_in_and_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Devices can not be both chosen and left out."""
+    with pytest.raises(SystemExit) as end:
+        flags.parse(["--collector.disk.device-include=a", "--collector.disk.device-exclude=b"], COLLECTORS)
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        "laggard-exporter: error: --collector.disk.device-include and --collector.disk.device-exclude "
+        "exclude each other; give one\n"
+    )
+
+
+def test_a_broken_web_configuration(tmp_path: Path) -> None:
+    """A web configuration file that can not be used ends the command with exit code 2 and one line."""
+    path = tmp_path / "web.yml"
+    assert run(f"--web.config.file={path}") == (
+        2,
+        "",
+        f"laggard-exporter: error: web configuration file {path}: No such file or directory\n",
+    )
 
 
 def test_a_state_folder_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

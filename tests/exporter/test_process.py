@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from laggard.version import __version__
 from tests.exporter.support import (
+    FACTS,
     TIMEOUT,
+    Exporter,
     dead_file,
     exporter,
     fresh,
@@ -24,6 +29,7 @@ from tests.exporter.support import (
     open_metrics,
     parse,
     promtool_check,
+    running,
     series_name,
     starting_with,
 )
@@ -41,7 +47,8 @@ def rank_up(run: str, rank: int) -> str:
 def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
     """GPUs and ranks come together in one scrape; what changes on the node is in the next one and leaves nothing."""
     ranks = tmp_path / "ranks"
-    with exporter(f"--state.directory={ranks}", **scenario.environment(fake_nvml)) as node:
+    only = ("--collector.disable-defaults", "--collector.nvml", "--collector.state")
+    with exporter(*only, f"--state.directory={ranks}", **scenario.environment(fake_nvml)) as node:
         samples = node.scrape()
         assert samples["laggard_exporter_state_directory_exists"] == 0
         assert starting_with(samples, "training_") == {}
@@ -66,17 +73,17 @@ def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
 
 
 def test_only_our_own_metrics(tmp_path: Path) -> None:
-    """A node without GPUs and ranks serves the exporter's own metrics, none of the Python process."""
+    """A node without GPUs and ranks serves the exporter's and the host's metrics, none of the Python process."""
     with exporter(f"--state.directory={tmp_path}", LD_LIBRARY_PATH=str(tmp_path)) as node:
         samples = node.scrape()
-    other = {series for series in samples if not series.startswith("laggard_exporter_")}
+    other = {series for series in samples if not series.startswith(("laggard_exporter_", "host_"))}
     assert other <= {'gpu_devices{source="pci"}'}
     assert samples['laggard_exporter_nvml_status{status="library_not_found"}'] == 1
 
 
 def test_switched_off_collectors(tmp_path: Path) -> None:
     """A collector that is switched off has no series, not even of its health."""
-    with exporter("--no-collector.nvml", "--no-collector.state", f"--state.directory={tmp_path}") as node:
+    with exporter("--collector.disable-defaults", f"--state.directory={tmp_path}") as node:
         assert node.scrape() == {f'laggard_exporter_build_info{{version="{__version__}"}}': 1}
 
 
@@ -141,7 +148,7 @@ def test_a_gpu_that_hangs(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -
     with exporter(f"--state.directory={tmp_path}", **scenario.environment(fake_nvml)) as node:
         node.scrape()
         scenario.write("0 nvmlDeviceGetUtilizationRates:delay 60000")
-        for limit in (4, 1):
+        for limit in (6, 2):
             started = time.monotonic()
             samples = node.scrape()
             assert time.monotonic() - started < limit
@@ -178,7 +185,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_end(tmp_path: Path, number: int) -> None:
     """SIGTERM and SIGINT end the process with exit code 0, and nothing but the log's lines was written."""
-    with exporter("--no-collector.nvml", f"--state.directory={tmp_path}") as node:
+    with exporter("--collector.disable-defaults", "--collector.state", f"--state.directory={tmp_path}") as node:
         node.scrape()
         assert node.stop(number) == 0
         assert node.process.stderr is not None
@@ -208,3 +215,36 @@ def test_the_exporter_stands_alone() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
     assert [name for name in ("torch", "numpy", "laggard_cli", "httpx", "rich") if f"'{name}'" in loaded] == []
     assert "'laggard_exporter'" in loaded
+
+
+#: Becomes nobody after the imports: a checkout below a home is closed to others.
+AS_NOBODY = """
+import codecs, os, sys
+from laggard_exporter.main import main
+for name in ("ascii", "idna"):
+    codecs.lookup(name)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+def test_a_user_without_rights() -> None:
+    """A user without rights sees the ranks of others and their processes, and removes nothing of theirs."""
+    with tempfile.TemporaryDirectory() as folder, live_rank(Path(folder) / "ranks", fresh()) as rank:
+        Path(folder).chmod(0o755)
+        dead_file(Path(folder) / "ranks", replace(FACTS, rank=5, start_boottime_ns=1))
+        command = [sys.executable, "-c", AS_NOBODY, "--web.listen-address=127.0.0.1:0", "--no-collector.nvml"]
+        with running([*command, f"--state.directory={folder}/ranks"], stderr=subprocess.PIPE) as process:
+            node = Exporter(process)
+            samples = node.scrape()
+            assert Path(f"/proc/{process.pid}").stat().st_uid == 65534
+            assert samples[rank_up("run-1", 3)] == 1
+            assert samples['training_process_cpus_allowed{training_rank="3",training_run="run-1"}'] >= 1
+            success = starting_with(samples, "laggard_exporter_collector_success")
+            assert {series: value for series, value in success.items() if not value} == {}
+            assert len(list(Path(folder, "ranks").iterdir())) == 2
+            assert node.stop() == 0
+        assert rank.poll() is None

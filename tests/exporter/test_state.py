@@ -15,6 +15,7 @@ import pytest
 from laggard import statefile
 from laggard.conventions import PROCESS_METRICS, Phase, RankState
 from laggard_exporter import state
+from laggard_exporter.ranks import files as rank_files
 from laggard_exporter.state import StateCollector
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, live_rank, series_name, starting_with
 
@@ -161,10 +162,11 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stat", "expected"),
     [
-        ("{pid} (python) S 1 2", 0),
-        ("{pid} (python) T 1 2", 1),
-        ("{pid} (python) t 1 2", 1),
-        ("{pid} (a) T (b) R 1 2", 0),
+        ("{pid} (python) S" + " 1" * 49, 0),
+        ("{pid} (python) T" + " 1" * 49, 1),
+        ("{pid} (python) t" + " 1" * 49, 1),
+        ("{pid} (a) T (b) R" + " 1" * 49, 0),
+        ("{pid} (python) T 1 2", None),
         ("", None),
         (None, None),
     ],
@@ -338,10 +340,34 @@ def test_hostile_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of files a user's files are rejected, so the scrape stays bounded."""
-    monkeypatch.setattr(state, "FILES_PER_USER", 3)
+    monkeypatch.setattr(rank_files, "FILES_PER_USER", 3)
     for rank in range(5):
         dead_file(tmp_path, replace(FACTS, rank=rank))
     assert results(collect(tmp_path).items()) == {"exported": 3, "rejected": 2}
+
+
+def test_a_file_that_others_can_write(tmp_path: Path) -> None:
+    """A file that its group or everybody can write is not believed."""
+    for mode, result in ((0o644, "exported"), (0o664, "rejected"), (0o646, "rejected"), (0o600, "exported")):
+        path = dead_file(tmp_path)
+        path.chmod(mode)
+        assert results(collect(tmp_path).items()) == {result: 1}
+        path.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to others")
+def test_a_rank_of_somebody_else(tmp_path: Path) -> None:
+    """A newer file of another user does not take over a live rank."""
+    with live_rank(tmp_path, words={statefile.STEPS: 7}) as process:
+        for number in range(4):  # whatever their random names are
+            path = dead_file(tmp_path, replace(FACTS, start_boottime_ns=(20 + number) * NANOSECONDS))
+            os.chown(path, 65534, 65534)
+        samples = collect(tmp_path)
+        assert results(samples.items())["exported"] == 1
+        assert results(samples.items())["rejected"] >= 1
+        assert samples[rank_series("training_process_steps_total")] == 7
+        assert samples[rank_series("training_process_up")] == 1
+        assert process.poll() is None
 
 
 def test_every_metric_of_the_contract_has_a_value() -> None:

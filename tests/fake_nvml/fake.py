@@ -43,6 +43,17 @@ EVERYTHING = (
 )
 
 
+def copies(count: int) -> list[str]:
+    """Return the lines that make ``count`` GPUs: the two of the base and copies of the first."""
+    base = [line[2:] for line in (_HERE / "h100.scenario").read_text().splitlines() if line.startswith("0 ")]
+    own = ("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3")
+    lines = [f"system gpus {count}"]
+    for index in range(2, count):
+        lines += [f"{index} {line}" for line in base if not line.startswith(own)]
+        lines += [f"{index} {own[0]} GPU-{index:08d}", f"{index} {own[1]} 00000000:{index:02X}:00.0"]
+    return lines
+
+
 class Scenario:
     """The file that drives the library; it starts as ``base``, a file in this folder."""
 

@@ -9,6 +9,7 @@
  *
  *     system gpus N                    number of GPUs
  *     system generation N              a new number is a driver that was loaded again: sessions are lost
+ *     system fields N                  the driver knows no field beyond this number
  *     TARGET KEY:delay MS              the call takes so long
  *     TARGET field.N[.SCOPE] TYPE V    a field value, with TYPE as nvmlValueType_t counts
  *     TARGET gpm[.INSTANCE].N V        a metric of GPM between any two samples
@@ -215,9 +216,14 @@ int nvmlInitWithFlags(unsigned flags)
 {
     const char *value;
     int code;
+    long milliseconds;
     (void)flags;
     pthread_mutex_lock(&mutex);
     read_scenario();
+    milliseconds = system_number("nvmlInitWithFlags:delay", 0);
+    pthread_mutex_unlock(&mutex);
+    nanosleep(&(struct timespec){ milliseconds / 1000, milliseconds % 1000 * 1000000 }, NULL);
+    pthread_mutex_lock(&mutex);
     value = find(SYSTEM, "nvmlInitWithFlags", 0);
     code = value && value[0] == '!' ? atoi(value + 1) : SUCCESS;
     if (code == SUCCESS)
@@ -395,12 +401,14 @@ int nvmlDeviceGetFieldValues(void *gpu, int size, field_t *fields)
         return code;
     for (int i = 0; i < size; i++) {
         char key[TEXT];
-        snprintf(key, sizeof key, "field.%u.%u", fields[i].id, fields[i].scope);
-        fields[i].code = look_up(gpu_of(gpu), key, text, sizeof text);
-        if (fields[i].code == NOT_SUPPORTED) {
-            snprintf(key, sizeof key, "field.%u", fields[i].id);
-            fields[i].code = look_up(gpu_of(gpu), key, text, sizeof text);
+        if (fields[i].id > system_number("fields", 1 << 30)) {
+            fields[i].code = INVALID_ARGUMENT;
+            continue;
         }
+        snprintf(key, sizeof key, "field.%u.%u", fields[i].id, fields[i].scope);
+        if (!find(gpu_of(gpu), key, 0))
+            snprintf(key, sizeof key, "field.%u", fields[i].id);
+        fields[i].code = look_up(gpu_of(gpu), key, text, sizeof text);
         if (fields[i].code == SUCCESS)
             set_field(&fields[i], text);
     }
@@ -612,11 +620,16 @@ int nvmlEventSetWait_v2(void *set, event_t *out, unsigned milliseconds)
 {
     (void)set;
     for (unsigned waited = 0; waited < milliseconds; waited += 20) {
-        int found;
+        const char *failure;
+        int found, code;
         pthread_mutex_lock(&mutex);
         read_scenario();
-        found = session == system_number("generation", 1) ? next_event(out) : -2;
+        failure = find(SYSTEM, "nvmlEventSetWait_v2", 0);
+        code = failure ? atoi(failure + 1) : 0;
+        found = session != system_number("generation", 1) ? -2 : code ? 0 : next_event(out);
         pthread_mutex_unlock(&mutex);
+        if (code)
+            return code;
         if (found == -2)
             return UNINITIALIZED;
         if (found == 1)

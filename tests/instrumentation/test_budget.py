@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 from laggard import _process
 from laggard._budget import Budget
-from laggard._hooks import Hook
+from laggard.conventions import Phase
+from tests.instrumentation.inside import hook_named
+from tests.support.measured import Measured
 
 SECOND = 1_000_000_000
 
@@ -39,7 +44,10 @@ def test_traces_go_first_then_optional_signals(caplog: pytest.LogCaptureFixture)
     assert budget.optional_rest
     assert [record.message for record in caplog.records] == [
         "telemetry took 2.00 % of the steps in the last 60 s, the budget is 0.50 %: traces of steps are given up",
-        "telemetry took 2.00 % of the steps in the last 60 s, the budget is 0.50 %: optional signals are given up",
+        (
+            "telemetry took 2.00 % of the steps in the last 60 s, the budget is 0.50 %: "
+            "durations of single collectives and fetches are given up, memory and workers are looked at less often"
+        ),
     ]
 
 
@@ -70,32 +78,41 @@ def test_one_bad_second_is_not_a_minute() -> None:
     assert job.run(100, 0.001) == []
 
 
-def test_an_optional_hook_rests_and_resumes() -> None:
-    """Its patches come off and go on again; a hook that is not optional, or that failed, is left as it is."""
-    module = ModuleType("json")
-    patched: list[Any] = []
+def drained(process: _process.Process, times: int) -> Counter[str]:
+    """What the hooks measured in so many drains, by metric."""
+    measured = Measured()
+    report: Any = measured
+    for _ in range(times):
+        for hook in process._hooks:
+            if hook.due():
+                hook.guarded(hook.report)(report)
+    return Counter({name: len(values) for (name, *_), values in measured.values.items()})
 
-    class Optional(Hook):
-        name = "optional"
-        optional = True
 
-        def targets(self) -> dict[str, Any]:
-            return {"json": lambda _: self.replace(module, "thing", lambda _: patched), "no.such.module": 1 / 1}
-
-    module.thing = 1  # pyright: ignore[reportAttributeAccessIssue]
-    hook = Optional(_process.Process())
-    hook.installed = True
-    hook.targets()["json"](module)
-    for _ in range(2):
-        hook.rest()
-        assert (vars(module)["thing"], hook.installed) == (1, False)
-        hook.resume()
-        assert vars(module)["thing"] is patched
-    hook.uninstall()
-    hook.rest()
-    hook.resume()
-    assert (vars(module)["thing"], hook.installed) == (1, False)
-    Optional.optional = False
-    hook.installed = True
-    hook.rest()
-    assert hook.installed
+def test_what_rests_costs_nothing_and_comes_back(process: _process.Process) -> None:
+    """Level 2 ends single durations and reads of the system are rarer; communication goes on; level 0 has all again."""
+    collectives: Any = hook_named(process, "collectives")
+    wait = collectives._wrap_wait(lambda _work: time.sleep(0.002))
+    loader = DataLoader([torch.ones(1)] * 64, num_workers=1)  # pyright: ignore[reportArgumentType]
+    measured: dict[str, Counter[str]] = {}
+    for level in ("before", "rest", "after"):
+        for hook in process._hooks:
+            hook.rest() if level == "rest" else hook.resume()
+        process.recorder.take()
+        for _ in range(3):
+            wait(None)
+        for _ in loader:
+            pass
+        assert [event[0] for event in process.recorder.take()].count(Phase.COMMUNICATION) == 3
+        measured[level] = drained(process, 16)
+    # Resident set and limit of the process, each time that /proc is read.
+    reads = measured["before"]["training.memory.usage"]
+    assert reads in (16, 32)
+    for level in ("before", "after"):
+        assert measured[level]["training.collective.duration"] == 3
+        assert measured[level]["training.dataloader.fetch.duration"] == 64
+        assert measured[level]["training.memory.usage"] == reads
+    assert measured["rest"]["training.collective.duration"] == 0
+    assert measured["rest"]["training.dataloader.fetch.duration"] == 0
+    assert measured["rest"]["training.memory.usage"] == reads / 16
+    assert process.exposure.waited == 9

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from laggard import _device
 from laggard._device import DeviceClock
 from laggard._hooks import device as device_hook
 from laggard._hooks.ddp import DistributedDataParallelHook
@@ -17,53 +19,9 @@ from laggard._hooks.exposure import Exposure
 from laggard._hooks.groups import Groups
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST, UPDATE, Recorder
+from laggard._signals import available
 from laggard.conventions import Phase
-
-MS = 1_000_000
-
-
-class Stream:
-    """A stream in which work takes as long as one says; the host's clock is set by hand, or the real one."""
-
-    def __init__(self, now: int | None = None) -> None:
-        self._now = now
-        self._busy_until = 0
-
-    @property
-    def now(self) -> int:
-        return time.perf_counter_ns() if self._now is None else self._now
-
-    def host_works(self, milliseconds: float) -> None:
-        if self._now is None:
-            time.sleep(milliseconds / 1000)
-        else:
-            self._now += round(milliseconds * MS)
-
-    def hand_over(self, milliseconds: float) -> None:
-        self._busy_until = max(self._busy_until, self.now) + round(milliseconds * MS)
-
-    def passes(self) -> int:
-        return max(self._busy_until, self.now)
-
-    def make(self) -> StreamEvent:
-        return StreamEvent(self)
-
-
-class StreamEvent:
-    """What ``torch.cuda.Event`` does, on such a stream."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self.at = -1
-
-    def record(self) -> None:
-        self.at = self._stream.passes()
-
-    def query(self) -> bool:
-        return self._stream.now >= self.at
-
-    def elapsed_time(self, end_event: Any, /) -> float:
-        return (end_event.at - self.at) / MS
+from tests.support.stream import MS, Stream, StreamEvent
 
 
 class Run:
@@ -72,7 +30,7 @@ class Run:
     def __init__(self, pool: int = 64) -> None:
         self.stream = Stream(now=1000 * MS)
         self.recording = True
-        self.clock = DeviceClock(self.stream.make, lambda: self.recording, pool)
+        self.clock = DeviceClock(self.stream.make, lambda: self.recording, pool, now=lambda: self.stream.now)
         self.partition = StepPartition(warmup_steps=0)
         self.events: list[tuple[int, int, int]] = []
         self.steps: list[Step] = []
@@ -145,21 +103,78 @@ def test_nothing_is_taken_before_the_device_has_passed_it() -> None:
     assert [step.number for step in run.steps] == [1, 2, 3]
 
 
-def test_an_empty_pool_drops_and_counts() -> None:
-    """What finds no event is counted, its step is kept out, and when events are back the steps are whole again."""
+def test_an_empty_pool_drops_and_counts_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds no event is counted, its step is kept out; the pool doubles, up to a bound, and steps are whole."""
+    monkeypatch.setattr(_device, "MAX_POOL", 20)
     run = Run(pool=10)
     run.step()
     run.step()
     assert run.clock.dropped == 6
     run.stream.host_works(200)
     run.drain()
-    for _ in range(3):
-        run.step()
-        run.stream.host_works(200)
-        run.drain()
+    run.step()
+    run.step()
+    run.stream.host_works(200)
+    run.drain()
     assert run.clock.dropped == 6
     assert run.steps[1].excluded == "incomplete"
-    assert [step.excluded for step in run.steps[-2:]] == ["", ""]
+    assert run.steps[-1].excluded == ""
+    for _ in range(3):
+        run.step()
+    run.stream.host_works(200)
+    run.drain()
+    assert run.clock.dropped == 6 + 3 * 8 - 19  # one event is the newest, from which time is measured
+    assert run.clock._pool == 20
+
+
+@pytest.mark.parametrize("speed", [0.99, 1.01])
+def test_a_device_whose_clock_differs_stays_with_the_host(speed: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time of the device is before its edge was noted or after it was seen, however long a job runs."""
+    elapsed = StreamEvent.elapsed_time
+    monkeypatch.setattr(StreamEvent, "elapsed_time", lambda event, end: speed * elapsed(event, end))
+    run = Run()
+    for _ in range(100):
+        run.step()
+        run.stream.host_works(40)
+        run.drain()
+    # A step is 44 ms, of which the last 7 are idle; in all of them together the clocks are 44 ms apart.
+    for number, step in enumerate(run.steps):
+        assert step.started == pytest.approx(1000 * MS + number * 44 * MS, abs=10 * MS)
+
+
+def test_all_edges_are_those_of_the_stream_of_backward() -> None:
+    """A copy in another stream takes nothing, until the stream of backward has to wait for it."""
+    run = Run()
+    copies = Stream(now=run.stream.now)
+
+    def copy(milliseconds: float, *, waits: bool) -> None:
+        copies.host_works((run.stream.now - copies.now) / MS)
+        run.clock.stream = run.stream
+        started = run.stream.now
+        run.clock.edge(started)
+        copies.hand_over(milliseconds)
+        if waits:
+            run.stream.wait_stream(copies)
+        run.stream.host_works(0.1)
+        ended = run.stream.now
+        run.clock.edge(ended)
+        run.events.append((Phase.H2D, started, ended))
+
+    # The current stream is the one of the copies.
+    run.clock._free.clear()
+    run.clock._free.extend(copies.make() for _ in range(64))
+    for waits in (False, True, True):
+        run.phase(Phase.DATA, 0.01)
+        copy(30, waits=waits)
+        run.phase(Phase.FORWARD, 1, 10)
+        run.phase(Phase.OPTIMIZER, 1, 5)
+        run.events.append((UPDATE, run.events[-1][2], run.events[-1][2]))
+    run.phase(Phase.DATA, 0.01)
+    run.stream.host_works(300)
+    copies.host_works(1300)
+    h2d = [milliseconds(step).get("h2d", 0.0) for step in run.drain()]
+    # The second one begins when the first has ended: the stream of copies is busy from 1000 to 1060 ms, then to 1090.
+    assert h2d == [pytest.approx(0.1), pytest.approx(60 - 15, abs=1), pytest.approx(30 - 15, abs=1)]
 
 
 def test_nothing_is_put_into_a_stream_that_is_captured() -> None:
@@ -208,6 +223,7 @@ class Host:
     """A host for one hook."""
 
     def __init__(self) -> None:
+        self.backward_observers: list[Any] = []
         self.recorder = Recorder()
         self.exposure = Exposure()
         self.backward_observers: list[Any] = []
@@ -229,8 +245,9 @@ class Reducer:
         return [self._passes]
 
 
-def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued() -> None:
+def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backward is what the device computes, communication what its stream then waits for the last bucket."""
+    monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: 0)
     stream = Stream()
     clock = DeviceClock(stream.make, lambda: True)
     host = Host()
@@ -258,6 +275,12 @@ def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued() -> None:
         assert step.phases[Phase.BACKWARD] == pytest.approx(10 * MS, abs=0.5 * MS)
         assert step.phases[Phase.COMMUNICATION] == pytest.approx(20 * MS, abs=0.5 * MS)
     assert (host.exposure.in_backward, host.exposure.reduced, group.started) == (6, 3, 6)
+    hook.installed = True
+    assert hook.available
+    # Where nothing tells when a bucket is issued, the wait is missing and nobody takes it for none.
+    hook._prepared(reducer)
+    hook._after_backward(time.perf_counter_ns(), time.perf_counter_ns())
+    assert not hook.available
 
 
 def hook_on(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[DeviceHook, Host, SimpleNamespace]:
@@ -266,6 +289,7 @@ def hook_on(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[DeviceHook
         initialized=False,
         is_initialized=lambda: cuda.initialized,
         is_current_stream_capturing=lambda: False,
+        current_stream=lambda: stream,
         Event=lambda enable_timing: stream.make() if enable_timing else None,
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="13.0")))
@@ -287,9 +311,17 @@ def test_the_clock_starts_with_the_first_use_of_cuda(monkeypatch: pytest.MonkeyP
     assert host.recorder.device is not None
     host.recorder.end(host.recorder.begin(Phase.FORWARD))
     assert [event[0] for event in hook.translate(host.recorder.take())] == [Phase.FORWARD]
+    for observer in host.backward_observers:
+        observer(1, 2)
+    assert hook.clock is not None
+    assert hook.clock.stream is host.exposure.compute_stream is not None
+    hook.steps_ended([])
+    assert hook.clock.stream is not None
+    hook.steps_ended([Step(1, 0, 1, (1,) + (0,) * 8, ())])  # no backward any more
+    assert hook.clock.stream is host.exposure.compute_stream is None
     hook.uninstall()
     assert host.recorder.device is None
-    assert host.failed == []
+    assert (host.failed, host.backward_observers) == ([], [])
 
 
 def test_without_a_way_to_keep_out_of_captures_the_clock_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,3 +353,22 @@ def test_a_device_in_error_loses_the_interval_and_the_hook(monkeypatch: pytest.M
     assert hook.translate(host.recorder.take()) == [(LOST, 0, 0)]
     assert host.failed == ["RuntimeError('unspecified launch failure')"]
     assert host.recorder.device is None
+
+
+def test_an_edge_that_can_not_be_noted_ends_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One interval is lost; from then on the host's clock counts, and the signals that need the device's are gone."""
+    monkeypatch.setattr(device_hook, "_keep_out_of_captures", lambda: None)
+    hook, host, cuda = hook_on(monkeypatch, Stream())
+    cuda.initialized = True
+    hook.guarded(hook.steps_ended)([])
+
+    def fail(_event: StreamEvent, _stream: Any) -> None:
+        raise RuntimeError("the stream is on another device")
+
+    monkeypatch.setattr(StreamEvent, "record", fail)
+    host.recorder.end(host.recorder.begin(Phase.FORWARD))
+    assert hook.translate(host.recorder.take()) == [(LOST, 0, 0)]
+    assert host.failed == ["RuntimeError('an event could not be recorded')"]
+    host.recorder.end(host.recorder.begin(Phase.FORWARD))
+    assert [event[0] for event in hook.translate(host.recorder.take())] == [Phase.FORWARD]
+    assert not available([hook], {Phase.FORWARD})["forward"]

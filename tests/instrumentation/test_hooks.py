@@ -127,6 +127,17 @@ def test_one_step_gives_one_event_a_phase(process: _process.Process) -> None:
         ]
 
 
+def test_a_model_may_name_its_inputs_as_it_likes(process: _process.Process) -> None:
+    """No parameter of a wrapper's own is in the way of one of the model's."""
+
+    class Plugged(nn.Module):
+        def forward(self, module: torch.Tensor) -> torch.Tensor:
+            return module * 2
+
+    assert Plugged()(module=torch.ones(1)) == 2
+    assert [event[0] for event in process.recorder.take()] == [Phase.FORWARD]
+
+
 def test_the_search_for_outermost_modules_ends_and_leaves_only_their_classes(process: _process.Process) -> None:
     """After two steps nn.Module is as it was and only the model's class carries a wrapper, with the same events."""
     model = Model()

@@ -65,7 +65,8 @@ def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher
     """What it does afterwards, and for how long, is no training: the state file says so while the process lives."""
     process = launcher.start("python", LOOP, "destroy")
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("trained")
+    # Older versions of gloo print a line of their own.
+    assert any(line.startswith("trained") for line in process.stdout)
     deadline = time.monotonic() + 10
     while snapshot(launcher).state is not RankState.FINISHED:
         assert time.monotonic() < deadline

@@ -133,6 +133,9 @@ class Device(str):
 class OnDevice(torch.Tensor):
     """Stands for a tensor on a device: to read its value on the training thread fails."""
 
+    #: Types that it was changed to, on the device.
+    types: ClassVar[list[torch.dtype]] = []
+
     @property
     def device(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Device("standin:0")
@@ -147,6 +150,10 @@ class OnDevice(torch.Tensor):
 
     def reshape(self, *_: Any, **__: Any) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self
+
+    def to(self, dtype: torch.dtype) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride]
+        OnDevice.types.append(dtype)
+        return torch.Tensor._make_subclass(OnDevice, torch.Tensor.to(self.as_subclass(torch.Tensor), dtype))
 
 
 class Event:
@@ -191,6 +198,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
     monkeypatch.setattr(torch, "empty", pinned)
     Event.done, Event.made, Event.threads = False, 0, []
+    OnDevice.types.clear()
     return module
 
 
@@ -206,6 +214,8 @@ def test_a_value_on_a_device_is_not_waited_for(
     laggard.log(loss=on_device(0.5))
     assert reported(log)["training.loss",] == 0.5
     assert Event.threads == [threading.get_ident()] * 2
+    # A copy that changes the type as well waits for the device.
+    assert OnDevice.types == [torch.float64] * 2
     device.capturing = True
     laggard.log(loss=on_device(9.0))
     assert reported(log) == {("dropped", "buffer_full"): 1}

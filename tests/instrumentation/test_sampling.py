@@ -25,7 +25,7 @@ def test_of_short_steps_some_are_recorded_and_all_are_counted(
     if rate:
         assert left_out == left_out_time == 0
         return
-    # All of the first second, a hundred in each of the next two.
-    assert 0.5 * steps < left_out < steps - 200
+    # All up to the first drain, a hundred in each second after it.
+    assert 0.2 * steps < left_out < steps - 200
     # With every eighth step, not one in eight, the mean would be 0.5 ms or 2 ms.
-    assert left_out_time / left_out == pytest.approx(step.mean, rel=0.15)
+    assert left_out_time / left_out == pytest.approx(step.mean, rel=0.25)

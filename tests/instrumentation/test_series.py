@@ -13,31 +13,25 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from laggard import environment
-from laggard.conventions import COMPACT, TRAINING_METRICS, prometheus_name
+from laggard.conventions import COMPACT, TRAINING_METRICS, Metric, Phase, prometheus_name
+from laggard.statefile import read
 from tests.support.launch import PROGRAMS, Launcher
 
-PROFILES = {
-    "default": {},
-    "compact": {"LAGGARD_SERIES": "compact", "LAGGARD_HISTOGRAMS": "full"},
-    "full": {"LAGGARD_HISTOGRAMS": "full"},
+#: Profile of each rank of `every_signal.py`.
+DEFAULT, COMPACTED, FULL, ALSO_DEFAULT = range(4)
+#: Series of metrics whose attribute has more values than an ordinary process shows.
+VALUES = {
+    "training_memory_usage_bytes": 5,
+    "training_memory_limit_bytes": 2,
+    "training_gc_collections": 3,
+    "training_gc_duration_seconds": 3,
+    "training_nonfinite": 2,
+    "training_signal_available": 5,
+    "training_checkpoint_duration_seconds": 2 * 3,
+    "training_phase_duration_quantile_seconds": (len(Phase) - 2) * 3,
+    "training_steps_excluded": 5,
+    "training_telemetry_dropped": 5,
 }
-
-
-def page(port: int) -> str:
-    """The page of a rank that has reported all of its signals, two drains after the first."""
-    deadline = time.monotonic() + 60
-    seen = 0
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
-                text = response.read().decode()
-        except OSError:
-            text = ""
-        seen += 'training_phase="evaluation"' in text
-        if seen > 5:  # three seconds of drains: the other signals are there too
-            return text
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 def free_port() -> int:
@@ -46,44 +40,73 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
+def page(port: int) -> str:
+    """The page of a rank, empty as long as there is none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+            return response.read().decode()
+    except OSError:
+        return ""
+
+
+def ports(launcher: Launcher) -> dict[int, int]:
+    """The port of each rank that serves one, from its state file."""
+    files = [read(path) for path in launcher.state_directory.glob("*")]
+    return {file.facts.rank: file.facts.metrics_port for file in files if file.facts.metrics_port}
+
+
+def families(metrics: tuple[Metric, ...]) -> set[str]:
+    """Names of metrics as a page has them."""
+    return {prometheus_name(metric).removesuffix("_total") for metric in metrics}
+
+
 def test_the_series_of_each_profile(launcher: Launcher, tmp_path: Path) -> None:
-    """At most 200 by default and 60 in the compact profile; what the compact one keeps is what the table says."""
-    ports = {profile: free_port() for profile in PROFILES}
-    running = [
-        launcher.start(
-            "python",
-            PROGRAMS / "every_signal.py",
-            tmp_path / "end",
-            tmp_path / f"store-{profile}",
-            OTEL_METRICS_EXPORTER="laggard_prometheus",
-            OTEL_EXPORTER_PROMETHEUS_HOST="127.0.0.1",
-            OTEL_EXPORTER_PROMETHEUS_PORT=str(ports[profile]),
-            LAGGARD_RUN=profile,
-            **variables,
-        )
-        for profile, variables in PROFILES.items()
-    ]
-    pages = {profile: page(port) for profile, port in ports.items()}
+    """On four ranks of a DDP job: every metric is there, in at most 200 series, and 60 in the compact profile."""
+    job = launcher.start(
+        "torchrun",
+        "--nproc-per-node",
+        "4",
+        PROGRAMS / "every_signal.py",
+        tmp_path / "end",
+        tmp_path,
+        OTEL_METRICS_EXPORTER="laggard_prometheus",
+        OTEL_EXPORTER_PROMETHEUS_HOST="127.0.0.1",
+        OTEL_EXPORTER_PROMETHEUS_PORT=str(free_port()),
+        LAGGARD_WARMUP_STEPS="1",
+    )
+    expected = {DEFAULT: families(TRAINING_METRICS), COMPACTED: families(COMPACT)}
+    series: dict[int, Counter[str]] = {}
+    deadline = time.monotonic() + 90
+    settled = 0
+    while settled < 3:  # nothing new in as many looks
+        time.sleep(1)
+        before = series
+        series = {}
+        for rank, port in ports(launcher).items():
+            found = [family for family in text_string_to_metric_families(page(port)) if family.name != "target_info"]
+            series[rank] = Counter({family.name: len(family.samples) for family in found})
+        complete = all(set(series.get(rank, ())) >= names for rank, names in expected.items())
+        settled = settled + 1 if complete and series == before else 0
+        if job.poll() is not None or time.monotonic() > deadline:
+            break
     (tmp_path / "end").touch()
-    for process in running:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-    series: dict[str, Counter[str]] = {}
-    for profile, text in pages.items():
-        families = [family for family in text_string_to_metric_families(text) if family.name != "target_info"]
-        series[profile] = Counter({family.name: len(family.samples) for family in families})
-        print(profile, series[profile].total(), dict(series[profile]))
-    every = {prometheus_name(metric).removesuffix("_total") for metric in TRAINING_METRICS}
-    compact = {prometheus_name(metric).removesuffix("_total") for metric in COMPACT}
-    assert set(series["default"]) == set(series["full"]) <= every
-    assert set(series["compact"]) == compact & set(series["default"])
-    assert series["default"].total() <= 200
-    assert series["compact"].total() <= 60
-    phases = 9
-    assert series["default"]["training_phase_duration_seconds"] == phases * 3
-    assert series["compact"]["training_phase_duration_seconds"] == phases * 3
-    assert series["full"]["training_phase_duration_seconds"] == phases * 19
-    assert [series[profile]["training_step_duration_seconds"] for profile in PROFILES] == [19, 3, 19]
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 0, errors[-4000:]
+    for rank, counts in sorted(series.items()):
+        print(f"rank {rank}: {counts.total()} series:", dict(counts))
+    assert series[DEFAULT].keys() == series[ALSO_DEFAULT].keys() == series[FULL].keys() == families(TRAINING_METRICS)
+    assert series[COMPACTED].keys() == families(COMPACT)
+    assert max(series[rank].total() for rank in (DEFAULT, ALSO_DEFAULT)) <= 200
+    assert series[COMPACTED].total() <= 60
+    assert {name: series[DEFAULT][name] for name in VALUES} == VALUES
+    # A histogram without buckets is a sum, a count and the bucket of all.
+    bucketless, full = 3, 19
+    phases, operations = len(Phase), 11
+    for rank, each in ((DEFAULT, bucketless), (FULL, full)):
+        assert series[rank]["training_phase_duration_seconds"] == phases * each
+        assert series[rank]["training_collective_duration_seconds"] == operations * each
+        assert series[rank]["training_step_duration_seconds"] == full
+    assert series[COMPACTED]["training_step_own_duration_seconds"] == bucketless
 
 
 def test_a_profile_that_does_not_exist_is_one_line(

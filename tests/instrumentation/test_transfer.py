@@ -53,7 +53,9 @@ def test_what_leaves_the_cpu_is_a_copy_and_nothing_else_is(process: Process) -> 
     assert codes(process) == [Phase.H2D]
     x.to(device=torch.device("meta"), non_blocking=True)
     nn.Parameter(x).to(moved)
-    assert codes(process) == [Phase.H2D] * 2
+    to: Any = x.to
+    to(tensor=moved)
+    assert codes(process) == [Phase.H2D] * 3
     x.to("cpu")
     x.to(torch.float64)
     moved.to(torch.float64)
@@ -64,14 +66,14 @@ def test_what_leaves_the_cpu_is_a_copy_and_nothing_else_is(process: Process) -> 
 def test_the_time_of_a_copy_is_that_of_the_call(process: Process) -> None:
     """A copy that holds the thread for 20 ms is 20 ms of h2d; an error passes through and leaves nothing."""
 
-    def copy(_tensor: torch.Tensor, *, fails: bool = False) -> torch.Tensor:
+    def copy(_tensor: torch.Tensor, device: str) -> torch.Tensor:
         time.sleep(0.02)
-        return torch.ones(1, device="nonsense" if fails else "meta")
+        return torch.ones(1, device=device)
 
     method = _Timed(process.recorder, (torch.Tensor,), torch.compiler.is_compiling, copy)
     with pytest.raises(RuntimeError, match="nonsense"):
-        method(torch.ones(1), fails=True)
-    method(torch.ones(1))
+        method(torch.ones(1), "nonsense")
+    method(torch.ones(1), "meta")
     ((code, started, ended),) = process.recorder.take()
     assert code == Phase.H2D
     assert ended - started == pytest.approx(20_000_000, rel=0.25)

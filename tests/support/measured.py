@@ -22,6 +22,14 @@ class Measured:
         assert len(attributes) == len(metric.attributes)
         self.values[(metric.name, *attributes)].append(value)
 
+    def collective(self, operation: str, duration_ns: int) -> None:
+        """Keep the duration of a collective."""
+        self.values["training.collective.duration", operation].append(duration_ns * 1e-9)
+
+    def collective_io(self, operation: str, size: int) -> None:
+        """Keep the bytes of collectives."""
+        self.values["training.collective.io", operation].append(size)
+
 
 def measure(hook: Hook) -> dict[tuple[str, ...], list[float]]:
     """What a hook reports now."""

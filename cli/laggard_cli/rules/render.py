@@ -9,6 +9,7 @@ Expressions are changed in their syntax tree, so that nothing but a duration can
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_pro
 #: The layers; each reads those before it. ``LAYER.yml`` holds the core, ``LAYER-FAMILY.yml`` a family of verdicts. An
 #: adapter gives what other exporters say the names of ours.
 LAYERS = ("thresholds", "adapter", "normalise", "baseline", "score", "alert")
+
+#: Longer than any window; see :func:`render_expression`.
+_FINE_DAYS = 10_000
 
 #: Fields of a rule that hold a duration.
 WAITS = ("for", "keep_firing_for")
@@ -53,7 +57,7 @@ def rule_files(folder: Path | None = None) -> tuple[str, ...]:
 
 
 def render(
-    profile: str = PRODUCTION,
+    profile: str | Profile = PRODUCTION,
     *,
     links: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
@@ -63,7 +67,7 @@ def render(
     """Return the name and text of each file for a profile.
 
     Args:
-        profile: a profile of ``profiles.yaml``.
+        profile: a profile of ``profiles.yaml`` by its name, or one that is made up.
         links: annotation (``runbook_url``, ``dashboard_url``) to where its address begins instead.
         labels: label to its new name, see :func:`laggard_cli.rules.labels.parse_names`.
         form: one of :data:`laggard_cli.rules.formats.FORMATS`.
@@ -73,7 +77,7 @@ def render(
         RulesError: no such profile, link or layer, or a rule has a duration that the profile does not know.
     """
     folder = folder or rules_folder()
-    wanted = load_profile(folder, profile)
+    wanted = load_profile(folder, profile) if isinstance(profile, str) else profile
     links = links or {}
     for annotation in links.keys() - wanted.links.keys():
         raise RulesError(f"no link {annotation!r}; alerts have {', '.join(wanted.links)}")
@@ -88,7 +92,7 @@ def render(
                 rename(rule, labels or {})
         pack[name] = content
     texts = FORMATS[form](pack)
-    return {name: _header(name, profile) + text if name in pack else text for name, text in texts.items()}
+    return {name: _header(name, wanted.name) + text if name in pack else text for name, text in texts.items()}
 
 
 def _header(name: str, profile: str) -> str:
@@ -126,14 +130,23 @@ def render_expression(text: str, profile: Profile, place: str) -> str:
             raise RulesError(f"{place}: offset and @ are not rendered: {node}")
         if not isinstance(node, MatrixSelector):
             return None
-        node.range = profile.duration(node.range, place)
+        length = profile.duration(node.range, place)
+        if length % timedelta(seconds=1):
+            # The parser writes whole seconds; what is finer travels as a number of days that no rule has.
+            node.range = fine.setdefault(display_duration(length), timedelta(days=_FINE_DAYS + len(fine)))
+        else:
+            node.range = length
         return promql_parser.parse(str(node))
 
+    fine: dict[str, timedelta] = {}
     try:
         tree = promql_parser.parse(text)
     except ValueError as error:
         raise RulesError(f"{place}: {error}") from None
-    return promql_parser.transform(tree, post_visit=visit).prettify()
+    rendered = promql_parser.transform(tree, post_visit=visit).prettify()
+    for length, stand_in in fine.items():
+        rendered = rendered.replace(f"[{display_duration(stand_in)}]", f"[{length}]")
+    return rendered
 
 
 def _duration(text: str, profile: Profile, place: str) -> str:

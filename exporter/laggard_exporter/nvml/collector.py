@@ -30,7 +30,7 @@ from laggard_exporter.samples import PartialFailureError, Sample
 #: Where NVML can not be opened it is tried again after so many seconds: a driver may be loaded at any time.
 RETRY_SECONDS = 30
 #: A scrape waits so long for NVML in all, whatever hangs.
-SCRAPE_SECONDS = 3.0
+SCRAPE_SECONDS = 5.0
 #: So many times a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from laggard_exporter.nvml.library import GROUP_SECONDS, OPEN_SECONDS, DeviceLostError, Nvml
+from laggard_exporter.nvml.library import OPEN_SECONDS, DeviceLostError, Nvml
 from laggard_exporter.nvml.nvlink import LINK_COUNT, Links
 from laggard_exporter.nvml.table import ARCHITECTURES, FACTS, Call
 from laggard_exporter.nvml.worker import Request
@@ -21,7 +21,9 @@ FUNCTIONS = (_COUNT, _HANDLE, _UUID, _FANS, *(call.function for call in FACTS.va
 
 #: A GPU that does not answer is asked again after so many seconds: getting a handle takes NVML milliseconds.
 RETRY_SECONDS = 30
-#: One whose calls hang costs a process each time: it is asked again ever more seldom, up to this.
+#: One whose calls hang is asked again sooner, for it may have been the node that had no time.
+HANG_RETRY_SECONDS = 10
+#: Each time costs a process: it is asked ever more seldom, up to this.
 LONGEST_RETRY_SECONDS = 600
 
 
@@ -67,7 +69,7 @@ class Devices:
     def quarantine(self, index: int) -> None:
         """Leave the GPU with this index alone for a while."""
         last = self._quarantine.get(index)
-        seconds = min(last.seconds * 2, LONGEST_RETRY_SECONDS) if last else RETRY_SECONDS
+        seconds = min(last.seconds * 2, LONGEST_RETRY_SECONDS) if last else HANG_RETRY_SECONDS
         self._quarantine[index] = _Quarantine(seconds, self._clock() + seconds)
 
     def answered(self, index: int) -> None:
@@ -111,7 +113,7 @@ class Devices:
             if quarantine is not None and self._clock() < quarantine.retry_at:
                 continue
             # A GPU that is known to hang is not waited for as one that is slow to begin with.
-            seconds = OPEN_SECONDS if quarantine is None else GROUP_SECONDS
+            seconds = OPEN_SECONDS if quarantine is None else None
             try:
                 device = self._device(index, seconds)
             except DeviceLostError:
@@ -120,7 +122,7 @@ class Devices:
                 self._known[device.uuid] = device
         self._count = count
 
-    def _device(self, index: int, seconds: float) -> Device | None:
+    def _device(self, index: int, seconds: float | None) -> Device | None:
         if self._nvml.query(Request(_HANDLE, index, (index,)), seconds) is None:
             return None
         fact_calls = [Request(call.function, index, call.arguments) for call in FACTS.values()]

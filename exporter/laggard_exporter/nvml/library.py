@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.nvml.worker import Answer, DiedError, HangError, OutOfTimeError, Request, StuckError, Worker
+from laggard_exporter.nvml.worker import Answer, DiedError, HangError, OutOfTimeError, Request, Worker
 
 _logger = logging.getLogger(__name__)
 
@@ -60,11 +60,14 @@ _UNKNOWN_FIELD = {ReturnCode.INVALID_ARGUMENT}
 
 FIELD_VALUES = "nvmlDeviceGetFieldValues"
 
+# Functions that the driver answers to root alone: that the exporter runs without rights is no failure.
+_FOR_ROOT = {"nvmlDeviceGetSramEccErrorStatus"}
+
 _INIT = "nvmlInitWithFlags"
 _INIT_FLAG_NO_GPUS = 1
 
 #: The calls for one GPU may take so long together, in seconds; then the GPU hangs.
-GROUP_SECONDS = 1.0
+GROUP_SECONDS = 2.0
 #: A driver without persistence mode initialises the GPU when it is opened, which takes it seconds.
 OPEN_SECONDS = 10.0
 
@@ -95,8 +98,9 @@ class Nvml:
     def open(self) -> str:
         """Start a session and return one of :data:`STATUSES`.
 
-        Raises :class:`~laggard_exporter.nvml.worker.OutOfTimeError`, and
-        :class:`~laggard_exporter.nvml.worker.HangError` for a call that an earlier scrape could not wait for.
+        Raises :class:`~laggard_exporter.nvml.worker.OutOfTimeError`,
+        :class:`~laggard_exporter.nvml.worker.StuckError`, and :class:`~laggard_exporter.nvml.worker.HangError` for a
+        call that an earlier scrape could not wait for.
         """
         try:
             # A node whose GPUs all fell off the bus still has a driver to report.
@@ -104,8 +108,6 @@ class Nvml:
         except HangError as error:
             if error.request.function != _INIT:
                 raise
-            return NO_ANSWER
-        except StuckError:
             return NO_ANSWER
         except (DiedError, OSError) as error:
             self._log(logging.ERROR, f"the process for NVML does not start: {error}")
@@ -119,17 +121,19 @@ class Nvml:
         """End the session with its process: a library in use is never unloaded, a new one needs a new process."""
         self.worker.close()
 
-    def query(self, request: Request, seconds: float = GROUP_SECONDS) -> Any:
+    def query(self, request: Request, seconds: float | None = None) -> Any:
         """Return what one call answers; as :meth:`queries`."""
         return self.queries([request], seconds)[0]
 
-    def queries(self, requests: Sequence[Request], seconds: float = GROUP_SECONDS) -> list[Any]:
+    def queries(self, requests: Sequence[Request], seconds: float | None = None) -> list[Any]:
         """Return what each call answers, None where the GPU or the driver has no answer.
+
+        Together they may take ``seconds``, by default :data:`GROUP_SECONDS`.
 
         Raises :class:`DeviceLostError`, :class:`SessionLostError` and what
         :meth:`~laggard_exporter.nvml.worker.Worker.ask` raises. Any other failure is counted and logged.
         """
-        answers = self._call(requests, seconds)
+        answers = self._call(requests, GROUP_SECONDS if seconds is None else seconds)
         return [self._value(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def field(self, answer: tuple[int, int, Any], number: int) -> float | None:
@@ -169,7 +173,9 @@ class Nvml:
             raise SessionLostError
         if code in _DEVICE_LOST:
             raise DeviceLostError
-        if code not in _UNSUPPORTED:
+        if code == ReturnCode.NO_PERMISSION and function in _FOR_ROOT:
+            self._log(logging.INFO, f"{function} is answered to root alone: its metric is absent")
+        elif code not in _UNSUPPORTED:
             self._count(function, reason)
 
     def _count(self, function: str, reason: str) -> None:

@@ -72,7 +72,7 @@ class Links:
     fields: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     @classmethod
-    def probe(cls, nvml: Nvml, index: int, count_answer: list[Any] | None, seconds: float) -> Links:
+    def probe(cls, nvml: Nvml, index: int, count_answer: list[Any] | None, seconds: float | None) -> Links:
         """Ask the GPU which fields it has for its links."""
         count = int(nvml.field(count_answer[0], 91) or 0) if count_answer else 0
         if not count:

@@ -29,6 +29,12 @@ _FIRST_CALLS = tuple(
     )
 )
 
+_WHOLE = {
+    source: source.whole
+    for source in (*_SOURCES, table.SUPPORTED_CLOCK_EVENTS, table.FABRIC)
+    if isinstance(source, Call)
+}
+
 _MIB = 1 << 20
 _UNSIGNED_INT = 1
 """NVML's type of a field that counts in 32 bits."""
@@ -198,7 +204,7 @@ class _Answers:
                 self.fields[key], self._types[key] = value, answer[1]
 
     def call(self, source: Call) -> Any:
-        whole = source.whole
+        whole = _WHOLE[source]
         if whole not in self._calls:
             # From now on it is asked together with the others.
             self._device.substitutes.add(whole)

@@ -10,15 +10,14 @@ which no question to the driver can tell.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from laggard_exporter import gpu_conventions as names
 from laggard_exporter.nvml.worker import Request
 from laggard_exporter.samples import Family
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A function of nvidia-ml-py; ``attribute`` is the part of its answer that counts, by name or by index."""
 
     function: str
@@ -35,8 +34,7 @@ class Call:
         return Request(self.function, device, self.arguments)
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """A field of nvmlDeviceGetFieldValues, read from drivers of the release range ``[since, until)`` only."""
 
     number: int
@@ -45,8 +43,7 @@ class Field:
     scope: int = 0
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A metric of GPM, the performance monitor of Hopper and later: a mean over the time since the last scrape."""
 
     number: int

@@ -22,6 +22,8 @@ from laggard_exporter.nvml.child import EVENT
 
 #: So many children that can not be killed are left behind before no further one is started.
 MAX_STUCK = 2
+#: A child that wants to run and may not, on a node without a free processor, gets its time so many times again.
+PATIENCE = 4
 #: The kernel needs a moment to end a killed process.
 KILL_SECONDS = 0.25
 
@@ -78,7 +80,9 @@ class StuckError(Exception):
 class _Pending(NamedTuple):
     number: int
     requests: Sequence[Request]
+    seconds: float
     deadline: float
+    patience: int = PATIENCE
 
 
 class Child:
@@ -95,16 +99,21 @@ class Child:
         os.ftruncate(self._page, mmap.PAGESIZE)
         self._progress = mmap.mmap(self._page, mmap.PAGESIZE)
         program = Path(__file__).with_name("child.py")
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(program), str(Path(found.origin).parent), str(self._page)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._page,),
-            bufsize=0,
-            env=environment,
-            # A Ctrl-C in a terminal is for the exporter, which ends its child itself.
-            start_new_session=True,
-        )
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(program), str(Path(found.origin).parent), str(self._page)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(self._page,),
+                bufsize=0,
+                env=environment,
+                # A Ctrl-C in a terminal is for the exporter, which ends its child itself.
+                start_new_session=True,
+            )
+        except OSError:
+            self._progress.close()
+            os.close(self._page)
+            raise
         assert self.process.stdin is not None  # noqa: S101 - both are pipes, asked for above
         assert self.process.stdout is not None  # noqa: S101
         self._input, self._output = self.process.stdin, self.process.stdout
@@ -123,7 +132,7 @@ class Child:
         self._number += 1
         self._progress[0:4] = bytes(4)
         data = marshal.dumps((self._number, [tuple(request) for request in requests]))
-        self._pending = _Pending(self._number, requests, time.monotonic() + seconds)
+        self._pending = _Pending(self._number, requests, seconds, time.monotonic() + seconds)
         try:
             self._input.write(len(data).to_bytes(4, "little") + data)
         except BrokenPipeError as error:
@@ -134,9 +143,14 @@ class Child:
         while True:
             frame = self._frame(min(pending.deadline, end), pending)
             if frame is None:
-                if time.monotonic() < pending.deadline:
+                now = time.monotonic()
+                if now < pending.deadline:
                     raise OutOfTimeError
-                raise HangError(self._current(pending))
+                if not (pending.patience and self._wants_to_run()):
+                    raise HangError(self._current(pending))
+                pending = pending._replace(deadline=now + pending.seconds, patience=pending.patience - 1)
+                self._pending = pending
+                continue
             number, content = frame
             if number == pending.number:
                 self._pending = None
@@ -173,6 +187,14 @@ class Child:
         chunk = os.read(self._output.fileno(), 1 << 16)
         self._received += chunk
         return bool(chunk)
+
+    def _wants_to_run(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        # A call that hangs sleeps; the name of the command stands in parentheses before the state.
+        return stat.rpartition(b")")[2].split()[:1] == [b"R"]
 
     def _died(self, pending: _Pending) -> DiedError:
         try:

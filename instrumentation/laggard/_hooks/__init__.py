@@ -18,6 +18,7 @@ from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.peers import PeersHook
 from laggard._hooks.prefetch import PrefetchHook
 from laggard._hooks.scaler import GradScalerHook
+from laggard._hooks.streams import StreamsHook
 from laggard._hooks.transfer import TransferHook
 from laggard._hooks.uncompiled import CompilerHook
 from laggard._hooks.worker import DataLoaderWorkerHook
@@ -34,6 +35,7 @@ HOOKS: tuple[type[Hook], ...] = (
     CompiledHook,
     DistributedDataParallelHook,
     CollectivesHook,
+    StreamsHook,
     PeersHook,
     EndingHook,
     DeviceHook,

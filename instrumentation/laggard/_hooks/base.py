@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -67,14 +66,15 @@ class Hook:
     name: ClassVar[str]
     #: The signal of :data:`laggard.conventions.SIGNALS` that is gone when the hook fails, if it has one.
     signal: ClassVar[str] = ""
-    #: The hook may be taken out for a while when telemetry costs more than its budget.
-    optional: ClassVar[bool] = False
+    #: While telemetry costs more than its budget, the hook reports in one of so many drains.
+    resting_share: ClassVar[int] = 1
 
     def __init__(self, host: HookHost) -> None:
         self.host = host
         self.recorder = host.recorder
         self.installed = False
         self._resting = False
+        self._drains = 0
         self._patches: list[_Patch] = []
         self._suspended: list[_Patch] = []
 
@@ -111,19 +111,16 @@ class Hook:
 
     def rest(self) -> None:
         """Give up what is optional, since telemetry costs more than its budget. Called by the drain thread."""
-        if self.optional and self.installed:
-            self.uninstall()
-            self._resting = True
+        self._resting = True
 
     def resume(self) -> None:
         """End the rest. Called by the drain thread."""
-        if self._resting:
-            self._resting = False
-            self.installed = True
-            # A module that is not imported yet still has the hook that waits for it.
-            for module, patch in self.targets().items():
-                if module in sys.modules:
-                    self.guarded(patch)(sys.modules[module])
+        self._resting = False
+
+    def due(self) -> bool:
+        """Return whether the hook reports in this drain; each drain asks once."""
+        self._drains += 1
+        return not self._resting or self._drains % self.resting_share == 0
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace an attribute by what ``make`` makes of it.

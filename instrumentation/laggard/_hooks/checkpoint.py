@@ -123,6 +123,7 @@ class CheckpointHook(Hook):
             # What a load is turns out afterwards.
             token = recorder.begin(Phase.CHECKPOINT) if operation == "save" else None
             started = perf_counter_ns()
+            recorder.edge(started)
             try:
                 result = call(*args, **kwargs)
             finally:
@@ -139,6 +140,7 @@ class CheckpointHook(Hook):
         if operation == "load":
             if result is not None and not isinstance(result, (Mapping, self._module_class)):
                 return
+            self.recorder.edge(ended)
             self.recorder.add(Phase.CHECKPOINT, started, ended)
             self.recorder.add(RESUME, ended, ended)
         if started and len(self._finished) < _MAX_PENDING:

@@ -23,7 +23,7 @@ from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
 from laggard._hooks.groups import Groups
 from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
-from laggard.conventions import Phase
+from laggard._hooks.waiting import begin_wait, elsewhere, end_wait
 
 if TYPE_CHECKING:
     from laggard._partition import Step
@@ -68,8 +68,9 @@ class CollectivesHook(Hook):
     def available(self) -> bool:
         """Not where collectives are issued whose waits are out of reach."""
         exposure = self.host.exposure
-        # On a device the stream waits for what is issued in backward, and only a reducer's end of backward shows that.
-        unseen = self.recorder.device is not None and exposure.in_backward > 0 and not exposure.reduced
+        # On a device a stream waits for what is issued in backward: seen at a reducer's end of backward, or in Python.
+        seen = exposure.reduced or exposure.waited_in_backward
+        unseen = self.recorder.device is not None and exposure.in_backward > 0 and not seen
         return self.installed and not exposure.hidden and not unseen
 
     def uninstall(self) -> None:
@@ -194,21 +195,27 @@ class CollectivesHook(Hook):
 
     def _wrap_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
+        exposure = self.host.exposure
 
         @functools.wraps(wait)
         def timed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            token = recorder.begin(Phase.COMMUNICATION)
+            if elsewhere(exposure):  # ahead of its use; who uses it waits for that stream
+                exposure.waited += 1
+                self._groups.take_blocking()
+                return wait(work, *args, **kwargs)
+            token = begin_wait(recorder)
             try:
                 return wait(work, *args, **kwargs)
             finally:
-                ended = recorder.end(token)
+                ended = end_wait(recorder, exposure, token)
                 if token is not None:
                     self._waited(work, token[2], ended)
 
         return timed_wait
 
     def _wrap_operator(self, operator: Callable[..., Any]) -> Callable[..., Any]:
-        return WaitOperator(operator, sys.modules["torch"].Tensor, self.recorder, self._waited_for_tensor)
+        tensor = sys.modules["torch"].Tensor
+        return WaitOperator(operator, tensor, self.recorder, self.host.exposure, self._waited_for_tensor)
 
     def _waited(self, work: Any, started: int, ended: int) -> None:
         operation = self._groups.take_blocking()
@@ -221,9 +228,9 @@ class CollectivesHook(Hook):
         self._keep("asynchronous", started, ended)
 
     def _keep(self, operation: str, started: int, ended: int) -> None:
-        self.host.exposure.waited += 1
         duration = ended - started
-        if len(self._waits) < _MAX_WAITS:
+        # Each of them costs the drain more than all else that is known of it.
+        if not self._resting and len(self._waits) < _MAX_WAITS:
             self._waits.append((operation, duration))
         if duration >= _SLOW_WAIT_NS:
             self.host.slow_collectives.append((operation, started, ended))

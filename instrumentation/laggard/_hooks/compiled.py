@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 class _Function:
     """What is known of one compiled function."""
 
-    __slots__ = ("backwards", "kind")
+    __slots__ = ("backwards", "kind", "updates")
 
     def __init__(self) -> None:
+        #: It has taken an optimizer's step.
+        self.updates = False
         #: What its last call was, as a code of the recorder; `OTHER` until one is known.
         self.kind: int = Phase.OTHER
         #: Backward passes that the process had begun when its last call ended.
@@ -50,6 +52,9 @@ class _Call:
         self.inside = recorder.phase
         self.token = recorder.begin(function.kind) if function.kind and not self.inside else None
         self.started = perf_counter_ns()
+        if self.token is None and (function.updates or not self.inside):
+            # What the call turns out to be is placed by its edges, also on a device's clock.
+            recorder.edge(self.started)
         self.result: Any = None
 
 
@@ -174,6 +179,10 @@ class CompiledHook(Hook):
         updated = self.host.traced.updated
         if recorder.thread not in (0, get_ident()):
             return
+        function = call.function
+        if call.token is None and (function.updates or not call.inside):
+            recorder.edge(ended)
+        function.updates |= updated
         if call.inside:
             # Part of the phase around it, but for an optimizer's step inside of backward.
             if updated:
@@ -193,8 +202,8 @@ class CompiledHook(Hook):
             recorder.add(Phase.FORWARD, call.started, call.started)
         if updated:
             recorder.add(UPDATE, ended, ended)
-        call.function.kind = kind
-        call.function.backwards = recorder.backwards
+        function.kind = kind
+        function.backwards = recorder.backwards
 
     def _kind(self, call: _Call, *, updated: bool) -> int:
         function = call.function

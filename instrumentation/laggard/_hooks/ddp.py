@@ -41,6 +41,13 @@ class DistributedDataParallelHook(Hook):
         self._clocks: WeakKeyDictionary[Any, _Clock] = WeakKeyDictionary()
         self._observer = self.guarded(self._after_backward)
         self._is_compiling: Callable[[], bool] = bool
+        #: By a device's clock the newest wait has no begin.
+        self._unplaced = False
+
+    @property
+    def available(self) -> bool:
+        """Not where gradients are reduced and nobody saw when the last of them was handed over."""
+        return self.installed and not self._unplaced
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for torch, which brings DistributedDataParallel."""
@@ -113,8 +120,10 @@ class DistributedDataParallelHook(Hook):
         exposure.reduced += 1
         if self.recorder.device is None:
             self.recorder.add(Phase.COMMUNICATION, min(max(ready, started), ended), ended)
-        elif exposure.issued_at > started:
+        else:
             # The reducer's clock is the host's. The last bucket was issued where the last gradients were ready.
-            self.recorder.add(Phase.COMMUNICATION, exposure.issued_at, ended)
+            self._unplaced = exposure.issued_at <= started
+            if not self._unplaced:
+                self.recorder.add(Phase.COMMUNICATION, exposure.issued_at, ended)
         # Counted as self time here, since the recorder saw none of it.
         self.recorder.self_time_ns += time.perf_counter_ns() - ended

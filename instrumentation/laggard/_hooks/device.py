@@ -13,6 +13,7 @@ from laggard._device import DeviceClock
 from laggard._hooks.base import Hook, HookHost
 from laggard._partition import Step
 from laggard._recorder import LOST, Event
+from laggard.conventions import Phase
 
 _RELAXED = 2
 """``cudaStreamCaptureModeRelaxed``."""
@@ -29,6 +30,7 @@ class DeviceHook(Hook):
         self.clock: DeviceClock | None = None
         #: Edges that found no event.
         self.dropped = 0
+        self._observer = self.guarded(self._after_backward)
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for torch; CUDA is looked at when the first steps have ended."""
@@ -37,23 +39,40 @@ class DeviceHook(Hook):
     def uninstall(self) -> None:
         """Go back to the host's clock."""
         super().uninstall()
-        self.recorder.device = self.clock = None
+        self.recorder.device = self.clock = self.host.exposure.current_stream = None
+        if self._observer in self.host.backward_observers:
+            self.host.backward_observers.remove(self._observer)
 
-    def steps_ended(self, steps: list[Step]) -> None:  # noqa: ARG002 - a moment on the drain thread is all that is used
+    def steps_ended(self, steps: list[Step]) -> None:
         """Start the clock when CUDA is in use. On the drain thread, which asks for the events."""
         if self.clock is not None:
+            if steps and not any(step.phases[Phase.BACKWARD] for step in steps):
+                self._use(None)  # what was the stream of backward may not be used any more
             return
         cuda: Any = sys.modules["torch"].cuda
         if not cuda.is_initialized() or not sys.modules["torch"].version.cuda:
             return
         _keep_out_of_captures()
         self.clock = DeviceClock(lambda: cuda.Event(enable_timing=True), lambda: not cuda.is_current_stream_capturing())
+        self.host.backward_observers.append(self._observer)
+        self.host.exposure.current_stream = cuda.current_stream
         self.recorder.device = self.clock.edge
+
+    def _after_backward(self, _started: int, _ended: int) -> None:
+        self._use(sys.modules["torch"].cuda.current_stream())
+
+    def _use(self, stream: Any) -> None:
+        self.host.exposure.compute_stream = stream
+        if self.clock is not None:
+            self.clock.stream = stream
 
     def translate(self, events: list[Event]) -> list[Event]:
         """Return what has happened, by the clock in use. On the drain thread."""
         if self.clock is None:
             return events
+        if self.recorder.device is None:
+            self.host.hook_failed(self, RuntimeError("an event could not be recorded"))
+            return [(LOST, 0, 0)]
         try:
             self.dropped = self.clock.dropped
             return self.clock.translate(events)

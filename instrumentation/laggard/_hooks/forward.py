@@ -133,7 +133,7 @@ class ForwardHook(Hook):
         is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
 
         @functools.wraps(call)
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
+        def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
             # Asked first: to a compiler this is a constant, and it looks no further.
             if is_compiling() or self._running or (traced.running and isinstance(module, graph)):
                 return call(module, *args, **kwargs)

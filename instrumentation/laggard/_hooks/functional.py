@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from laggard._hooks.exposure import Exposure
+from laggard._hooks.waiting import begin_wait, end_wait
 from laggard._recorder import Recorder
-from laggard.conventions import Phase
 
 #: By their name in torch's namespace ``_c10d_functional``.
 WAIT_OPERATORS = ("wait_tensor", "wait_tensors")
@@ -15,14 +16,20 @@ WAIT_OPERATORS = ("wait_tensor", "wait_tensors")
 class WaitOperator:
     """Stands in for the C++ function behind a torch operator. Compilers know the operator and never look at this."""
 
-    __slots__ = ("_operator", "_recorder", "_tensor", "_waited")
+    __slots__ = ("_exposure", "_operator", "_recorder", "_tensor", "_waited")
 
     def __init__(
-        self, operator: Callable[..., Any], tensor: type, recorder: Recorder, waited: Callable[[int, int], None]
+        self,
+        operator: Callable[..., Any],
+        tensor: type,
+        recorder: Recorder,
+        exposure: Exposure,
+        waited: Callable[[int, int], None],
     ) -> None:
         self._operator = operator
         self._tensor = tensor
         self._recorder = recorder
+        self._exposure = exposure
         self._waited = waited
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -32,11 +39,11 @@ class WaitOperator:
         # Anything but a plain tensor is being traced, or comes back here for the tensor inside.
         if type(first) is not self._tensor:
             return self._operator(*args, **kwargs)
-        token = self._recorder.begin(Phase.COMMUNICATION)
+        token = begin_wait(self._recorder)
         try:
             return self._operator(*args, **kwargs)
         finally:
-            ended = self._recorder.end(token)
+            ended = end_wait(self._recorder, self._exposure, token)
             if token is not None:
                 self._waited(token[2], ended)
 

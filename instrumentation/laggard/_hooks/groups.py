@@ -12,6 +12,7 @@ from typing import Any
 
 from laggard._hooks.exposure import Exposure
 from laggard._hooks.operations import KINDS, Kind
+from laggard._hooks.waiting import in_backward
 from laggard._recorder import Recorder
 from laggard.conventions import Phase
 from laggard.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
@@ -82,8 +83,8 @@ class Groups:
         for tensor in tensors:
             size += tensor.nbytes
         self.bytes[operation] += size
-        if recorder.device is not None and recorder.phase == Phase.BACKWARD:
-            # On autograd's thread of the device: in its stream, all gradients of the bucket are ready here.
+        if in_backward(recorder):
+            # In the stream of the device, all gradients of the bucket are ready here.
             self._exposure.in_backward += 1
             self._exposure.issued_at = perf_counter_ns()
             recorder.edge(self._exposure.issued_at)

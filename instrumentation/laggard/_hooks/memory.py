@@ -45,6 +45,7 @@ class MemoryHook(Hook):
     """Reads the memory of the process and the limit on it."""
 
     name = "memory"
+    resting_share = 16
 
     def __init__(self, host: HookHost, root: Path = _ROOT) -> None:
         super().__init__(host)
@@ -73,6 +74,7 @@ class DeviceMemoryHook(Hook):
     """Reads the allocator of the device that the process uses most."""
 
     name = "device_memory"
+    resting_share = 16
 
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)

@@ -13,6 +13,7 @@ from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
+from laggard._hooks.waiting import in_backward
 from laggard._recorder import RESUME, UPDATE, Token
 from laggard.conventions import Phase
 
@@ -90,7 +91,12 @@ class OptimizerHook(Hook):
             self.host.training_evidence()
             recorder.thread = get_ident()
         token = recorder.begin(_OPTIMIZER)
-        running.append((id(optimizer), token, 0 if token is not None else perf_counter_ns()))
+        started = 0
+        if token is None:
+            started = perf_counter_ns()
+            if in_backward(recorder):
+                recorder.edge(started)
+        running.append((id(optimizer), token, started))
 
     def _after(self, optimizer: Any) -> None:
         running = self._running.steps
@@ -98,9 +104,10 @@ class OptimizerHook(Hook):
             return
         _, token, started = running.pop()
         ended = self.recorder.end(token)
-        if not ended and started and self.recorder.phase == Phase.BACKWARD:
+        if not ended and started and in_backward(self.recorder):
             # The training thread waits in backward for autograd's thread of a device, on which this step ran.
             ended = perf_counter_ns()
+            self.recorder.edge(ended)
             self.recorder.add(Phase.OPTIMIZER, started, ended)
         if ended:
             self.recorder.add(UPDATE, ended, ended)

@@ -60,6 +60,7 @@ class PrefetchHook(Hook):
     """Watches the workers of every DataLoader of the process."""
 
     name = "prefetch"
+    resting_share = 16
 
     def __init__(self, host: HookHost, proc: Path = _PROC) -> None:
         super().__init__(host)

@@ -1,9 +1,9 @@
-"""Copies from host to device, as far as they hold the training thread: ``Tensor.to`` and ``Tensor.cuda``.
+"""Copies from host to device: ``Tensor.to`` and ``Tensor.cuda``.
 
 A job without a device pays nothing: both methods are left alone until the process trains and has a device in use.
 From then on each call of theirs costs about 0.7 microseconds more, and a call that moved a plain tensor off the CPU is
-an interval. A copy from pinned memory with ``non_blocking`` holds the thread for its launch only, and that is what
-is seen.
+an interval. By the host's clock that is as long as the copy holds the thread, of one from pinned memory with
+``non_blocking`` the launch only; by the device's it is as long as the stream copies, nothing for one in another stream.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from laggard.conventions import Phase
 
 _METHODS = ("to", "cuda")
 _BACKENDS = ("cuda", "xpu")
+#: Names of the argument of ``Tensor.to`` that says where to.
+_TARGETS = ("device", "tensor", "other")
 
 
 class TransferHook(Hook):
@@ -79,7 +81,7 @@ class _Timed:
     def __hash__(self) -> int:
         return hash(self._method)
 
-    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
         # The type comes first: asking a subclass where it is may run code of its own.
         if (
@@ -88,12 +90,26 @@ class _Timed:
             or self._is_compiling()
             or recorder.thread != get_ident()
             or not recorder.enabled
+            or self._stays(args, kwargs)
         ):
             return self._method(tensor, *args, **kwargs)
         started = perf_counter_ns()
+        recorder.edge(started)
         moved = self._method(tensor, *args, **kwargs)
         ended = perf_counter_ns()
         if not moved.is_cpu:
+            recorder.edge(ended)
             recorder.add(Phase.H2D, started, ended)
             recorder.self_time_ns += perf_counter_ns() - ended
         return moved
+
+    def _stays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the call names no device but the CPU: an edge on a device's clock is not for nothing."""
+        if self._method.__name__ == "cuda":
+            return False
+        target: Any = args[0] if args else next((kwargs[name] for name in _TARGETS if name in kwargs), None)
+        if isinstance(target, (str, int)):
+            return isinstance(target, str) and target.startswith("cpu")
+        if type(target) in self._plain:
+            target = target.device
+        return getattr(target, "type", "cpu") == "cpu"  # a type of numbers names no device

@@ -14,7 +14,8 @@ import torch.distributed as dist
 import laggard
 
 if __name__ == "__main__":
-    del dist.ProcessGroup.register_pre_hook
+    if hasattr(dist.ProcessGroup, "register_pre_hook"):
+        del dist.ProcessGroup.register_pre_hook
     laggard.instrument()
     del sys.argv[:1]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))

@@ -1,0 +1,181 @@
+"""``laggard replay``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose
+from laggard_cli.diagnose.view import show
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus
+from laggard_cli.replay.recording import Recording, read_openmetrics
+from laggard_cli.replay.server import Pace, Player, pace_of, prometheus, serving
+from laggard_cli.replay.steps import read_steps, recording_of
+from laggard_cli.replay.truth import Fired, Outcome, Truth, judge, read_truth
+
+#: An alert is asked for this often.
+_ASK_SECONDS = 0.5
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = "Example: laggard replay rank-*.jsonl. The formats of recordings stand in docs/replay.md."
+    parser.add_argument(
+        "recordings", nargs="+", type=Path, metavar="RECORDING", help="OpenMetrics, or steps as JSON lines"
+    )
+    parser.add_argument("--truth", type=Path, metavar="FILE", help="what should fire, to compare with")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the verdicts, and the score; return 1 when something fired wrongly or not at all."""
+    recording = read(options.recordings)
+    truths = read_truth(options.truth, recording.runs) if options.truth else []
+    pace = pace_of(recording)
+    console = Console(stderr=bool(options.json))
+    console.print(_announcement(recording, pace), soft_wrap=True)
+    fired, diagnoses = play(recording, pace)
+    outcomes = [outcome for truth in truths for outcome in judge(truth, fired)]
+    if options.json:
+        print(json.dumps(_plain(pace, diagnoses, fired, outcomes if truths else None), indent=2))
+    else:
+        show(console, diagnoses)
+        if truths:
+            _show_score(console, truths, outcomes)
+    return int(any(outcome.kind != "found" for outcome in outcomes))
+
+
+def read(paths: list[Path]) -> Recording:
+    """Return the files as one recording; JSON lines and OpenMetrics may stand side by side.
+
+    Raises:
+        CommandError: a file can not be read, or is neither.
+    """
+    recording = Recording()
+    steps: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for path in paths:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no text"
+            raise CommandError(f"{path}: {reason}") from error
+        first = next((line for line in lines if line.strip()), "")
+        if not first:
+            raise CommandError(f"{path}: the file is empty")
+        if '"traceEvents"' in first:
+            raise CommandError(f"{path}: a trace for a viewer; a dump to a path that ends in .jsonl can be replayed")
+        if first.startswith("{"):
+            for rank, found in read_steps(path, lines).items():
+                steps.setdefault(rank, []).extend(found)
+        else:
+            recording.series += read_openmetrics(path, lines).series
+    recording.series += recording_of(steps).series
+    if recording.end <= recording.begin:
+        raise CommandError(f"{paths[0]}: all samples are of one time; a recording needs at least a few steps")
+    return recording
+
+
+def play(recording: Recording, pace: Pace) -> tuple[list[Fired], list[Diagnosis]]:
+    """Play a recording to the rules; return what fired, in recorded seconds, and what Prometheus knew of each run."""
+    seen = _Seen(pace)
+    player = Player(recording, pace)
+    with (
+        tempfile.TemporaryDirectory(prefix="laggard-replay-") as folder,
+        serving(player) as target,
+        prometheus(target, pace, Path(folder)) as address,
+        contextlib.closing(Prometheus(address)) as server,
+    ):
+        player.start()
+        while player.position < pace.end:
+            time.sleep(_ASK_SECONDS)
+            # Before the first evaluation there are no rules to ask.
+            if player.position < pace.end and server.query("laggard_rules_info"):
+                seen.add(player.position, diagnose(server, None))
+    return seen.fired(), seen.diagnoses(recording.runs)
+
+
+class _Seen:
+    """What was seen in the course of a replay."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._fired: dict[tuple[str, str, str, str], Fired] = {}
+        self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
+        self._known: dict[str, Diagnosis] = {}
+
+    def add(self, position: float, diagnoses: list[Diagnosis]) -> None:
+        """Take what Prometheus knows now."""
+        now = position - self._pace.begin
+        firing: set[tuple[str, str, str, str]] = set()
+        for diagnosis in diagnoses:
+            if diagnosis.ranks or diagnosis.run not in self._known:
+                self._known[diagnosis.run] = diagnosis
+            for verdict in diagnosis.verdicts:
+                key = (verdict.alert, verdict.run, verdict.rank, verdict.phase)
+                firing.add(key)
+                if key not in self._fired:
+                    self._fired[key] = Fired(
+                        verdict.alert, verdict.severity, verdict.run, verdict.rank, verdict.phase, begin=now
+                    )
+                    since = datetime.fromtimestamp(position, timezone.utc).isoformat(timespec="seconds")
+                    self._verdicts[key] = replace(verdict, since=f"{since}, {now:.0f} s after the begin")
+                self._verdicts[key] = replace(verdict, since=self._verdicts[key].since)
+        for key, fired in self._fired.items():
+            self._fired[key] = replace(fired, end=float("inf") if key in firing else min(fired.end, now))
+
+    def fired(self) -> list[Fired]:
+        """Return what fired, the first first."""
+        return sorted(self._fired.values(), key=lambda fired: fired.begin)
+
+    def diagnoses(self, runs: list[str]) -> list[Diagnosis]:
+        """Return each run with its verdicts, also those that ended before the recording did."""
+        return [
+            replace(
+                self._known.get(run, Diagnosis(run, (), {}, ())),
+                verdicts=tuple(verdict for verdict in self._verdicts.values() if verdict.run == run),
+            )
+            for run in runs
+        ]
+
+
+def _announcement(recording: Recording, pace: Pace) -> str:
+    length = pace.end - pace.begin
+    text = f"{len(recording.series)} series of {', '.join(recording.runs)} over {length:.0f} s"
+    if pace.stretch > 1:
+        text += f", stretched {pace.stretch:.3g} times for the windows of the rules (durations keep their values)"
+    return f"{text}; takes {pace.seconds:.0f} s"
+
+
+def _show_score(console: Console, truths: list[Truth], outcomes: list[Outcome]) -> None:
+    right = sum(outcome.kind == "found" for outcome in outcomes)
+    console.print(f"truth: {len(truths)} runs, {right} of {len(outcomes)} verdicts right")
+    for outcome in outcomes:
+        rank = f" rank {outcome.rank}" if outcome.rank else ""
+        after = "" if outcome.delay is None else f" after {outcome.delay:.0f} s"
+        phase = "" if outcome.phase_right else ", in another phase than the one at fault"
+        console.print(f"  {outcome.kind:<10} {outcome.alert} {outcome.run}{rank}{after}{phase}", soft_wrap=True)
+
+
+def _plain(
+    pace: Pace, diagnoses: list[Diagnosis], fired: list[Fired], outcomes: list[Outcome] | None
+) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "seconds": pace.end - pace.begin,
+        "stretch": pace.stretch,
+        "runs": [{**asdict(diagnosis), "missing": list(diagnosis.missing)} for diagnosis in diagnoses],
+        "fired": [{name: value for name, value in asdict(each).items() if value != float("inf")} for each in fired],
+    }
+    if outcomes is not None:
+        plain["score"] = [asdict(outcome) for outcome in outcomes]
+    return plain

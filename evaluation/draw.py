@@ -1,0 +1,97 @@
+"""Draws jobs: everything that a scenario leaves open follows from a seed."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from evaluation.job import FOREVER, Job, Pause
+from laggard.conventions import Phase
+
+#: Steps (seconds of own time) and how often they are drawn; the long ones need hours of virtual time.
+_STEPS = (
+    (0.02, 0.1, 0.2),
+    (0.1, 1.0, 0.45),
+    (1.0, 3.0, 0.17),
+    (3.0, 10.0, 0.1),
+    (10.0, 30.0, 0.05),
+    (30.0, 60.0, 0.03),
+)
+#: Up to so many seconds a step, a verdict on means takes so long. See rules/README.md.
+_PATIENCE = ((3.6, 330.0), (11.0, 720.0), (37.0, 1900.0), (FOREVER, 4400.0))
+
+
+#: With more ranks than these, steps are of seconds, for which minutes suffice.
+_MANY = 1000
+
+
+class Draw:
+    """A source of chance for one case, and the plain job that it starts from."""
+
+    def __init__(self, seed: int, scenario: str, ranks: int) -> None:
+        self.random = np.random.default_rng((seed, zlib.crc32(scenario.encode()), ranks))
+        self.ranks = ranks
+        self.name = f"{scenario}-{ranks}-{seed}"
+        chance = self.random
+        low, high, _ = _STEPS[chance.choice(len(_STEPS), p=[share for *_, share in _STEPS])]
+        own = self.between(low, high, evenly=False)
+        if ranks > _MANY:
+            own = self.between(0.5, 3.0)
+        pauses: tuple[Pause, ...] = ()
+        if chance.random() < 0.4:  # noqa: PLR2004  # two in five save checkpoints
+            pauses = (Pause(Phase.CHECKPOINT, self.between(240, 900), self.between(1, 40), chance.random() < 0.5),)  # noqa: PLR2004
+        self.plain = Job(
+            run=self.name,
+            ranks=ranks,
+            own=own,
+            cv=self.between(0.02, 0.2),
+            spread=self.between(0, 0.02),
+            common=self.between(0, 0.2) if chance.random() < 0.5 else 0.0,  # noqa: PLR2004
+            wander=self.between(0, 0.02),
+            mix=self._mix(),
+            transfer=self.between(0.01, 0.12),
+            pauses=pauses,
+            start=self.between(0, 60),
+            startup=self.between(5, 60),
+            compile=self.between(0, 30),
+            warmup=int(chance.integers(1, 6)),
+            push=bool(chance.random() < 0.2),  # noqa: PLR2004
+            seed=int(chance.integers(2**31)),
+        )
+
+    def between(self, low: float, high: float, *, evenly: bool = True) -> float:
+        """Draw a number, evenly or with even logarithms."""
+        if evenly:
+            return float(self.random.uniform(low, high))
+        return float(np.exp(self.random.uniform(np.log(low), np.log(high))))
+
+    def some(self, count: int) -> tuple[int, ...]:
+        """Draw ranks, of which at least one is left."""
+        count = max(1, min(count, self.ranks - 1))
+        return tuple(sorted(int(rank) for rank in self.random.choice(self.ranks, count, replace=False)))
+
+    def begin(self, job: Job | None = None) -> float:
+        """Draw when a fault begins: some minutes and at least 20 steps after the start."""
+        job = job or self.plain
+        return job.start + job.startup + job.compile + 22 * job.own + self.between(90, 240)
+
+    def patience(self, factor: float = 1.0) -> float:
+        """Return how long a verdict on means may take, with steps that are so much longer than healthy ones."""
+        step = self.plain.own * factor * (1 + self.plain.common) / (1 - self.plain.transfer)
+        return next(seconds for limit, seconds in _PATIENCE if step < limit)
+
+    def job(self, horizon: float, **changes: Any) -> Job:
+        """Return the plain job with changes, watched until a horizon."""
+        return replace(self.plain, horizon=horizon, **changes)
+
+    def shorten(self, limit: float) -> None:
+        """Bring the step below a limit, where a scenario is about seconds."""
+        if self.plain.own > limit:
+            self.plain = replace(self.plain, own=self.between(0.05, limit, evenly=False))
+
+    def _mix(self) -> tuple[float, ...]:
+        shares = np.array([0.03, 0.03, 0.3, 0.54, 0.06, 0.04]) * np.exp(0.3 * self.random.standard_normal(6))
+        return tuple(float(share) for share in shares / shares.sum())

@@ -1,0 +1,141 @@
+"""Runs the rule engine over jobs: writes what they expose, tick by tick, and reads what fired."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import promql_parser as promql
+import yaml
+
+from evaluation.exposition import EPOCH, Target, incarnations
+from evaluation.job import Job
+from laggard_cli.replay.truth import Fired
+from laggard_cli.rules import rules_folder
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Built by scripts/build_rule_engine.sh.
+BINARY = ROOT / ".cache" / "tools" / "bin" / "laggard-rule-engine"
+INTERVAL = 15.0
+
+
+@dataclass
+class Result:
+    """What the engine said of a batch."""
+
+    fired: list[Fired] = field(default_factory=list[Fired])
+    #: Rules that failed, with the first error.
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    cost: dict[str, float] = field(default_factory=dict[str, float])
+    answers: list[tuple[float, dict[str, str], float]] = field(
+        default_factory=list[tuple[float, dict[str, str], float]]
+    )
+    series: int = 0
+
+
+def rule_files(folder: Path | None = None) -> list[Path]:
+    """Return the shipped rule files."""
+    return sorted((folder or rules_folder()).glob("*.yml"))
+
+
+def read_by_rules(files: Iterable[Path]) -> frozenset[str]:
+    """Return the names of all series that the rules of some files read."""
+    names: set[str] = set()
+
+    def visit(node: promql.Expr) -> None:
+        selector = node.vector_selector if isinstance(node, promql.MatrixSelector) else node
+        if isinstance(selector, promql.VectorSelector) and selector.name:
+            names.add(selector.name)
+
+    for path in files:
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            for rule in group["rules"]:
+                promql.walk(promql.parse(rule["expr"]), visit)
+    return frozenset(names)
+
+
+def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: bool = True, ask: str = "") -> Result:
+    """Evaluate the rules over some jobs that one Prometheus scrapes.
+
+    Args:
+        jobs: the jobs; what fires after a job's horizon is left out.
+        seed: decides when in an interval each group is evaluated.
+        files: rule files, the shipped ones by default.
+        rules: False stores the samples and evaluates nothing, to tell the cost of the rules.
+        ask: an expression to answer each time the first target of all is scraped.
+    """
+    files = rule_files() if files is None else files
+    names = read_by_rules(files)
+    targets = [(target, job.horizon) for job in jobs for each in incarnations(job) for target in each.targets(names)]
+    command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else []), *(files if rules else [])]
+    with tempfile.TemporaryFile() as events:
+        # Half of a machine is often somebody else's: the engine's garbage collector takes one core, not all.
+        environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "200"}
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=events, env=environment)
+        try:
+            assert process.stdin is not None
+            with process.stdin as stream:
+                _write(stream, targets)
+        except BrokenPipeError:
+            pass
+        finally:
+            code = process.wait()
+        if code != 0:
+            raise RuntimeError(f"laggard-rule-engine ended with code {code}")
+        events.seek(0)
+        result = _read(events, {job.run: job.horizon for job in jobs})
+    result.series = sum(len(target.series) for target, _ in targets)
+    return result
+
+
+def _write(stream: Any, targets: list[tuple[Target, float]]) -> None:
+    lines = [json.dumps({"runs": [len(target.series) for target, _ in targets]})]
+    for target, _ in targets:
+        lines += target.series
+    stream.write(("\n".join(lines) + "\n").encode())
+    order = sorted(range(len(targets)), key=lambda index: targets[index][0].offset)
+    for tick in range(int(max(horizon for _, horizon in targets) / INTERVAL) + 1):
+        for index in order:
+            target, horizon = targets[index]
+            time = tick * INTERVAL + target.offset
+            if time > horizon:
+                continue
+            values = target.sample(time)
+            stream.write(np.array([round((EPOCH + time) * 1000), index], dtype="<i8").tobytes())
+            stream.write(values.astype("<f8", copy=False).tobytes())
+
+
+def _read(events: Any, horizons: dict[str, float]) -> Result:
+    result = Result()
+    open_alerts: dict[str, Fired] = {}
+    for line in events:
+        event = json.loads(line)
+        time = event["time_ms"] / 1000 - EPOCH
+        labels = event.get("labels", {})
+        key = json.dumps(labels, sort_keys=True)
+        match event["state"]:
+            case "firing" if time <= horizons.get(labels.get("training_run", ""), np.inf):
+                open_alerts[key] = Fired(
+                    labels["alertname"], labels["severity"], labels.get("training_run", ""),
+                    labels.get("training_rank", ""), labels.get("training_phase", ""), begin=time,
+                )  # fmt: skip
+            case "resolved" if key in open_alerts:
+                begun = open_alerts.pop(key)
+                result.fired.append(Fired(**{**begun.__dict__, "end": time}))
+            case "failed":
+                result.failed[labels["rule"]] = event["error"]
+            case "answer":
+                result.answers.append((time, labels, event.get("value", 0.0)))
+            case "end":
+                result.cost = event["cost"]
+            case _:
+                pass
+    result.fired += open_alerts.values()
+    return result

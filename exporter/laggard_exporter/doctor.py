@@ -1,0 +1,135 @@
+"""``laggard-exporter doctor``: what works on this node, what does not, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from laggard.version import __version__
+from laggard_exporter.collection import Collection
+from laggard_exporter.collectors import COLLECTORS
+from laggard_exporter.conventions import NVML_STATUS, PREFIX, STATE_DIRECTORY_EXISTS, STATE_FILES
+from laggard_exporter.runner import Outcome
+from laggard_exporter.samples import Grouped
+
+#: A collector has so many seconds: no scrape waits for the answer.
+TIMEOUT = 20.0
+
+WORKS, ABSENT, FAILS = "works", "absent", "fails"
+
+#: Sessions with NVML that are normal: it works, or the node has no driver.
+_NORMAL_NVML = {"available", "library_not_found", "driver_not_loaded"}
+
+_PCI = ("pci",)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is to be said about a collector."""
+
+    collector: str
+    status: str
+    series: int
+    detail: str
+    missing: tuple[str, ...] = ()
+    """Metrics of the collector that have no series here."""
+
+
+def examine(collection: Collection) -> list[Finding]:
+    """Run every collector once and return what is to be said of each."""
+    return [finding(name, outcome) for name, outcome in collection.outcomes(timeout=TIMEOUT).items()]
+
+
+def finding(name: str, outcome: Outcome) -> Finding:
+    """Return what is to be said of a collector whose run ended so."""
+    series = sum(len(values) for values in outcome.samples.values())
+    if outcome.problem:
+        return Finding(name, FAILS, series, outcome.problem.removeprefix(f"collector {name} "))
+    if outcome.unsupported:
+        return Finding(name, ABSENT, 0, outcome.unsupported)
+    status, detail = WORKS, ""
+    families = COLLECTORS[name].families
+    if name == "nvml":
+        status, detail = _nvml(outcome.samples)
+    elif name == "state":
+        status, detail = _state(outcome.samples)
+    elif not series:
+        detail = "nothing to say now: no rank runs"
+    return Finding(
+        name,
+        status,
+        series,
+        "; ".join(filter(None, (detail, *outcome.notes))),
+        # Where there is no GPU and no rank, all of their metrics are missing and none is missed.
+        tuple(family.name for family in families if family not in outcome.samples) if _present(outcome) else (),
+    )
+
+
+def _present(outcome: Outcome) -> bool:
+    return any(not family.name.startswith(PREFIX) for family in outcome.samples)
+
+
+def _nvml(samples: Grouped) -> tuple[str, str]:
+    status = next((labels[0] for labels, value in samples.get(NVML_STATUS, {}).items() if value), "unknown")
+    if status == "available":
+        return WORKS, _count(samples, "gpu_up", "GPU")
+    by_name = {family.name: values for family, values in samples.items()}
+    if gpus := int(by_name.get("gpu_devices", {}).get(_PCI, 0)):
+        return FAILS, f"the PCI bus shows {gpus} GPUs, NVML says {status}: is the driver loaded and readable?"
+    return (ABSENT if status in _NORMAL_NVML else FAILS), f"NVML says {status}"
+
+
+def _state(samples: Grouped) -> tuple[str, str]:
+    if not samples.get(STATE_DIRECTORY_EXISTS, {}).get((), 0):
+        return WORKS, "the folder of state files does not exist yet: the first rank on this node makes it"
+    rejected = int(samples.get(STATE_FILES, {}).get(("rejected",), 0))
+    ranks = _count(samples, "training_process_up", "rank")
+    return WORKS, f"{ranks}, {rejected} files that are no state files (see the log)" if rejected else ranks
+
+
+def _count(samples: Grouped, name: str, thing: str) -> str:
+    found = next((len(values) for family, values in samples.items() if family.name == name), 0)
+    return f"{found} {thing}{'' if found == 1 else 's'}"
+
+
+def as_json(findings: Iterable[Finding]) -> str:
+    """Return the findings as a JSON document."""
+    findings = list(findings)
+    document: Mapping[str, object] = {
+        "version": __version__,
+        "ok": healthy(findings),
+        "collectors": [asdict(found) for found in findings],
+    }
+    return json.dumps(document, indent=2)
+
+
+def as_table(findings: Iterable[Finding]) -> str:
+    """Return the findings as a table, with what is missing below it."""
+    findings = list(findings)
+    rows = [("COLLECTOR", "STATUS", "SERIES", "")]
+    rows += [(found.collector, found.status, str(found.series), found.detail) for found in findings]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        f"{name:<{widths[0]}}  {status:<{widths[1]}}  {series:>{widths[2]}}  {detail}".rstrip()
+        for name, status, series, detail in rows
+    ]
+    return "\n".join([*lines, *_missing(findings), "", _summary(findings)])
+
+
+def _missing(findings: list[Finding]) -> Iterator[str]:
+    for found in findings:
+        if found.missing:
+            yield ""
+            yield f"Not told by the kernel, driver or hardware of this node ({found.collector}):"
+            yield from (f"  {name}" for name in found.missing)
+
+
+def _summary(findings: list[Finding]) -> str:
+    bad = [found.collector for found in findings if found.status == FAILS]
+    return f"Does not work and should: {', '.join(bad)}." if bad else "Everything that this node has works."
+
+
+def healthy(findings: Iterable[Finding]) -> bool:
+    """Return whether nothing fails that should work."""
+    return all(found.status != FAILS for found in findings)

@@ -1,0 +1,99 @@
+"""Collector ``oom``: processes that the kernel killed for lack of memory, and which rank lost one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from laggard_exporter import files
+from laggard_exporter.host.conventions import OOM_KILLS
+from laggard_exporter.ranks.conventions import OOM_KILLED
+from laggard_exporter.ranks.family import Children
+from laggard_exporter.ranks.files import RankFiles, RankProcess
+from laggard_exporter.runner import UnsupportedError
+from laggard_exporter.samples import Sample
+
+#: A process is remembered for so many seconds after it was last seen: the kernel's message comes after its end.
+REMEMBERED_SECONDS = 15 * 60
+
+VICTIMS = ("rank", "child")
+
+# The kernel writes one such line for each kill, mm/oom_kill.c dump_oom_victim; the task's name may hold anything.
+_KILL = re.compile(r"oom-kill:.*,task=.*,pid=([0-9]+),uid=[0-9]+$")
+
+
+class Log(Protocol):
+    """Where the kernel's messages come from."""
+
+    def read(self) -> Iterable[str]:
+        """Return the messages since the last call."""
+        ...
+
+
+class OomCollector:
+    """Yields the kernel's count of kills, and for each rank those of its own processes.
+
+    ``log`` is opened once; where it may not be read, the kills of ranks are absent and the reason is in ``notes``.
+    """
+
+    name = "oom"
+
+    def __init__(
+        self,
+        ranks: RankFiles,
+        procfs: Path,
+        host: str,
+        log: Callable[[], Log],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.notes: list[str] = []
+        self._ranks = ranks
+        self._procfs = procfs
+        self._host = host
+        self._children = Children(procfs, clock=clock)
+        self._clock = clock
+        self._seen: dict[int, tuple[float, RankProcess, str]] = {}
+        self._kills: Counter[tuple[str, str, str]] = Counter()
+        self._log: Log | None = None
+        try:
+            self._log = log()
+        except OSError as error:
+            self.notes = [f"kills are not told by rank: /dev/kmsg: {error.strerror}; give the exporter CAP_SYSLOG"]
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the counts. Raises :class:`OSError` for a folder of state files that can not be listed."""
+        yield from self._ranks_kills()
+        kills = re.search(r"^oom_kill ([0-9]+)$", files.read_text(self._procfs / "vmstat") or "", re.MULTILINE)
+        if kills:
+            yield Sample(OOM_KILLS, (self._host,), int(kills[1]))
+        elif self._log is None:
+            raise UnsupportedError(f"{self._procfs / 'vmstat'} does not count oom_kill (kernels from 4.13 on do)")
+
+    def _ranks_kills(self) -> Iterator[Sample]:
+        if self._log is None:
+            return
+        # The messages first: who was killed since the last look is known from that look.
+        for message in self._log.read():
+            if (kill := _KILL.search(message)) and (victim := self._seen.get(int(kill[1]))):
+                _, rank, kind = victim
+                self._kills[(*rank.labels, kind)] += 1
+        live = self._look()
+        kept = {rank.labels for _, rank, _ in self._seen.values()} | live
+        self._kills = Counter({key: count for key, count in self._kills.items() if key[:2] in kept})
+        for labels in kept:
+            for kind in VICTIMS:
+                yield Sample(OOM_KILLED, (*labels, kind), self._kills[(*labels, kind)])
+
+    def _look(self) -> set[tuple[str, str]]:
+        now = self._clock()
+        children = self._children.of(self._ranks.processes())
+        for rank, pids in children.items():
+            self._seen |= dict.fromkeys(pids, (now, rank, "child"))
+            self._seen[rank.pid] = (now, rank, "rank")
+        self._seen = {pid: seen for pid, seen in self._seen.items() if seen[0] > now - REMEMBERED_SECONDS}
+        return {rank.labels for rank in children}

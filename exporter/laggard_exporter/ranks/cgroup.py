@@ -1,0 +1,82 @@
+"""Collector ``cgroup``: what the limits of its container or job step cost each rank. Control groups of version 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from laggard_exporter import files
+from laggard_exporter.ranks import conventions
+from laggard_exporter.ranks.files import RankFiles
+from laggard_exporter.runner import UnsupportedError
+from laggard_exporter.samples import Sample
+
+_MICROSECONDS = 1_000_000
+
+
+class CgroupCollector:
+    """Yields throttling, pressure, memory and limits of each live rank's control group."""
+
+    name = "cgroup"
+
+    def __init__(self, ranks: RankFiles, procfs: Path, sysfs: Path) -> None:
+        self._ranks = ranks
+        self._procfs = procfs
+        self._root = sysfs / "fs" / "cgroup"
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the facts of each live rank. Raises :class:`OSError` for a folder that can not be listed."""
+        if not (self._root / "cgroup.controllers").exists():
+            raise UnsupportedError(f"{self._root} is no tree of control groups of version 2")
+        for rank in self._ranks.processes():
+            if (group := self._group(rank.pid)) is not None:
+                yield from self._samples(group, rank.labels)
+
+    def _group(self, pid: int) -> Path | None:
+        """Return the folder of the process's group; None where it lies outside of what the exporter sees."""
+        for line in (files.read_text(self._procfs / str(pid) / "cgroup") or "").splitlines():
+            name = line.removeprefix("0::/")
+            if name != line and ".." not in Path(name).parts:
+                return self._root / name
+        return None
+
+    def _samples(self, group: Path, labels: tuple[str, ...]) -> Iterator[Sample]:
+        if (throttled := _value(group / "cpu.stat", "throttled_usec")) is not None:
+            yield Sample(conventions.CGROUP_THROTTLED, labels, throttled / _MICROSECONDS)
+        if (killed := _value(group / "memory.events", "oom_kill")) is not None:
+            yield Sample(conventions.CGROUP_OOM_KILLS, labels, killed)
+        if (used := files.read_number(group / "memory.current")) is not None:
+            yield Sample(conventions.CGROUP_MEMORY, labels, used)
+        for resource in ("cpu", "io", "memory"):
+            for line in (files.read_text(group / f"{resource}.pressure") or "").splitlines():
+                tasks, _, fields = line.partition(" ")
+                total = fields.rpartition("total=")[2]
+                if total.isdecimal():
+                    yield Sample(conventions.CGROUP_PRESSURE, (*labels, resource, tasks), int(total) / _MICROSECONDS)
+        if (processors := self._least(group, _processors)) is not None:
+            yield Sample(conventions.CGROUP_CPU_LIMIT, labels, processors)
+        if (memory := self._least(group, lambda folder: files.read_number(folder / "memory.max"))) is not None:
+            yield Sample(conventions.CGROUP_MEMORY_LIMIT, labels, memory)
+
+    def _least(self, group: Path, limit: Callable[[Path], float | None]) -> float | None:
+        """Return the least limit of the group and of those above it."""
+        limits = [
+            value
+            for folder in (group, *group.parents)
+            if folder.is_relative_to(self._root)
+            if (value := limit(folder)) is not None
+        ]
+        return min(limits, default=None)
+
+
+def _processors(folder: Path) -> float | None:
+    quota, _, period = (files.read_text(folder / "cpu.max") or "").partition(" ")
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
+
+
+def _value(path: Path, name: str) -> int | None:
+    for line in (files.read_text(path) or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.isdecimal():
+            return int(value)
+    return None

@@ -1,0 +1,65 @@
+"""What procfs says of a process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from laggard_exporter import files
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+#: Counted from the field behind the command's name, which is the third of proc_pid_stat(5).
+_STATE, _MAJOR_FAULTS, _USER, _SYSTEM, _START, _IO_WAIT = 0, 9, 11, 12, 19, 39
+
+
+class ProcessTimes(NamedTuple):
+    """A process's entry ``stat``; times are in seconds."""
+
+    state: str
+    """R, S, D, T, t, Z or X, as proc_pid_stat(5) has it."""
+    major_faults: int
+    user: float
+    system: float
+    start_ticks: int
+    io_wait: float
+
+
+def process_times(procfs: Path, pid: int) -> ProcessTimes | None:
+    """Return the process's times, None where there is no such process or not all of its entry."""
+    text = files.read_text(procfs / str(pid) / "stat") or ""
+    # The name of the command stands in parentheses and may hold some itself.
+    fields = text.rpartition(")")[2].split()
+    try:
+        return ProcessTimes(
+            fields[_STATE],
+            int(fields[_MAJOR_FAULTS]),
+            int(fields[_USER]) / _TICKS,
+            int(fields[_SYSTEM]) / _TICKS,
+            int(fields[_START]),
+            int(fields[_IO_WAIT]) / _TICKS,
+        )
+    except (IndexError, ValueError):
+        return None
+
+
+def counts_io_wait(procfs: Path) -> bool:
+    """Return whether the kernel counts the time that a process waits for block devices; from 5.14 on only if asked."""
+    return files.read_text(procfs / "sys" / "kernel" / "task_delayacct") == "1"
+
+
+def command(procfs: Path, pid: int) -> str:
+    """Return the name of the process's main thread, empty where there is none."""
+    return files.read_text(procfs / str(pid) / "comm") or ""
+
+
+def threads(procfs: Path, pid: int) -> list[int]:
+    """Return the process's threads."""
+    return [int(name) for name in files.names(procfs / str(pid) / "task") if name.isdecimal()]
+
+
+def children(procfs: Path, pid: int, thread: int) -> list[int]:
+    """Return the processes that a thread has started; none where the kernel has no such file."""
+    text = files.read_text(procfs / str(pid) / "task" / str(thread) / "children") or ""
+    return [int(child) for child in text.split() if child.isdecimal()]

@@ -1,0 +1,79 @@
+"""Collector ``workers``: what the data workers of each rank do, also while the rank itself is stuck."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from laggard_exporter.ranks import processes
+from laggard_exporter.ranks.conventions import WORKER_CPU, WORKER_IO_WAIT, WORKERS
+from laggard_exporter.ranks.family import Children
+from laggard_exporter.ranks.files import RankFiles, RankProcess
+from laggard_exporter.ranks.processes import ProcessTimes
+from laggard_exporter.samples import Sample
+
+#: What torch calls a data worker's main thread.
+WORKER_COMMAND = "pt_data_worker"
+
+STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "stopped", "Z": "dead", "X": "dead"}
+
+
+class _Totals(NamedTuple):
+    """Times of a rank's workers that ended, and of each that lives by process and start."""
+
+    cpu: float
+    io_wait: float
+    live: dict[tuple[int, int], ProcessTimes]
+
+
+class WorkersCollector:
+    """Yields number, processor time and I/O wait of the data workers.
+
+    A rank's totals go on when workers end, as they do at the end of an epoch; they begin anew with the exporter.
+    """
+
+    name = "workers"
+
+    def __init__(self, ranks: RankFiles, procfs: Path) -> None:
+        self._ranks = ranks
+        self._procfs = procfs
+        self._children = Children(procfs)
+        self._totals: dict[RankProcess, _Totals] = {}
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the workers of each live rank. Raises :class:`OSError` for a folder that can not be listed."""
+        io_wait = processes.counts_io_wait(self._procfs)
+        totals: dict[RankProcess, _Totals] = {}
+        for rank, children in self._children.of(self._ranks.processes()).items():
+            live = self._workers(children)
+            totals[rank] = new = _advance(self._totals.get(rank), live)
+            states = Counter(STATES.get(times.state, "sleeping") for times in live.values())
+            for state in dict.fromkeys(STATES.values()):
+                yield Sample(WORKERS, (*rank.labels, state), states[state])
+            yield Sample(WORKER_CPU, rank.labels, new.cpu + sum(times.user + times.system for times in live.values()))
+            if io_wait:
+                waited = new.io_wait + sum(times.io_wait for times in live.values())
+                yield Sample(WORKER_IO_WAIT, rank.labels, waited)
+        self._totals = totals
+
+    def _workers(self, children: list[int]) -> dict[tuple[int, int], ProcessTimes]:
+        found: dict[tuple[int, int], ProcessTimes] = {}
+        for pid in children:
+            if processes.command(self._procfs, pid) == WORKER_COMMAND:
+                times = processes.process_times(self._procfs, pid)
+                if times is not None:
+                    found[pid, times.start_ticks] = times
+        return found
+
+
+def _advance(before: _Totals | None, live: dict[tuple[int, int], ProcessTimes]) -> _Totals:
+    if before is None:
+        return _Totals(0.0, 0.0, live)
+    ended = [times for key, times in before.live.items() if key not in live]
+    return _Totals(
+        before.cpu + sum(times.user + times.system for times in ended),
+        before.io_wait + sum(times.io_wait for times in ended),
+        live,
+    )

@@ -1,0 +1,133 @@
+"""Runs one collector in a thread of its own, so that one that hangs costs its own samples and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import NamedTuple, Protocol
+
+from laggard_exporter.logs import LogOnce
+from laggard_exporter.samples import Grouped, PartialFailureError, Sample, grouped
+
+_logger = logging.getLogger(__name__)
+
+
+class Collector(Protocol):
+    """One source of samples. It is never run twice at the same time, and always in the same thread."""
+
+    @property
+    def name(self) -> str:
+        """Name in flags and in the ``collector`` label."""
+        ...
+
+    def collect(self) -> Iterable[Sample]:
+        """Yield what the source says now.
+
+        Raises :class:`UnsupportedError` where the node has no such source; the collector then has nothing to say.
+        Raises :class:`~laggard_exporter.samples.PartialFailureError` at its end: the collector counts as failed, and
+        what it yielded is kept. Raises anything else: the collector counts as failed.
+        """
+        ...
+
+
+class UnsupportedError(Exception):
+    """The node has not what the collector reads; the text says what is missing and why."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended. ``problem`` is empty for a run that succeeded."""
+
+    samples: Grouped
+    problem: str = ""
+    unsupported: str = ""
+    """Why the node has not what the collector reads."""
+    duration: float = 0.0
+    notes: tuple[str, ...] = ()
+    """What the collector leaves out, and why."""
+
+
+class Runner:
+    """Runs one collector when asked.
+
+    Who asks while a run is under way gets the next one, together with all who ask until it starts: what a run brings
+    is never older than the question, and however many ask, at most one run waits.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        self.name = collector.name
+        self.last_success: float | None = None
+        """Unix time of the newest run that succeeded."""
+        self.newest: tuple[float, Outcome] | None = None
+        """Monotonic time and outcome of the newest run that ended."""
+        self._collector = collector
+        self._condition = threading.Condition()
+        self._next: Future[Outcome] | None = None
+        self._thread: threading.Thread | None = None
+        self._log = LogOnce(_logger)
+
+    def request(self) -> Future[Outcome]:
+        """Return a run that has not started yet."""
+        with self._condition:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name=f"collector {self.name}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # a full process table; the next scrape tries again
+                    failed: Future[Outcome] = Future()
+                    failed.set_result(self._failed(f"did not start: {error}", 0.0))
+                    return failed
+                self._thread = thread
+            if self._next is None:
+                self._next = Future()
+                self._condition.notify()
+            return self._next
+
+    def wait(self, run: Future[Outcome], seconds: float) -> Outcome:
+        """Return the run's outcome, or a failure when it does not end in so many seconds."""
+        try:
+            return run.result(max(seconds, 0))
+        except FutureTimeoutError:
+            return self._failed("did not answer within the time of the scrape", seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                while self._next is None:
+                    self._condition.wait()
+                run, self._next = self._next, None
+            outcome = self._run()
+            self.newest = time.monotonic(), outcome
+            run.set_result(outcome)
+
+    def _run(self) -> Outcome:
+        started = time.monotonic()
+        unsupported = ""
+        samples: list[Sample] = []
+        kept: Grouped = {}
+        try:
+            try:
+                samples.extend(self._collector.collect())
+            except UnsupportedError as error:
+                unsupported = str(error)
+                self._log(logging.INFO, f"collector {self.name}: {unsupported}")
+            except PartialFailureError as error:
+                failure = self._failed(f"is incomplete: {error}", time.monotonic() - started)
+                return failure._replace(samples=grouped(samples))
+            kept = grouped(samples)
+        # A collector reads what others may break: nothing that it raises may end its thread.
+        except Exception as error:
+            return self._failed(f"failed: {type(error).__name__}: {error}", time.monotonic() - started)
+        self.last_success = time.time()
+        notes = tuple(getattr(self._collector, "notes", ()))
+        for note in notes:
+            self._log(logging.INFO, f"collector {self.name}: {note}")
+        return Outcome(kept, unsupported=unsupported, duration=time.monotonic() - started, notes=notes)
+
+    def _failed(self, problem: str, duration: float) -> Outcome:
+        text = f"collector {self.name} {problem}"
+        self._log(logging.ERROR, text)
+        return Outcome({}, text, duration=duration)

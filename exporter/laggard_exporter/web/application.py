@@ -1,0 +1,155 @@
+"""What is served at which path."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
+
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+from laggard.version import __version__
+from laggard_exporter.collection import DEFAULT_TIMEOUT, Collection, Scrape
+
+#: Prometheus says how long it waits; the answer must be there a little earlier, in seconds.
+TIMEOUT_OFFSET = 0.5
+
+#: The header in which Prometheus says it, in seconds.
+TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
+
+#: No client makes a scrape wait longer than this, in seconds.
+LONGEST_TIMEOUT = 120.0
+
+_PLAIN = "text/plain; charset=utf-8"
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><title>laggard-exporter</title></head>
+<body><h1>laggard-exporter {version}</h1>
+<p>A node's GPUs and training ranks for Prometheus.</p>
+<ul><li><a href="{path}">Metrics</a></li>
+<li><a href="/-/healthy">Healthy</a>: the process answers</li>
+<li><a href="/-/ready">Ready</a>: what each collector says</li></ul>
+<p>Collectors: {collectors}</p></body></html>
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks for."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Response:
+    """What it gets."""
+
+    status: HTTPStatus
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": _PLAIN})
+
+
+def _text(status: HTTPStatus, line: str) -> Response:
+    return Response(status, f"{line}\n".encode())
+
+
+class Application:
+    """The pages. ``max_requests`` scrapes may run at the same time; 0 is any number."""
+
+    def __init__(self, collection: Collection, telemetry_path: str, max_requests: int = 0) -> None:
+        self._collection = collection
+        self._path = telemetry_path
+        self._max_requests = max_requests
+        self._running = 0
+        self._lock = threading.Lock()
+        self._pages = {
+            telemetry_path: self._metrics,
+            "/": self._landing_page,
+            "/-/healthy": self._healthy,
+            "/-/ready": self._ready,
+        }
+
+    def respond(self, request: Request) -> Response:
+        """Return the answer to a request."""
+        if request.method not in {"GET", "HEAD"}:
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
+        page = self._pages.get(urlsplit(request.target).path)
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, f"nothing here; metrics are at {self._path}")
+        return page(request)
+
+    def _landing_page(self, _: Request) -> Response:
+        names = html.escape(", ".join(self._collection.names) or "none")
+        page = _PAGE.format(version=html.escape(__version__), path=html.escape(self._path), collectors=names)
+        return Response(HTTPStatus.OK, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
+
+    def _healthy(self, _: Request) -> Response:
+        # Nothing of the node: who restarts an exporter because a driver hangs makes things worse.
+        return _text(HTTPStatus.OK, "laggard-exporter is healthy.")
+
+    def _ready(self, _: Request) -> Response:
+        problems = self._collection.problems()
+        works = not problems or not all(problems.values())
+        lines = [f"laggard-exporter is {'ready' if works else 'not ready: every collector fails'}."]
+        lines += [f"{name}: {problem or 'ok'}" for name, problem in problems.items()]
+        return _text(HTTPStatus.OK if works else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+
+    def _metrics(self, request: Request) -> Response:
+        started = time.monotonic()
+        try:
+            names = self._selected(request)
+        except ValueError as error:
+            return _text(HTTPStatus.BAD_REQUEST, str(error))
+        with self._lock:
+            if self._max_requests and self._running >= self._max_requests:
+                return _text(
+                    HTTPStatus.SERVICE_UNAVAILABLE, f"{self._running} scrapes run already (--web.max-requests)"
+                )
+            self._running += 1
+        try:
+            timeout = scrape_timeout(request.headers.get(TIMEOUT_HEADER)) - (time.monotonic() - started)
+            return _exposition(Scrape(self._collection, names, timeout), request)
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _selected(self, request: Request) -> frozenset[str] | None:
+        """Return the collectors that ``collect[]`` and ``exclude[]`` leave, None for all."""
+        query = parse_qs(urlsplit(request.target).query, keep_blank_values=True, max_num_fields=100)
+        collect, exclude = frozenset(query.get("collect[]", ())), frozenset(query.get("exclude[]", ()))
+        if collect and exclude:
+            raise ValueError("collect[] and exclude[] exclude each other; give one of them")
+        known = self._collection.names
+        for name in sorted(collect | exclude):
+            if name not in known:
+                raise ValueError(f"no collector {name!r} is switched on; there are {', '.join(known) or 'none'}")
+        return collect or (frozenset(known) - exclude if exclude else None)
+
+
+def scrape_timeout(header: str | None) -> float:
+    """Return the seconds that collectors have for a client that waits as long as the header says."""
+    try:
+        seconds = float(header or DEFAULT_TIMEOUT)
+    except ValueError:
+        seconds = DEFAULT_TIMEOUT
+    # Written so that it also refuses what is not a number.
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        seconds = DEFAULT_TIMEOUT
+    return max(seconds - TIMEOUT_OFFSET, seconds / 2)
+
+
+def _exposition(scrape: Scrape, request: Request) -> Response:
+    # No registry: nothing is served but what the collectors yield, nothing about the Python process.
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    headers, body = {"Content-Type": content_type}, encode(scrape)
+    if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+        # The default level takes several times as long and saves little: the text is repetitive.
+        headers["Content-Encoding"], body = "gzip", gzip.compress(body, 1)
+    return Response(HTTPStatus.OK, body, headers)

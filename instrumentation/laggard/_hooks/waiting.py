@@ -1,0 +1,62 @@
+"""Waits for peers, on whichever thread they happen.
+
+With a device, backward runs on a thread of autograd's while the thread that trains is held until it has ended. What is
+waited for there is timed by edges of its own; a stream is held up by it, not the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter_ns
+
+from laggard._hooks.exposure import Exposure
+from laggard._recorder import Recorder, Token
+from laggard.conventions import Phase
+
+_ON_AUTOGRAD_THREAD = -1
+
+
+def in_backward(recorder: Recorder) -> bool:
+    """Return whether this is autograd's thread of a device, at work for the thread that trains.
+
+    Threads of the script's own, such as one that saves a checkpoint, communicate meanwhile too.
+    """
+    return (
+        recorder.device is not None
+        and recorder.phase == Phase.BACKWARD
+        and sys.modules["torch"]._C._current_graph_task_id() >= 0  # noqa: SLF001 - there is no public way to ask
+    )
+
+
+def elsewhere(exposure: Exposure) -> bool:
+    """Return whether the current stream of the device is not the one that backward runs in: it holds nobody up."""
+    current, compute = exposure.current_stream, exposure.compute_stream
+    try:
+        return current is not None and compute is not None and current() != compute
+    except Exception:  # a device in error, which the script will hear of
+        return False
+
+
+def begin_wait(recorder: Recorder) -> Token | None:
+    """Begin a wait; ``None`` on a thread that neither trains nor runs backward for one that does."""
+    token = recorder.begin(Phase.COMMUNICATION)
+    if token is None and in_backward(recorder):
+        started = perf_counter_ns()
+        recorder.edge(started)
+        return Phase.COMMUNICATION, _ON_AUTOGRAD_THREAD, started
+    return token
+
+
+def end_wait(recorder: Recorder, exposure: Exposure, token: Token | None) -> int:
+    """End a wait; return the ``perf_counter_ns`` at which it ended, 0 for a token of ``None``."""
+    if token is None:
+        return 0
+    exposure.waited += 1
+    code, outer, started = token
+    exposure.waited_in_backward += outer in (_ON_AUTOGRAD_THREAD, Phase.BACKWARD)
+    if outer != _ON_AUTOGRAD_THREAD:
+        return recorder.end(token)
+    ended = perf_counter_ns()
+    recorder.edge(ended)
+    recorder.add(code, started, ended)
+    return ended

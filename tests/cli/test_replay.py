@@ -1,0 +1,164 @@
+"""``laggard replay``: recordings in both forms, judged by the shipped rules in a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from laggard_cli.main import main
+from laggard_cli.replay.command import read
+from laggard_cli.replay.server import pace_of, sample
+from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
+
+RUN = "recorded"
+
+#: Milliseconds of each phase of a healthy rank's step.
+WORK = {"data": 10, "forward": 50, "backward": 100, "optimizer": 10}
+
+
+def write_steps(folder: Path, slow: int, factor: float) -> list[Path]:
+    """Write the steps of four synchronous ranks of which one is slow in its forward pass, as laggard dumps them."""
+    chance = random.Random(7)
+    files = [(folder / f"rank-{rank}.jsonl").open("w") for rank in range(4)]
+    now = 1_700_000_000_000_000_000
+    for step in range(200):
+        own = []
+        for rank in range(4):
+            phases = {name: round(1e6 * length * chance.gauss(1, 0.05)) for name, length in WORK.items()}
+            if rank == slow:
+                phases["forward"] = round(phases["forward"] * factor)
+            own.append(phases)
+        duration = max(sum(phases.values()) for phases in own) + 20_000_000
+        for rank, phases in enumerate(own):
+            phases["communication"] = duration - sum(phases.values())
+            line = {
+                "run": RUN,
+                "rank": rank,
+                "step": step,
+                "started_unix_ns": now,
+                "duration_ns": duration,
+                "excluded": "warmup" if step < 3 else None,
+                "phases_ns": phases,
+                "intervals": [],
+            }
+            files[rank].write(json.dumps(line) + "\n")
+        now += duration
+    for file in files:
+        file.close()
+    return [Path(file.name) for file in files]
+
+
+def test_steps_name_the_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Forty seconds of steps as JSON lines suffice to name a slow rank and its phase, and the truth agrees."""
+    recordings = write_steps(tmp_path, slow=2, factor=2.2)
+    truth = tmp_path / "truth.yaml"
+    truth.write_text(f"runs: {{{RUN}: {{expected: [{{alert: TrainingStraggler, ranks: [2], phase: forward}}]}}}}")
+    assert main(["replay", *map(str, recordings), "--truth", str(truth), "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    (run,) = found["runs"]
+    (verdict,) = run["verdicts"]
+    assert {name: verdict[name] for name in ("alert", "rank", "phase")} == {
+        "alert": "TrainingStraggler",
+        "rank": "2",
+        "phase": "forward",
+    }
+    assert "Rank 2 of run recorded needs" in verdict["description"]
+    assert [(each["kind"], each["phase_right"]) for each in found["score"]] == [("found", True)]
+    assert run["ranks"][0]["rank"] == "2"
+    assert run["ranks"][0]["own_seconds"] == pytest.approx(0.23, rel=0.1)
+    assert found["stretch"] == pytest.approx(1500 / found["seconds"])
+    assert "stretched" in said.err
+
+
+def test_openmetrics_keep_gaps_and_growth(tmp_path: Path) -> None:
+    """Counters grow evenly between samples, gauges keep their value, and what has no sample for long is gone."""
+    path = tmp_path / "run.om"
+    lines = [f'training_steps_total{{training_run="r",job="j"}} {10 * i} {1000 + 15 * i}.0' for i in range(10)]
+    lines += [f'training_loss{{training_run="r\\"s"}} {i} {1000 + 15 * i} # {{trace="1"}} 1 2' for i in (0, 1, 2, 9)]
+    path.write_text("# TYPE training_steps counter\n" + "\n".join(lines) + "\n# EOF\n")
+    recording = read([path])
+    steps, loss = recording.series
+    assert (steps.name, steps.labels) == ("training_steps_total", (("training_run", "r"),))
+    assert loss.labels == (("training_run", 'r"s'),)
+    assert sample(steps, 1022.5) == pytest.approx(15)
+    assert [sample(loss, at) for at in (999, 1000, 1016, 1067, 1068)] == [None, 0, 1, 2, None]
+    assert pace_of(recording).stretch == pytest.approx(1500 / 135)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.om",
+            "training_steps_total 5\n",
+            "line 1: training_steps_total needs a value and a time in seconds, not '5'",
+        ),
+        ("a.om", 'training_steps_total{training_run="r 5 6\n', "line 1: a label's value does not end"),
+        ("a.om", "# EOF\nup 1 2\n", "no training_* series; docs/replay.md says what a recording holds"),
+        (
+            "a.om",
+            "training_steps_total 5 1700000000\n",
+            "all samples are of one time; a recording needs at least a few",
+        ),
+        ("a.jsonl", '{"run": "r", "rank": "0"}\n', "line 1: 'rank' must be of type int"),
+        ("a.json", '{"traceEvents": []}\n', "a trace for a viewer; a dump to a path that ends in .jsonl can be"),
+        ("a.om", "\n", "the file is empty"),
+    ],
+)
+def test_a_wrong_file_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, message: str
+) -> None:
+    """What is no recording is told in one line, with the place."""
+    path = tmp_path / name
+    path.write_text(text)
+    assert main(["replay", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"laggard replay: error: {path}")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runs: {other: {}}", "run 'other' is not in the recording, which has r"),
+        ("runs: {r: {expected: [{ranks: [1]}]}}", "r, expected: 'alert' is missing"),
+        ("runs: {r: {expect: []}}", "r: no field 'expect'; there are expected, allowed"),
+        ("runs: [", "while parsing"),
+    ],
+)
+def test_a_wrong_truth_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
+    """So is what is no truth about the recording."""
+    recording, truth = tmp_path / "a.om", tmp_path / "truth.yaml"
+    recording.write_text("".join(f'training_loss{{training_run="r"}} 1 {i}\n' for i in range(3)))
+    truth.write_text(text)
+    assert main(["replay", str(recording), "--truth", str(truth)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"laggard replay: error: --truth {truth}: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_score_tells_every_way_to_be_wrong() -> None:
+    """Found with its delay, missed, another rank, and an alert for which there is no reason; info counts nothing."""
+    slow = Expected("TrainingStraggler", frozenset({"1", "2"}), "data", begin=100)
+    fired = [
+        Fired("TrainingStraggler", "warning", "r", "1", "data", 250),
+        Fired("TrainingStraggler", "warning", "r", "3", "data", 250),
+        Fired("TrainingStraggler", "warning", "r", "1", "data", 10, 50),
+        Fired("TrainingInputBound", "warning", "r", "", "data", 300),
+        Fired("TrainingTelemetryDown", "warning", "r", "1"),
+        Fired("TrainingNote", "info", "r"),
+        Fired("TrainingStalled", "critical", "other"),
+    ]
+    assert judge(Truth("r", (slow,), frozenset({"TrainingTelemetryDown"})), fired) == [
+        Outcome("found", "TrainingStraggler", "r", "1", delay=150),
+        Outcome("missed", "TrainingStraggler", "r", "2"),
+        Outcome("wrong rank", "TrainingStraggler", "r", "3"),
+        Outcome("false", "TrainingStraggler", "r", "1"),
+        Outcome("false", "TrainingInputBound", "r"),
+    ]

@@ -1,0 +1,117 @@
+"""``laggard-exporter doctor`` tells what works on a node, what does not, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard_exporter import doctor
+from laggard_exporter.conventions import NVML_STATUS
+from laggard_exporter.gpu_conventions import GPU_DEVICES
+from laggard_exporter.runner import Outcome
+from laggard_exporter.samples import Sample, grouped
+from tests.exporter.support import EXPORTER, TIMEOUT, dead_file, fresh
+from tests.exporter.trees import HOST_PROCFS, INFINIBAND_SYSFS, write_tree
+from tests.fake_nvml.fake import Scenario
+
+
+def run(tmp_path: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Run the doctor on a made-up node and return exit code and output."""
+    procfs, sysfs = write_tree(tmp_path / "proc", HOST_PROCFS), write_tree(tmp_path / "sys", INFINIBAND_SYSFS)
+    command = [str(EXPORTER), "doctor", f"--path.procfs={procfs}", f"--path.sysfs={sysfs}", *arguments]
+    command += [f"--state.directory={tmp_path / 'ranks'}"]
+    environment = {**os.environ, **variables}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT * 2, check=False, env=environment)
+    assert result.stderr == ""
+    return result.returncode, result.stdout
+
+
+def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
+    """Each collector has a status and a reason; what the GPUs do not tell is listed; all that should work does."""
+    dead_file(tmp_path / "ranks", fresh())
+    code, text = run(tmp_path, "--json", **scenario.environment(fake_nvml))
+    document: dict[str, Any] = json.loads(text)
+    assert (code, document["ok"]) == (0, True)
+    found = {entry["collector"]: (entry["status"], entry["detail"]) for entry in document["collectors"]}
+    assert found["nvml"] == ("works", "2 GPUs")
+    assert found["state"] == ("works", "1 rank")
+    assert found["workers"] == ("works", "nothing to say now: no rank runs")
+    assert found["infiniband"] == ("works", "")
+    assert found["cgroup"] == ("absent", f"{tmp_path / 'sys/fs/cgroup'} is no tree of control groups of version 2")
+    assert {entry["collector"]: entry["series"] for entry in document["collectors"]}["pressure"] == 6
+
+
+def test_a_table(tmp_path: Path) -> None:
+    """For people the same is a table with one line for each collector."""
+    only = ["--collector.disable-defaults", "--collector.pressure", "--collector.state", "--collector.cgroup"]
+    code, text = run(tmp_path, *only)
+    assert code == 0
+    assert text.splitlines() == [
+        "COLLECTOR  STATUS  SERIES",
+        "state      works        6  the folder of state files does not exist yet: the first rank on this node makes it",
+        f"cgroup     absent       0  {tmp_path / 'sys/fs/cgroup'} is no tree of control groups of version 2",
+        "pressure   works        6",
+        "",
+        "Everything that this node has works.",
+    ]
+
+
+def test_something_that_should_work(tmp_path: Path) -> None:
+    """A collector that fails makes the exit code 1 and is named at the end."""
+    write_tree(tmp_path / "proc", HOST_PROCFS)
+    broken = write_tree(tmp_path / "broken", {"diskstats": "nonsense\n"})
+    only = ["--collector.disable-defaults", "--collector.disk"]
+    code, text = run(tmp_path, *only, f"--path.procfs={broken}")
+    assert code == 1
+    assert text.splitlines()[1:] == [
+        f"disk       fails        0  failed: ValueError: {broken / 'diskstats'}: 'nonsense' is no line about a disk",
+        "",
+        "Does not work and should: disk.",
+    ]
+
+
+def nvml(status: str, gpus: int | None) -> tuple[str, str]:
+    """Return what is said of an NVML with this status beside so many GPUs on the PCI bus."""
+    samples = [Sample(NVML_STATUS, ("available",), 0), Sample(NVML_STATUS, (status,), 1)]
+    if gpus is not None:
+        samples.append(Sample(GPU_DEVICES, ("pci",), gpus))
+    found = doctor.finding("nvml", Outcome(grouped(samples)))
+    return found.status, found.detail
+
+
+@pytest.mark.parametrize(
+    ("status", "gpus", "expected"),
+    [
+        ("library_not_found", None, ("absent", "NVML says library_not_found")),
+        ("driver_not_loaded", 0, ("absent", "NVML says driver_not_loaded")),
+        ("version_mismatch", 0, ("fails", "NVML says version_mismatch")),
+        (
+            "library_not_found",
+            8,
+            ("fails", "the PCI bus shows 8 GPUs, NVML says library_not_found: is the driver loaded and readable?"),
+        ),
+    ],
+)
+def test_nvml(status: str, gpus: int | None, expected: tuple[str, str]) -> None:
+    """No driver is normal on a node without GPUs; with GPUs, or with a broken driver, something should work."""
+    assert nvml(status, gpus) == expected
+
+
+def test_notes_and_what_is_missing() -> None:
+    """What a collector leaves out is told with the reason."""
+    found = doctor.finding("workers", Outcome({}, notes=("kills are not told by rank",)))
+    assert (found.status, found.detail) == ("works", "nothing to say now: no rank runs; kills are not told by rank")
+    table = doctor.as_table([doctor.Finding("nvml", "works", 3, "1 GPU", ("gpu_a", "gpu_b"))])
+    assert table.splitlines()[2:] == [
+        "",
+        "Not told by the kernel, driver or hardware of this node (nvml):",
+        "  gpu_a",
+        "  gpu_b",
+        "",
+        "Everything that this node has works.",
+    ]

@@ -1,0 +1,176 @@
+"""Two ranks or more on real GPUs, one of them slow: run by a person who has them, with ``make test-cuda``.
+
+Under ``torchrun``. In each layout the last rank takes 30 ms longer, in forward or in backward. Its own time must show
+that, and the exposed wait of its peers, on every rank's device clock. ``--cpu`` does the same on processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import laggard
+from laggard import _process
+from laggard.conventions import Phase
+
+EXTRA_MS = 30.0
+TOLERANCE_MS = 8.0
+STEPS, WARMUP = 12, 4
+DRAINS_SECONDS = 3.0
+#: Milliseconds that a block takes longer on this rank, by phase.
+extra = {Phase.FORWARD: 0.0, Phase.BACKWARD: 0.0}
+#: Cycles of a millisecond on the device; 0 on processors.
+cycles = 0.0
+
+
+def work(milliseconds: float) -> None:
+    """Keep the device, or else the processor, busy."""
+    if cycles:
+        torch.cuda._sleep(round(milliseconds * cycles))
+    else:
+        time.sleep(milliseconds / 1000)
+
+
+class Sleep(torch.autograd.Function):
+    """Work, twice as long in backward."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Work."""
+        work(2 + extra[Phase.FORWARD])
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Work."""
+        work(4 + extra[Phase.BACKWARD])
+        return gradients[0].clone()
+
+
+class Block(nn.Module):
+    """A linear layer and its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Work."""
+        return Sleep.apply(self.linear(x))
+
+
+def ddp(device: torch.device) -> nn.Module:
+    """Replicas."""
+    return DistributedDataParallel(nn.Sequential(Block(), Block()).to(device))
+
+
+def fsdp1(device: torch.device) -> nn.Module:
+    """Wrapped blocks."""
+    blocks = [FullyShardedDataParallel(Block(), device_id=device) for _ in range(2)]
+    return FullyShardedDataParallel(nn.Sequential(*blocks), device_id=device)
+
+
+def fsdp2(device: torch.device) -> nn.Module:
+    """Blocks sharded in place."""
+    model = nn.Sequential(Block(), Block()).to(device)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh)
+    return model
+
+
+def measure(make: Callable[[torch.device], nn.Module], device: torch.device, phase: Phase) -> list[dict[str, float]]:
+    """Train in a layout; return the medians of every rank, in milliseconds."""
+    slow = dist.get_rank() == dist.get_world_size() - 1
+    extra.update(dict.fromkeys(extra, 0.0))
+    if slow:
+        extra[phase] = EXTRA_MS / 2  # in each of two blocks
+    process: Any = _process.current()
+    steps = process.trace._steps
+    time.sleep(DRAINS_SECONDS)
+    newest = steps[-1].number if steps else 0
+    model = make(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in DataLoader([torch.ones(256)] * 8 * (STEPS + WARMUP), batch_size=8):  # pyright: ignore[reportArgumentType]
+        model(batch.to(device)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
+    time.sleep(DRAINS_SECONDS)
+    found = [step for step in steps if step.number > newest + WARMUP and not step.excluded][: STEPS - 2]
+    assert len(found) >= STEPS // 2, f"only {len(found)} steps were measured"
+    medians = {p.label: statistics.median(step.phases[p] for step in found) / 1e6 for p in Phase}
+    medians["own"] = statistics.median(step.own for step in found) / 1e6
+    medians["available"] = float(all(h.available for h in process._hooks if h.signal == "communication"))
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, medians)
+    return ranks
+
+
+def judge(ranks: list[dict[str, float]], phase: Phase) -> str:
+    """Return what is wrong, empty if nothing is."""
+    *others, slow = ranks
+    for name, expected in (("own", EXTRA_MS), (phase.label, EXTRA_MS), ("communication", -EXTRA_MS)):
+        for other in others:
+            if abs(slow[name] - other[name] - expected) > TOLERANCE_MS:
+                return f"{name} differs by {slow[name] - other[name]:.1f} ms, not {expected:.0f}"
+    return "" if all(rank["available"] for rank in ranks) else "communication is unavailable"
+
+
+def main() -> int:
+    """Go through the layouts."""
+    global cycles  # noqa: PLW0603 - a constant of the device
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--cpu", action="store_true", help="on processors, over gloo")
+    parser.add_argument("--layouts", default="ddp,fsdp1,fsdp2")
+    arguments = parser.parse_args()
+    size, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    if not arguments.cpu and torch.cuda.device_count() < max(2, size):
+        if local_rank == 0:
+            print(f"skipped: {max(2, size)} GPUs are needed, torch finds {torch.cuda.device_count()}")
+        return 0
+    torch.set_num_threads(1)
+    laggard.instrument()
+    device = torch.device("cpu")
+    if arguments.cpu:
+        dist.init_process_group("gloo")
+    else:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for _ in range(2):
+            begin.record()
+            torch.cuda._sleep(50_000_000)
+            end.record()
+            end.synchronize()
+        cycles = 50_000_000 / begin.elapsed_time(end)
+        dist.init_process_group("nccl", device_id=device)
+    measure(ddp, device, Phase.FORWARD)  # the outermost modules and the device are found
+    failures = 0
+    for name in arguments.layouts.split(","):
+        for phase in extra:
+            ranks = measure({"ddp": ddp, "fsdp1": fsdp1, "fsdp2": fsdp2}[name], device, phase)
+            reason = judge(ranks, phase)
+            failures += bool(reason)
+            if dist.get_rank() == 0:
+                figures = [{k: round(v, 1) for k, v in r.items() if v > 0.05} for r in ranks]
+                print(f"{'FAILED' if reason else 'ok':8}{name:8}{phase.label:10}{reason} {figures}", flush=True)
+    dist.destroy_process_group()
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
