@@ -29,7 +29,8 @@ SEVERITY = {
 }
 
 _WATCHDOG = 'alertname!="LaggardWatchdog"'
-_FIRING = f'count without (alertstate) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
+#: vmalert adds the name of the group.
+_FIRING = f'count without (alertstate, alertgroup) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
 _EVER = (
     "group by (alertname, training_run, training_rank) "
     f'(last_over_time(ALERTS{{alertstate="firing", {_WATCHDOG}}}[2h]))'
@@ -128,12 +129,11 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str, epoch: int = 0, wording: Mapping[str, Sequence[Yaml]] | None = None) -> Yaml:
+    def test(self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None) -> Yaml:
         """Return the scenario as one entry of a promtool file.
 
         Args:
             name: the test's name.
-            epoch: the unix time at which time begins.
             wording: alert to what its alerts say when they first fire, as promtool expects them.
         """
         self._expect(_TWICE, [])
@@ -141,7 +141,7 @@ class Scenario:
             self._alerts.append({"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)})
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
-            for (metric, labels), line in self.world.series(epoch).items()
+            for (metric, labels), line in self.world.series().items()
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
         if self._alerts:

@@ -159,16 +159,13 @@ class World:
         """Return the rank of that number in the first run."""
         return next(each for each in self.ranks if each.rank == rank and each.run == self.ranks[0].run)
 
-    def series(self, epoch: int = 0) -> dict[tuple[str, Labels], list[Sample]]:
+    def series(self) -> dict[tuple[str, Labels], list[Sample]]:
         """Return name and labels of each series with its samples, one for each scrape so far.
-
-        Timestamps count from ``epoch``, the unix time at which the tests of an engine begin.
 
         Phases that a rank never enters are left out, but for those that rules select: the files stay readable.
         """
         return {
-            key: _since(epoch if key[0].endswith("_timestamp_seconds") else 0, samples)
-            + [None] * (self._ticks - len(samples))
+            key: samples + [None] * (self._ticks - len(samples))
             for key, samples in self._series.items()
             if key[0] != "training_process_phase" or UNIT in samples or _SELECTED & set(key[1])
         }
@@ -289,10 +286,6 @@ class World:
         yield sample("start_timestamp_seconds", rank.start)
         info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
         yield info, 1
-
-
-def _since(epoch: int, samples: list[Sample]) -> list[Sample]:
-    return [sample + epoch * UNIT if isinstance(sample, int) else sample for sample in samples]
 
 
 def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:

@@ -6,6 +6,7 @@
 # Result, the contract of the tests:
 #   .cache/tools/promtool-VERSION     e.g. promtool-2.53.3
 #   .cache/tools/prometheus-VERSION   e.g. prometheus-2.53.3
+#   .cache/tools/vmalert-tool         unit tests of rules under VictoriaMetrics
 # VERSION is the upstream version. Tests use every promtool-* they find there, beside the promtool on PATH.
 #
 # The binaries come from the distribution's own packages of later releases, which need no more than the C library.
@@ -27,10 +28,10 @@ fail() {
 # A suite is done when its marker says so; deleting .cache/tools fetches everything anew.
 missing=""
 for suite in $suites; do
-    [ -e "$tools/.$suite" ] || missing="$missing $suite"
+    [ -e "$tools/.fetched-$suite" ] || missing="$missing $suite"
 done
 if [ -z "$missing" ]; then
-    (cd "$tools" && ls -d ./prom*-*)
+    (cd "$tools" && ls -d ./prom*-* ./vmalert-tool)
     exit 0
 fi
 
@@ -70,6 +71,12 @@ EOF
         mv "$work/$package/usr/bin/$package" "$tools/$package-$version"
         rm -rf "$archive" "${work:?}/$package"
     done
-    touch "$tools/.$suite"
+    if [ "$suite" = sid ]; then
+        (cd "$work" && APT_CONFIG="$work/apt.conf" apt-get -qq download victoria-metrics) ||
+            fail "could not download victoria-metrics of $suite from $mirror"
+        dpkg-deb --extract "$work"/victoria-metrics_*.deb "$work/victoria-metrics"
+        mv "$work/victoria-metrics/usr/bin/vmalert-tool" "$tools/vmalert-tool"
+    fi
+    touch "$tools/.fetched-$suite"
 done
-(cd "$tools" && ls -d ./prom*-*)
+(cd "$tools" && ls -d ./prom*-* ./vmalert-tool)

@@ -36,7 +36,7 @@ def _stage(group: str) -> Firing:
 
 
 def slow_host() -> Scenario:
-    """Names one of two hosts whose ranks are all slow, which no median of ranks could, until they are well again."""
+    """Names one of two hosts whose ranks are all slow, beside those ranks, until they are well again."""
     scenario = Scenario(ranks(8, per_host=4))
     scenario.after(minutes=3)
     for number in (4, 5, 6, 7):
@@ -44,7 +44,8 @@ def slow_host() -> Scenario:
     scenario.after(minutes=1.5)
     scenario.never()
     scenario.after(minutes=2.5)
-    scenario.fires(_node("host-b"))
+    slow = (_node("host-b"), *(straggler(number, "mixed", "host-b") for number in (4, 5, 6, 7)))
+    scenario.fires(*slow)
     scenario.says(
         _node("host-b"),
         summary="Most ranks of one host make the others wait in every step.",
@@ -58,10 +59,10 @@ def slow_host() -> Scenario:
     for number in (4, 0):
         scenario[number].lost = scenario[number].exporter_lost = True
         scenario.after(seconds=15)
-        scenario.fires(_node("host-b"))
+        scenario.fires(*slow)
         scenario[number].lost = scenario[number].exporter_lost = False
         scenario.after(seconds=45)
-        scenario.fires(_node("host-b"))
+        scenario.fires(*slow)
     for number in (4, 5, 6, 7):
         make_slow(scenario[number], 1)
     scenario.after(minutes=3.25)
@@ -83,7 +84,7 @@ def slow_host_of_four() -> Scenario:
 
 
 def slow_ranks_on_a_good_host() -> Scenario:
-    """Half of a host's ranks are no slow host, nor is its only rank, nor a host of 1.15."""
+    """Half of a host's ranks are no slow host, nor is its only rank, nor a host of 1.05."""
     scenario = Scenario([*ranks(16), *ranks(4, per_host=1, run="run-b"), *ranks(8, per_host=4, run="run-c")])
     for rank in scenario.world.ranks:
         rank.has_exporter = False
@@ -91,7 +92,7 @@ def slow_ranks_on_a_good_host() -> Scenario:
         make_slow(rank, 1.4, "data")
     make_slow(scenario.world.ranks[17], 1.4, "data")
     for rank in scenario.world.ranks[20:24]:
-        make_slow(rank, 1.15, "data")
+        make_slow(rank, 1.05, "data")
     scenario.after(minutes=6)
     scenario.fires(
         *(straggler(number, "data") for number in range(4)),

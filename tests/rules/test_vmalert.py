@@ -1,0 +1,37 @@
+"""The rules do the same under VictoriaMetrics as under Prometheus."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rules.pack import ROOT
+
+TOOL = ROOT / ".cache" / "tools" / "vmalert-tool"
+
+#: Modules of plays that ask for most of what engines could differ in, and are quick: this engine takes five times as
+#: long as Prometheus.
+PLAYS = ("processes", "health")
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with vmalert-tool's files."""
+    if not TOOL.exists():
+        text = "no vmalert-tool: run scripts/fetch_tools.sh"
+        pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)
+    folder = tmp_path_factory.mktemp("vmalert")
+    subprocess.run([sys.executable, ROOT / "promtool-tests" / "generate.py", "--vmalert", folder], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_unit_tests(generated: Path, name: str) -> None:
+    """The same unit tests pass."""
+    command = [TOOL, "unittest", f"-files={generated / name}.yml"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
