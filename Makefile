@@ -33,8 +33,14 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
+# promtool needs one processor for each file and minutes for all of them: as many at once as there are processors.
 test: $(INSTALLED) servers tools
+ifdef TEST
 	pytest $(TEST)
+else
+	pytest --numprocesses=auto tests/rules/test_promtool.py
+	pytest --ignore=tests/rules/test_promtool.py
+endif
 
 test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
