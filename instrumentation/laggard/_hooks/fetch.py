@@ -62,8 +62,7 @@ class FetchHook(Hook):
             return
         with suppress(BlockingIOError):
             durations = memoryview(os.read(reader.fileno(), _MAX_REPORTED * _DURATION_BYTES)).cast("q")
-            # Taken out of the pipe in any case: what is old when the rest ends is not reported.
-            for duration in () if self._resting else durations:
+            for duration in durations:
                 report.measure(names.DATALOADER_FETCH_DURATION, duration * 1e-9)
 
     def _patch_start(self, module: ModuleType) -> None:
