@@ -88,7 +88,7 @@ def drained(process: _process.Process, times: int) -> Counter[str]:
 
 
 def test_what_rests_costs_nothing_and_comes_back(process: _process.Process) -> None:
-    """Level 2 ends durations of collectives and reads of the system are rarer; communication goes on; level 0 has all again."""
+    """Level 2 ends durations of collectives and reads the system less; communication goes on; level 0 has all again."""
     collectives: Any = hook_named(process, "collectives")
     wait = collectives._wrap_wait(lambda _work: time.sleep(0.002))
     measured: dict[str, Counter[str]] = {}
