@@ -25,7 +25,9 @@ from laggard import _process, statefile
 from laggard._recorder import CAPACITY, Recorder
 from laggard.conventions import Phase
 
-PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.COMMUNICATION)
+#: Plain numbers, as the hooks pass them.
+DATA, FORWARD, BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
+PHASES = (DATA, FORWARD, BACKWARD, int(Phase.OPTIMIZER), int(Phase.COMMUNICATION))
 HOT_STEPS, COLD_STEPS = 500, 8
 PARAMETERS = 300
 
@@ -77,7 +79,7 @@ def with_ddp_statistics(_folder: Path) -> Callable[[], None]:
     def step() -> None:
         for phase in inner:
             end(begin(phase))
-        token = begin(Phase.BACKWARD)
+        token = begin(BACKWARD)
         started = token[2]
         ended = end(token)
         for observer in process.backward_observers:

@@ -80,7 +80,7 @@ def train(minutes: float, folder: Path) -> dict[str, Any]:
                 laggard.dump_trace(folder / "trace.json")
     drain = process._drain
     assert drain is not None
-    dropped = {reason: count for reason, count in drain._dropped.items() if count}
+    dropped = {reason: count for reason, count in drain._reporting._dropped.items() if count}
     kept = [(at, value) for at, value in samples if at >= minutes * 60 * WARMUP]
     a_second, error = slope([at for at, _ in kept], [value for _, value in kept])
     grows = a_second * 60 > LIMIT_BYTES_A_MINUTE and a_second > 3 * error

@@ -9,18 +9,14 @@ import threading
 import time
 from collections import deque
 from dataclasses import replace
-from math import ceil
 from typing import TYPE_CHECKING
 
-from laggard import _identity, _providers, _runtime, _signals, environment, statefile
-from laggard import conventions as names
-from laggard._budget import Budget
+from laggard import _identity, _providers, _runtime, environment, statefile
 from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST
-from laggard._report import Report
-from laggard._spans import Spans
-from laggard.conventions import DROP_REASONS, Phase, RankState
+from laggard._reporting import Reporting
+from laggard.conventions import RankState
 
 if TYPE_CHECKING:
     from laggard._exit import ExitHandling
@@ -36,8 +32,6 @@ _INTERVAL_SECONDS = 1.0
 _FLUSH_SECONDS = 1.5
 #: Until the first step has ended, reporting waits so long for the script to make the layout of its ranks.
 _LAYOUT_SECONDS = 30.0
-#: Steps kept while the run's name is not known yet.
-_MAX_PENDING = 4096
 #: Events turned into steps at a time: in between the training thread may have the interpreter, and what was made of
 #: them is freed before the garbage collector counts it.
 _SLICE = 256
@@ -65,31 +59,15 @@ class Drain:
         self._report_by = time.monotonic() + _LAYOUT_SECONDS
         self._wakeup = wakeup
         self._ending = ending
-        self._slow_collectives = slow_collectives
+        self._reporting = Reporting(recorder, hooks, slow_collectives)
         self._partition = StepPartition(environment.whole_number(environment.LAGGARD_WARMUP_STEPS, 3))
         self._facts = identity.facts(metrics_port=0)
         self._writer: statefile.StateWriter | None = None
-        self._report: Report | None = None
-        self._spans: Spans | None = None
-        self._pending: list[Step] = []
-        #: Newest step since the last report, if there is one.
-        self._newest: Step | None = None
-        #: Length of the steps since the last report.
-        self._steps_ns = 0
-        self._step_rate = environment.number(environment.LAGGARD_STEP_RATE, 100)
-        #: One step in so many goes into the histograms, by the number of steps in the drain before.
-        self._one_in = 1
-        self._drained = time.monotonic()
-        self._seen: set[Phase] = set()
-        self._dropped = dict.fromkeys(DROP_REASONS, 0)
-        self._reported_dropped = dict(self._dropped)
         self._lost_events = 0
-        self._reported_self_time = 0
         self._state = RankState.STARTING
         #: When training ended in a process that goes on; 0 before.
         self._training_ended = 0
         self._flush = False
-        self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
         self._failed_before = False
         self._open_state_file()
         self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
@@ -97,7 +75,7 @@ class Drain:
 
     def hook_failed(self) -> None:
         """Count a hook that was taken out of service. On any thread."""
-        self._dropped["hook_failed"] += 1
+        self._reporting.drop("hook_failed")
 
     def training_ended(self) -> None:
         """Take note that training is over for now. On any thread."""
@@ -136,7 +114,7 @@ class Drain:
             try:
                 self._drain(last=last)
             except Exception:
-                self._dropped["report_failed"] += 1
+                self._reporting.drop("report_failed")
                 if not self._failed_before:
                     self._failed_before = True
                     _logger.exception("a report failed; training goes on, further failures are only counted")
@@ -154,43 +132,30 @@ class Drain:
         if recorder.dropped != self._lost_events:
             # What finds no room comes after what was taken, so it is the step still open that is not whole.
             events.append((LOST, 0, 0))
-            self._dropped["buffer_full"] += recorder.dropped - self._lost_events
+            self._reporting.drop("buffer_full", recorder.dropped - self._lost_events)
             self._lost_events = recorder.dropped
         if self._device is not None:
             events = self._device.translate(events)
-            self._dropped["device_edge"] = self._device.dropped
-        if self._spans is not None:
-            self._spans.begin_drain(enabled=self._budget.level == 0)
-        before = self._partition.steps
+            self._reporting.dropped_so_far("device_edge", self._device.dropped)
+        self._reporting.begin_drain()
         for start in range(0, max(1, len(events)), _SLICE):
             self._take(self._partition.feed(events[start : start + _SLICE]), last=last)
             time.sleep(0)  # lets the training thread have the interpreter
         if last:
             self._take(self._partition.finish(), last=True)
-        if self._report is None:
+        if not self._reporting.open:
             self._identify(last=last)
-            self._report_steps()
         elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
             self._change_peers()
-        self._report_rest()
-        now = time.monotonic()
-        wanted = self._step_rate * (now - self._drained)
-        self._one_in = max(1, ceil((self._partition.steps - before) / wanted)) if wanted else 1
-        self._drained = now
+        self._reporting.end_drain(self._state)
 
     def _take(self, steps: list[Step], *, last: bool) -> None:
-        if steps:
-            self._newest = steps[-1]
-            self._steps_ns += sum([step.duration for step in steps])
-            phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
-            self._seen.update([phase for phase, durations in phases if any(durations)])
         if not last:
             self._follow(steps)
         self._write_state(steps)
         for hook in self._hooks:
             hook.guarded(hook.steps_ended)(steps)
-        self._pending += steps
-        self._report_steps()
+        self._reporting.take(steps)
 
     def _follow(self, steps: list[Step]) -> None:
         """Follow the steps from one state to the next, while the process lives."""
@@ -209,21 +174,7 @@ class Drain:
         self._facts = self._identity.facts(port, _runtime.hardware_id())
         if self._writer is not None:
             self._writer.write_facts(self._facts)
-        self._report = Report(self._identity, self._facts, self._peers.layout())
-        self._spans = Spans(
-            self._identity,
-            self._slow_collectives,
-            environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
-            environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
-            describe=self._describe,
-        )
-
-    def _describe(self, step: Step) -> dict[str, float]:
-        described: dict[str, float] = {}
-        for hook in self._hooks:
-            if hook.installed:
-                described.update(hook.step_attributes(step))
-        return described
+        self._reporting.begin(self._identity, self._facts, self._peers.layout())
 
     def _peers_settled(self) -> bool:
         # The peer group is part of every series, so it must not change once there are some.
@@ -246,44 +197,6 @@ class Drain:
         )
         self._facts = replace(self._facts, peer_group=group)
         self._writer.write_facts(self._facts)
-
-    def _report_steps(self) -> None:
-        report, spans = self._report, self._spans
-        if report is None or spans is None:
-            surplus = max(0, len(self._pending) - _MAX_PENDING)
-            del self._pending[:surplus]
-            self._dropped["no_run"] += surplus
-            return
-        steps, self._pending = self._pending, []
-        if steps:
-            report.steps(steps, self._one_in)
-            for step in steps:
-                spans.step(step)
-
-    def _report_rest(self) -> None:
-        report = self._report
-        if report is None:
-            return
-        newest, self._newest = self._newest, None
-        if newest is not None:
-            report.recent(newest)
-        for hook in self._hooks:
-            if hook.due():
-                hook.guarded(hook.report)(report)
-        report.state(self._state)
-        if self._seen:
-            report.signals(_signals.available(self._hooks, self._seen))
-        self_time = self._recorder.self_time_ns
-        dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
-        report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
-        cost = self_time + time.thread_time_ns()
-        steps_ns, self._steps_ns = self._steps_ns, 0
-        if self._budget.measure(time.monotonic(), cost, steps_ns):
-            for hook in self._hooks:
-                hook.guarded(hook.rest if self._budget.optional_rest else hook.resume)()
-        report.measure(names.TELEMETRY_LEVEL, self._budget.level)
-        self._reported_self_time = self_time
-        self._reported_dropped = dict(self._dropped)
 
     def _open_state_file(self) -> None:
         try:

@@ -14,6 +14,8 @@ from laggard._recorder import Recorder, Token
 from laggard.conventions import Phase
 
 _ON_AUTOGRAD_THREAD = -1
+#: A plain number is cheaper to pass than a member of an enumeration.
+_COMMUNICATION = int(Phase.COMMUNICATION)
 
 
 def in_backward(recorder: Recorder) -> bool:
@@ -39,11 +41,11 @@ def elsewhere(exposure: Exposure) -> bool:
 
 def begin_wait(recorder: Recorder) -> Token | None:
     """Begin a wait; ``None`` on a thread that neither trains nor runs backward for one that does."""
-    token = recorder.begin(Phase.COMMUNICATION)
+    token = recorder.begin(_COMMUNICATION)
     if token is None and in_backward(recorder):
         started = perf_counter_ns()
         recorder.edge(started)
-        return Phase.COMMUNICATION, _ON_AUTOGRAD_THREAD, started
+        return _COMMUNICATION, _ON_AUTOGRAD_THREAD, started
     return token
 
 

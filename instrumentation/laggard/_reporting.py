@@ -1,0 +1,147 @@
+"""What a rank tells of itself: its finished steps, its hooks' measurements, and what telling it took.
+
+Steps that end before the run has a name wait for it. Of very short steps some stand for all, and when telemetry costs
+more than its budget, parts of it are given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from math import ceil
+from typing import TYPE_CHECKING
+
+from laggard import _signals, environment
+from laggard import conventions as names
+from laggard._budget import Budget
+from laggard._report import Report
+from laggard._spans import Spans
+from laggard.conventions import DROP_REASONS, Phase, RankState
+
+if TYPE_CHECKING:
+    from laggard._hooks import Hook
+    from laggard._identity import Identity
+    from laggard._partition import Step
+    from laggard._recorder import Recorder
+    from laggard.statefile import Facts
+
+#: Steps kept while the run's name is not known yet.
+_MAX_PENDING = 4096
+
+
+class Reporting:
+    """Reports what one drain after the other found. Called by the drain thread only, but for :meth:`drop`."""
+
+    def __init__(self, recorder: Recorder, hooks: list[Hook], slow_collectives: deque[tuple[str, int, int]]) -> None:
+        self._recorder = recorder
+        self._hooks = hooks
+        self._slow_collectives = slow_collectives
+        self._report: Report | None = None
+        self._spans: Spans | None = None
+        self._pending: list[Step] = []
+        #: Newest step since the last report, if there is one.
+        self._newest: Step | None = None
+        #: Number and length of the steps since the last report.
+        self._steps = self._steps_ns = 0
+        self._step_rate = environment.number(environment.LAGGARD_STEP_RATE, 100)
+        #: One step in so many goes into the histograms, by the number of steps before the last report.
+        self._one_in = 1
+        self._reported = time.monotonic()
+        self._seen: set[Phase] = set()
+        self._dropped = dict.fromkeys(DROP_REASONS, 0)
+        self._reported_dropped = dict(self._dropped)
+        self._reported_self_time = 0
+        self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
+
+    @property
+    def open(self) -> bool:
+        """Whether run and rank are known, so that there is somebody to report."""
+        return self._report is not None
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count what does not reach the export, by one of ``DROP_REASONS``. On any thread."""
+        self._dropped[reason] += count
+
+    def dropped_so_far(self, reason: str, count: int) -> None:
+        """Say how much has not reached the export in all."""
+        self._dropped[reason] = count
+
+    def begin(self, identity: Identity, facts: Facts, layout: str) -> None:
+        """Report as this rank from now on, and the steps that waited for it."""
+        self._report = Report(identity, facts, layout)
+        self._spans = Spans(
+            identity,
+            self._slow_collectives,
+            environment.whole_number(environment.LAGGARD_TRACE_EVERY, 100),
+            environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
+            describe=self._describe,
+        )
+        self.take([])
+
+    def begin_drain(self) -> None:
+        """Renew the allowance of traces."""
+        if self._spans is not None:
+            self._spans.begin_drain(enabled=self._budget.level == 0)
+
+    def take(self, steps: list[Step]) -> None:
+        """Report finished steps."""
+        if steps:
+            self._newest = steps[-1]
+            self._steps += len(steps)
+            self._steps_ns += sum([step.duration for step in steps])
+            phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
+            self._seen.update([phase for phase, durations in phases if any(durations)])
+        self._pending += steps
+        report, spans = self._report, self._spans
+        if report is None or spans is None:
+            surplus = max(0, len(self._pending) - _MAX_PENDING)
+            del self._pending[:surplus]
+            self.drop("no_run", surplus)
+            return
+        steps, self._pending = self._pending, []
+        if steps:
+            report.steps(steps, self._one_in)
+            for step in steps:
+                spans.step(step)
+
+    def end_drain(self, state: RankState) -> None:
+        """Report what the steps have in common, the hooks' measurements, the rank's state and what all this took."""
+        report = self._report
+        if report is not None:
+            self._report_rest(report, state)
+        now = time.monotonic()
+        wanted = self._step_rate * (now - self._reported)
+        self._one_in = max(1, ceil(self._steps / wanted)) if wanted else 1
+        self._reported = now
+        self._steps = 0
+
+    def _report_rest(self, report: Report, state: RankState) -> None:
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            report.recent(newest)
+        for hook in self._hooks:
+            if hook.due():
+                hook.guarded(hook.report)(report)
+        report.state(state)
+        if self._seen:
+            report.signals(_signals.available(self._hooks, self._seen))
+        self_time = self._recorder.self_time_ns
+        dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
+        report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
+        self._keep_to_budget(self_time + time.thread_time_ns())
+        report.measure(names.TELEMETRY_LEVEL, self._budget.level)
+        self._reported_self_time = self_time
+        self._reported_dropped = dict(self._dropped)
+
+    def _keep_to_budget(self, cost_ns: int) -> None:
+        steps_ns, self._steps_ns = self._steps_ns, 0
+        if self._budget.measure(time.monotonic(), cost_ns, steps_ns):
+            for hook in self._hooks:
+                hook.guarded(hook.rest if self._budget.optional_rest else hook.resume)()
+
+    def _describe(self, step: Step) -> dict[str, float]:
+        described: dict[str, float] = {}
+        for hook in self._hooks:
+            if hook.installed:
+                described.update(hook.step_attributes(step))
+        return described
