@@ -128,9 +128,15 @@ class Stack:
         self._launch("prometheus", self._prometheus())
         self._launch("exporter", self._exporter())
         self._launch("training", self._training(), self._training_environment())
-        self._wait("prometheus", lambda: httpx.get(f"{self.addresses['prometheus']}/-/ready").is_success)
+        self._wait("prometheus", self._rules_run)
         self._wait("alertmanager", lambda: httpx.get(f"{self.addresses['alertmanager']}/-/ready").is_success)
         self._wait("exporter", lambda: httpx.get(f"{self.addresses['exporter']}/-/healthy").is_success)
+
+    def _rules_run(self) -> bool:
+        """Say whether Prometheus has evaluated the rules: it is ready a moment before."""
+        query = {"query": "laggard_rules_info"}
+        answer = httpx.get(f"{self.addresses['prometheus']}/api/v1/query", params=query)
+        return answer.is_success and bool(answer.json()["data"]["result"])
 
     def _write_configuration(self, pager_port: int) -> None:
         rules = self.folder / "rules"
