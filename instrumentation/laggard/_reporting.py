@@ -48,7 +48,7 @@ class Reporting:
         self._one_in = 1
         self._reported = time.monotonic()
         self._seen: set[Phase] = set()
-        self._dropped = dict.fromkeys(DROP_REASONS, 0)
+        self._dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
         self._reported_dropped = dict(self._dropped)
         self._reported_self_time = 0
         self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
