@@ -130,8 +130,11 @@ def health() -> Scenario:
 
 
 def use() -> Scenario:
-    """Tells of a run that is held by its power limit, launches too little, or computes without tensor cores."""
-    names = ("capped", "launches", "floats", "healthy")
+    """Tells of a run that is held by its power limit, launches too little, or computes without tensor cores.
+
+    A run that stands still has GPUs without work, which are not to blame.
+    """
+    names = ("capped", "launches", "floats", "healthy", "stalled")
     scenario = Scenario([rank for name in names for rank in ranks(2, run=name)], tick=60)
     scenario.world.devices += [
         healthy_gpu(f"{rank.run}-{rank.rank}", rank.run, rank.rank) for rank in scenario.world.ranks
@@ -147,14 +150,19 @@ def use() -> Scenario:
             gpu.gauges.update(gpu_sm_activity_ratio=0.125, gpu_tensor_activity_ratio=0.0625)
         elif gpu.run == "floats":
             gpu.gauges.update(gpu_tensor_activity_ratio=0)
+        elif gpu.run == "stalled":
+            gpu.gauges.update(gpu_sm_activity_ratio=0, gpu_tensor_activity_ratio=0)
+    scenario.world.training.discard("stalled")
     scenario.after(minutes=20)
     scenario.fires(
+        Firing("TrainingStalled", run="stalled", more=(("training_source", "rank"),)),
         Firing("TrainingGpuPowerCapped", run="capped"),
         Firing("TrainingGpuUnderused", run="launches"),
         Firing("TrainingGpuTensorIdle", run="floats"),
     )
     for gpu in scenario.world.devices:
         gpu.gauges = healthy_gpu(gpu.uuid).gauges
+    scenario.world.training.add("stalled")
     scenario.after(minutes=20)
     scenario.silent()
     return scenario

@@ -178,6 +178,10 @@ def roaming() -> Scenario:
         runbook_url=f"{RUNBOOKS}/TrainingDataImbalance.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
+    # Over few steps, one of the ranks may need a little longer than the others.
+    make_slow(scenario[3], 1.275, "forward")
+    scenario.after(minutes=4)
+    scenario.fires(IMBALANCE)
     scenario[2].lost = scenario[2].exporter_lost = True
     scenario.after(seconds=15)
     scenario.fires(IMBALANCE)
@@ -246,12 +250,16 @@ def bursts() -> Scenario:
 
 def bursts_near_miss() -> Scenario:
     """Bursts of a tenth of the step are tolerated; so are those that own times explain, or that one rank is spared."""
-    scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c"), *ranks(4, run="run-d")])
     for rank in scenario.world.ranks:
         if rank.run == "run-a":
             _steps(rank, longest_wait=TRANSFER + 0.02)
         elif rank.run == "run-b":
             _steps(rank, 1.5, longest_wait=TRANSFER + 0.1)
+        elif rank.run == "run-d":
+            # Rare on each rank, and frequent among all.
+            _steps(rank, longest_wait=TRANSFER + 0.1)
+            rank.gauges[_quantile("forward", "p99")] = WORK["forward"] + 0.08
         else:
             _steps(rank, longest_wait=TRANSFER + 0.1 * (rank.rank > 0))
     scenario.after(minutes=8)
