@@ -12,23 +12,15 @@ import json
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evaluation.draw import Draw
 from evaluation.engine import BINARY, rule_files, run
-from evaluation.job import Case
+from evaluation.model.job import Case
+from evaluation.plan import LARGE_RANKS, SIZES, batches, cases, large
 from evaluation.report import picture, table
 from evaluation.scenarios import SCENARIOS
 from evaluation.score import Record, record, summary
-
-SIZES = (2, 4, 8, 64, 512)
-#: Scenarios that are also played with 10,000 ranks.
-LARGE = ("slow_forward", "healthy", "hang_in_data", "metrics_lost")
-LARGE_RANKS = 10_000
-#: Ranks of one batch, which one Prometheus scrapes.
-_BATCH_RANKS = 1500
 
 
 def main() -> int:
@@ -78,30 +70,12 @@ def _options() -> argparse.Namespace:
 
 
 def _all_batches(options: argparse.Namespace) -> list[tuple[list[Case], int]]:
-    batches: list[tuple[list[Case], int]] = []
+    made: list[tuple[list[Case], int]] = []
     for seed in options.seeds:
-        batches += [(batch, seed) for batch in _batches(_cases(seed, options.scenarios, options.sizes))]
+        made += [(batch, seed) for batch in batches(cases(seed, options.scenarios, options.sizes))]
         if not options.no_large:
-            large = [name for name in LARGE if name in options.scenarios]
-            batches += [([case], seed) for case in _cases(seed, large, [LARGE_RANKS])]
-    return batches
-
-
-def _cases(seed: int, scenarios: list[str], sizes: list[int]) -> list[Case]:
-    return [replace(SCENARIOS[name](Draw(seed, name, size)), scenario=name) for name in scenarios for size in sizes]
-
-
-def _batches(cases: list[Case]) -> list[list[Case]]:
-    """Return cases of about the same length together, the shortest first."""
-    batches: list[list[Case]] = []
-    for case in sorted(cases, key=lambda case: case.job.horizon):
-        last = batches[-1] if batches else []
-        ranks = sum(each.job.ranks for each in last)
-        if last and ranks + case.job.ranks <= _BATCH_RANKS and case.job.horizon < 1.3 * last[0].job.horizon + 60:
-            last.append(case)
-        else:
-            batches.append([case])
-    return batches
+            made += [([case], seed) for case in large(seed, options.scenarios)]
+    return made
 
 
 def _play(batch: tuple[list[Case], int], rules: Path | None) -> tuple[list[Record], dict[str, str]]:

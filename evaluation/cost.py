@@ -11,7 +11,8 @@ import argparse
 import sys
 
 from evaluation.engine import BINARY, INTERVAL, rule_files, run
-from evaluation.job import Job, Slow
+from evaluation.model.faults import Slow
+from evaluation.model.job import Job
 from laggard.conventions import Phase
 
 #: Long enough for all windows of a run with quick steps; the engine's start is in neither or both.

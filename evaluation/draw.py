@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.job import FOREVER, Job, Pause
+from evaluation.model.faults import FOREVER
+from evaluation.model.job import Job, Pause
 from laggard.conventions import Phase
 
 #: Steps (seconds of own time) and how often they are drawn; the long ones need hours of virtual time.
@@ -24,22 +25,27 @@ _STEPS = (
 _PATIENCE = ((3.6, 330.0), (11.0, 720.0), (37.0, 1900.0), (FOREVER, 4400.0))
 
 
-#: With more ranks than these, steps are of seconds, for which minutes suffice.
-_MANY = 1000
+#: With more ranks than these, steps are of seconds at most, for which minutes suffice.
+_MANY = 100
+
+
+def patience(step: float) -> float:
+    """Return how long a verdict on means may take, with such steps."""
+    return next(seconds for limit, seconds in _PATIENCE if step < limit)
 
 
 class Draw:
     """A source of chance for one case, and the plain job that it starts from."""
 
-    def __init__(self, seed: int, scenario: str, ranks: int) -> None:
-        self.random = np.random.default_rng((seed, zlib.crc32(scenario.encode()), ranks))
+    def __init__(self, seed: int, scenario: str, ranks: int, number: int = 0) -> None:
+        self.random = np.random.default_rng((seed, zlib.crc32(scenario.encode()), ranks, number))
         self.ranks = ranks
-        self.name = f"{scenario}-{ranks}-{seed}"
+        self.name = f"{scenario}-{ranks}-{seed}" + (f"-{number}" if number else "")
         chance = self.random
         low, high, _ = _STEPS[chance.choice(len(_STEPS), p=[share for *_, share in _STEPS])]
         own = self.between(low, high, evenly=False)
         if ranks > _MANY:
-            own = self.between(0.5, 3.0)
+            own = self.between(0.1, 3.0, evenly=False)
         pauses: tuple[Pause, ...] = ()
         if chance.random() < 0.4:  # noqa: PLR2004  # two in five save checkpoints
             pauses = (Pause(Phase.CHECKPOINT, self.between(240, 900), self.between(1, 40), chance.random() < 0.5),)  # noqa: PLR2004
@@ -62,6 +68,10 @@ class Draw:
             seed=int(chance.integers(2**31)),
         )
 
+    def chance(self, share: float) -> bool:
+        """Draw whether something with that share of chance is so."""
+        return bool(self.random.random() < share)
+
     def between(self, low: float, high: float, *, evenly: bool = True) -> float:
         """Draw a number, evenly or with even logarithms."""
         if evenly:
@@ -81,7 +91,7 @@ class Draw:
     def patience(self, factor: float = 1.0) -> float:
         """Return how long a verdict on means may take, with steps that are so much longer than healthy ones."""
         step = self.plain.own * factor * (1 + self.plain.common) / (1 - self.plain.transfer)
-        return next(seconds for limit, seconds in _PATIENCE if step < limit)
+        return patience(step)
 
     def job(self, horizon: float, **changes: Any) -> Job:
         """Return the plain job with changes, watched until a horizon."""
@@ -91,6 +101,11 @@ class Draw:
         """Bring the step below a limit, where a scenario is about seconds."""
         if self.plain.own > limit:
             self.plain = replace(self.plain, own=self.between(0.05, limit, evenly=False))
+
+    def calm(self, limit: float) -> None:
+        """Bring the noise below a limit, where a scenario is about steps that differ."""
+        noise = {"cv": min(self.plain.cv, limit), "common": min(self.plain.common, limit)}
+        self.plain = replace(self.plain, pauses=(), **noise)
 
     def _mix(self) -> tuple[float, ...]:
         shares = np.array([0.03, 0.03, 0.3, 0.54, 0.06, 0.04]) * np.exp(0.3 * self.random.standard_normal(6))

@@ -15,8 +15,9 @@ import numpy as np
 import promql_parser as promql
 import yaml
 
-from evaluation.exposition import EPOCH, Target, incarnations
-from evaluation.job import Job
+from evaluation.model.exposition import incarnations
+from evaluation.model.job import Job
+from evaluation.model.target import EPOCH, Target
 from laggard_cli.replay.truth import Fired
 from laggard_cli.rules import rules_folder
 
@@ -65,7 +66,7 @@ def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: b
     """Evaluate the rules over some jobs that one Prometheus scrapes.
 
     Args:
-        jobs: the jobs; what fires after a job's horizon is left out.
+        jobs: the jobs, with the earlier runs of theirs; what fires after a job's horizon is left out.
         seed: decides when in an interval each group is evaluated.
         files: rule files, the shipped ones by default.
         rules: False stores the samples and evaluates nothing, to tell the cost of the rules.
@@ -73,11 +74,17 @@ def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: b
     """
     files = rule_files() if files is None else files
     names = read_by_rules(files)
-    targets = [(target, job.horizon) for job in jobs for each in incarnations(job) for target in each.targets(names)]
+    everyone = [each for job in jobs for each in (*job.earlier, job)]
+    targets = [
+        (target, min(target.end, job.horizon))
+        for job in everyone
+        for each in incarnations(job)
+        for target in each.targets(names)
+    ]
     command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else []), *(files if rules else [])]
     with tempfile.TemporaryFile() as events:
         # Half of a machine is often somebody else's: the engine's garbage collector takes one core, not all.
-        environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "200"}
+        environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "400"}
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=events, env=environment)
         try:
             assert process.stdin is not None
@@ -101,15 +108,20 @@ def _write(stream: Any, targets: list[tuple[Target, float]]) -> None:
         lines += target.series
     stream.write(("\n".join(lines) + "\n").encode())
     order = sorted(range(len(targets)), key=lambda index: targets[index][0].offset)
-    for tick in range(int(max(horizon for _, horizon in targets) / INTERVAL) + 1):
+    for tick in range(int(max(until for _, until in targets) / INTERVAL) + 1):
         for index in order:
-            target, horizon = targets[index]
+            target, until = targets[index]
             time = tick * INTERVAL + target.offset
-            if time > horizon:
+            if not target.begin <= time <= until:
                 continue
             values = target.sample(time)
             stream.write(np.array([round((EPOCH + time) * 1000), index], dtype="<i8").tobytes())
             stream.write(values.astype("<f8", copy=False).tobytes())
+
+
+#: What an alert names beside its run: the first label that it has, of each row.
+_CULPRIT = ("training_rank", "host_name", "training_peer_group")
+_DETAIL = ("training_phase", "training_memory_kind", "training_reference")
 
 
 def _read(events: Any, horizons: dict[str, float]) -> Result:
@@ -124,7 +136,7 @@ def _read(events: Any, horizons: dict[str, float]) -> Result:
             case "firing" if time <= horizons.get(labels.get("training_run", ""), np.inf):
                 open_alerts[key] = Fired(
                     labels["alertname"], labels["severity"], labels.get("training_run", ""),
-                    labels.get("training_rank", ""), labels.get("training_phase", ""), begin=time,
+                    _first(labels, _CULPRIT), _first(labels, _DETAIL), begin=time,
                 )  # fmt: skip
             case "resolved" if key in open_alerts:
                 begun = open_alerts.pop(key)
@@ -139,3 +151,7 @@ def _read(events: Any, horizons: dict[str, float]) -> Result:
                 pass
     result.fired += open_alerts.values()
     return result
+
+
+def _first(labels: dict[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import inf
 from statistics import median
 from typing import Any
 
-from evaluation.job import Case
+from evaluation.model.job import Case
 from evaluation.scenarios import ALL
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
 
@@ -19,11 +20,13 @@ def record(case: Case, fired: Iterable[Fired]) -> Record:
     """Compare what fired with what is known of a case; return both as plain data."""
     job = case.job
     expected = tuple(
-        Expected(alert, frozenset(map(str, ranks)), phase, begin, end)
-        for alert, ranks, phase, begin, end in case.expected
+        Expected(each.alert, frozenset(map(str, each.culprits)), each.detail, each.begin, each.end)
+        for each in case.expected
     )
     own = [each for each in fired if each.run == job.run]
-    judged = [each for each in own if each.alert in ALL]
+    # An alert for information is as right or wrong as any other.
+    judged = [replace(each, severity="judged") for each in own if each.alert in ALL]
+    told = {each.alert for each in own if each.severity == "info"}
     outcomes = judge(Truth(job.run, expected, frozenset(case.allowed)), judged)
     return {
         "run": job.run,
@@ -32,10 +35,10 @@ def record(case: Case, fired: Iterable[Fired]) -> Record:
         "step": round(job.own, 4),
         "cv": round(job.cv, 3),
         "facts": {name: round(value, 3) for name, value in case.facts.items()},
-        "expected": sorted({alert for alert, *_ in case.expected}),
+        "expected": sorted({each.alert for each in case.expected}),
         "near": list(case.near),
         "others": sorted({each.alert for each in own if each.alert not in ALL}),
-        "outcomes": [_plain(outcome) for outcome in outcomes],
+        "outcomes": [{**_plain(outcome), "info": outcome.alert in told} for outcome in outcomes],
     }
 
 
@@ -62,7 +65,10 @@ def summary(records: list[Record]) -> dict[str, Any]:
         "alerts": {alert: _alert(alert, records) for alert in alerts},
         "healthy": {
             "runs": len(healthy),
-            "with_alerts": sum(any(outcome["kind"] != "found" for outcome in each["outcomes"]) for each in healthy),
+            "with_alerts": sum(
+                any(outcome["kind"] != "found" and not outcome["info"] for outcome in each["outcomes"])
+                for each in healthy
+            ),
         },
         "sizes": _by(records, _SIZES, lambda each: each["ranks"], "TrainingStraggler"),
         "steps": _by(records, _STEPS, lambda each: each["step"], "TrainingStraggler"),

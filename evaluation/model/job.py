@@ -1,10 +1,10 @@
-"""What a simulated job is like, and what goes wrong in it. Data alone: steps.py makes it go."""
+"""What a simulated job is like. Data alone: blocks.py and steps.py make it go."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
 
+from evaluation.model.faults import FOREVER, AnyFault, Fault
 from laggard.conventions import Phase
 
 #: Phases of a rank's own work, in the order of a step; the exposed wait for peers stands between backward and
@@ -13,98 +13,7 @@ OWN = (Phase.DATA, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Ph
 #: Those before and those after the wait.
 HEAD, TAIL = slice(0, 4), slice(4, 6)
 
-FOREVER = float("inf")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong, from when to when, in seconds."""
-
-    begin: float = 0.0
-    end: float = FOREVER
-
-    def at(self, time: float) -> bool:
-        """Say whether it is there."""
-        return self.begin <= time < self.end
-
-
-AnyFault = TypeVar("AnyFault", bound=Fault)
-
-
-@dataclass(frozen=True)
-class Slow(Fault):
-    """Ranks need ``factor`` times their own time; the excess is in one phase, or in all alike."""
-
-    ranks: tuple[int, ...] = ()
-    phase: Phase | None = None
-    factor: float = 1.0
-    #: Seconds over which the excess grows to its size.
-    ramp: float = 0.0
-    #: Share of the time in which it is there, and how long one round takes.
-    duty: float = 1.0
-    round: float = 60.0
-
-    def strength(self, time: float) -> float:
-        """Return by how much of its own time a rank is late."""
-        if not self.at(time) or (time - self.begin) % self.round >= self.duty * self.round:
-            return 0.0
-        grown = min(1.0, (time - self.begin) / self.ramp) if self.ramp else 1.0
-        return (self.factor - 1) * grown
-
-
-@dataclass(frozen=True)
-class Roaming(Fault):
-    """In each step another rank, drawn by lot, needs ``factor`` times its own time."""
-
-    factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Transfer(Fault):
-    """The exposed transfer takes ``share`` of the step that it makes."""
-
-    share: float = 0.0
-
-
-@dataclass(frozen=True)
-class Supply(Fault):
-    """Workers of some ranks, or of all, deliver a batch only every ``factor`` steps of healthy length."""
-
-    ranks: tuple[int, ...] | None = None
-    factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Hang(Fault):
-    """Ranks stay in a phase; with ``Phase.COMMUNICATION`` the transfer itself does not end. May end again."""
-
-    ranks: tuple[int, ...] = ()
-    phase: Phase = Phase.FORWARD
-    #: The kernel holds the processes.
-    stopped: bool = False
-
-
-@dataclass(frozen=True)
-class Death(Fault):
-    """Processes are killed. The others wait for them."""
-
-    ranks: tuple[int, ...] = ()
-    #: Their host is gone, and the exporter on it.
-    with_host: bool = False
-
-
-@dataclass(frozen=True)
-class MetricsLost(Fault):
-    """Ranks' own metrics do not arrive."""
-
-    ranks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExporterLost(Fault):
-    """The node exporter of these ranks' hosts does not answer."""
-
-    ranks: tuple[int, ...] = ()
+GIB = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -116,6 +25,65 @@ class Pause:
     seconds: float
     #: One rank alone does it, and the others wait in their next collective.
     alone: bool = False
+    #: None begins after this, nor within a gap.
+    end: float = FOREVER
+    gap: tuple[float, float] = (FOREVER, FOREVER)
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How the batches of each rank are made."""
+
+    workers: int
+    prefetch: int = 2
+    #: A batch's time as a share of what the workers could need, and the share of it in which a worker computes.
+    share: float = 0.5
+    computing: float = 0.6
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What the GPUs of all ranks are like while they compute; one a rank, seen by the node exporter."""
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    #: Shares of the multiprocessors at work, of the tensor cores, and of the time at the power limit.
+    sm: float = 0.7
+    tensor: float = 0.35
+    capped: float = 0.2
+    #: Clock at work over the highest.
+    clock: float = 0.95
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Memory of each rank, in bytes."""
+
+    device: float = 80 * GIB
+    host: float = 512 * GIB
+    allocated: float = 32 * GIB
+    reserved: float = 36 * GIB
+    peak: float = 48 * GIB
+    rss: float = 12 * GIB
+    workers: float = 8 * GIB
+    #: What a garbage collection brings back each time, every so many seconds.
+    swing: float = 0.0
+    period: float = 300.0
+    #: What a cache takes in the end, half of it within so many seconds.
+    cache: float = 0.0
+    half: float = 600.0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the run logs: a loss that falls from the first value to the second, with noise, and gradient norms."""
+
+    first: float = 8.0
+    last: float = 2.0
+    half: float = 1200.0
+    noise: float = 0.03
+    norm: float = 1.0
+    #: A gradient scaler skips steps whose gradients are not finite.
+    scaler: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,10 +103,14 @@ class Job:
     mix: tuple[float, ...] = (0.03, 0.03, 0.3, 0.54, 0.06, 0.04)
     #: Share of a healthy step that is exposed transfer.
     transfer: float = 0.05
-    #: Workers and prefetched batches of a rank's loader, and a batch's time as a share of what the workers could need.
-    loader: tuple[int, int, float] | None = None
+    loader: Loader | None = None
     stages: tuple[float, ...] = (1.0,)
     pauses: tuple[Pause, ...] = ()
+    #: Every so many seconds an epoch begins, whose first batch takes so many.
+    epochs: tuple[float, float] | None = None
+    gpus: Gpus | None = None
+    usage: Usage | None = None
+    numbers: Numbers | None = None
     faults: tuple[Fault, ...] = ()
     start: float = 0.0
     startup: float = 20.0
@@ -148,8 +120,8 @@ class Job:
     #: Training ends here, if it does, and each rank's process at most so much later.
     end: float = FOREVER
     apart: float = 0.0
-    #: A restart of all ranks: they die, start again so much later, and perhaps fewer, or on other hosts.
-    restart: float = FOREVER
+    #: Restarts of all ranks: they die, start again so much later, and perhaps fewer, or on other hosts.
+    restarts: tuple[float, ...] = ()
     down: float = 30.0
     ranks_after: int | None = None
     moves: bool = False
@@ -158,6 +130,9 @@ class Job:
     measures_communication: bool = True
     lost_scrapes: float = 0.002
     per_host: int = 8
+    workload: str = ""
+    #: Runs of the same workload before this one.
+    earlier: tuple[Job, ...] = ()
     seed: int = 0
     horizon: float = 1500.0
 
@@ -165,16 +140,32 @@ class Job:
         """Return the faults of one kind."""
         return tuple(fault for fault in self.faults if isinstance(fault, kind))
 
+    def host(self, rank: int, moved: int = 0) -> str:
+        """Return the name of the host on which a rank runs."""
+        return f"{self.run}-node-{rank // self.per_host + 1000 * moved}"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """An alert that must fire: for each of some ranks, hosts or peer groups, or for the run where there are none."""
+
+    alert: str
+    culprits: tuple[int | str, ...] = ()
+    #: Phase, kind of memory or reason, where the alert tells one.
+    detail: str = ""
+    begin: float = 0.0
+    end: float = FOREVER
+
 
 @dataclass(frozen=True)
 class Case:
     """A job and what is known of it."""
 
-    scenario: str
     job: Job
-    #: The alerts that must fire: name, ranks (none: of the run), phase, and from when to when.
-    expected: tuple[tuple[str, tuple[int, ...], str, float, float], ...] = ()
+    expected: tuple[Expectation, ...] = ()
+    #: Alerts that may fire, since it is near their limit, or hard to say.
     allowed: tuple[str, ...] = ()
     #: Alerts for which the case is a near miss.
     near: tuple[str, ...] = ()
     facts: dict[str, float] = field(default_factory=dict[str, float])
+    scenario: str = ""

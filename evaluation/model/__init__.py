@@ -1,0 +1,1 @@
+"""Simulated runs: what they are like, how their steps go, and what their ranks and hosts expose."""

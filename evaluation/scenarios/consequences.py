@@ -1,0 +1,142 @@
+"""What follows from a case beside what it is about, by the step model's own truth and not by what it exposes.
+
+A run whose steps vary much waits in every step for another rank, and is unbalanced; a stage that is long by design is a
+slow stage. What is clearly beyond a limit must be said, what is near it may, and what is below it must not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from evaluation.draw import patience
+from evaluation.model.blocks import Maker
+from evaluation.model.faults import Death, Hang
+from evaluation.model.job import OWN, Case, Expectation, Job
+from evaluation.scenarios.registry import COPY, GOODPUT, IMBALANCE, INPUT, JITTER, SAVES, SERIAL, STAGE, TAIL
+from laggard.conventions import Phase
+
+#: Below the first share of a limit an alert must not fire, above the second it must.
+_NEAR, _CLEAR = 0.85, 1.2
+_STEPS = 256
+_IMBALANCE, _AGREEMENT, _JITTER, _TAIL, _SAVES, _GOODPUT = 0.15, 1.05, 0.3, 1.0, 0.1, 0.6
+_STAGE = 1.2
+#: Phases whose share of the step makes an alert, where it is not what the case is about.
+_SHARES = {Phase.DATA: (INPUT, 0.2), Phase.H2D: (COPY, 0.1), Phase.OTHER: (SERIAL, 0.2)}
+#: A run younger than this has no goodput worth an alert; seconds for a verdict on steps that differ.
+_GOODPUT_SECONDS, _UNSTEADY_SECONDS = 2700.0, 1500.0
+
+
+@dataclass
+class _Truth:
+    """What the newest steps of a job are like, as shares of the step."""
+
+    step: float
+    imbalance: float
+    waiting: float
+    #: The slowest rank's mean own time over the usual one.
+    agreement: float
+    jitter: dict[str, float]
+    tail: dict[str, float]
+    #: Of the rank that is best off.
+    shares: dict[str, float]
+
+
+def with_consequences(case: Case) -> Case:
+    """Add what else must fire, and what may."""
+    job = case.job
+    at = max([job.start + job.startup + 60, *(fault.begin + getattr(fault, "ramp", 0) + 1 for fault in job.faults)])
+    found = _Found(case, at)
+    now = _look(job, at)
+    before = _look(job, job.start + job.startup) if job.faults else now
+    _steps(found, before, now)
+    _stages(found)
+    _losses(found, max(before.waiting, now.waiting))
+    return replace(
+        case, expected=(*case.expected, *found.expected), allowed=tuple(sorted({*case.allowed, *found.allowed}))
+    )
+
+
+class _Found:
+    """What follows from a case."""
+
+    def __init__(self, case: Case, at: float) -> None:
+        self.job, self.at, self.left = case.job, at, case.job.horizon - at
+        self._known = {each.alert for each in case.expected} | set(case.allowed)
+        self.expected: list[Expectation] = []
+        self.allowed: set[str] = set()
+
+    def judge(self, alert: str, values: tuple[float, ...], limit: float, *, enough: bool = False, **says: Any) -> None:
+        """Say of an alert whether it must fire by now, or may, since it should now or before."""
+        if alert in self._known or max(values) < _NEAR * limit:
+            return
+        if enough and values[-1] >= _CLEAR * limit:
+            self.expected.append(Expectation(alert, **{"begin": self.at, **says}))
+        else:
+            self.allowed.add(alert)
+
+
+def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
+    job = found.job
+    if job.measures_communication and job.ranks_after is None:
+        # The floor of the waits is the least of 256 steps.
+        enough = found.left > patience(now.step) + _STEPS * now.step + 120
+        steady = max(now.agreement, *job.stages) < _AGREEMENT
+        # The rule takes the least transfer of these steps for the usual one, and so a little more for waiting.
+        waiting = tuple(1.15 * each.imbalance for each in (before, now))
+        found.judge(IMBALANCE, waiting, _IMBALANCE, enough=enough and steady)
+    enough = found.left > _UNSTEADY_SECONDS + 600 * job.own
+    for phase in now.jitter:
+        # The quantiles of one rank are taken over so few steps that they vary themselves.
+        found.judge(JITTER, (before.jitter[phase], 0.9 * now.jitter[phase]), _JITTER, enough=enough, detail=phase)
+        found.judge(TAIL, (before.tail[phase], now.tail[phase]), 0.75 * _TAIL)
+    for phase, (alert, limit) in _SHARES.items():
+        found.judge(alert, (now.shares[phase.label],), limit)
+
+
+def _stages(found: _Found) -> None:
+    job = found.job
+    ratio = max(job.stages) / min(job.stages)
+    if ratio > 1 and job.measures_communication:
+        culprit = f"stage-{job.stages.index(max(job.stages))}"
+        enough = not job.faults and found.left > 900 + 60 * job.own
+        # Of two stages whose ranks differ by 2 % themselves.
+        limit = 1 + 0.9 * (_STAGE - 1)
+        found.judge(STAGE, (ratio,), limit, enough=enough, culprits=(culprit,), begin=job.start + job.startup)
+
+
+def _losses(found: _Found, waiting: float) -> None:
+    job = found.job
+    lived = job.horizon - job.start - job.startup
+    shares = {pause: min(pause.seconds / pause.every, 1) for pause in job.pauses}
+    saving = sum(share for pause, share in shares.items() if pause.phase is Phase.CHECKPOINT)
+    found.judge(SAVES, (saving * min(1.0, lived / 3600),), _SAVES)
+    starting = (job.startup + job.compile + job.warmup * job.own) / 3600
+    stopped = any(isinstance(fault, (Hang, Death)) for fault in job.faults) or bool(job.restarts)
+    goodput = (1 - sum(shares.values())) * (1 - waiting) - starting
+    if lived > _GOODPUT_SECONDS and (stopped or goodput < _GOODPUT / _NEAR):
+        found.judge(GOODPUT, (1.0,), 1.0)
+
+
+def _look(job: Job, at: float) -> _Truth:
+    """Make some steps of the job as it is at a time, and look at them."""
+    going = tuple(fault for fault in job.faults if not isinstance(fault, (Hang, Death)))
+    plain = replace(job, faults=going, compile=0, warmup=0, pauses=(), epochs=None, end=float("inf"))
+    maker = Maker(plain, job.ranks, at, job.seed)
+    block = maker.make(at, np.zeros(job.ranks), _STEPS)
+    work, wait, length = block.work, block.waits, block.lengths
+    beyond = wait - wait.min(axis=1, keepdims=True)
+    own = work.sum(axis=0).mean(axis=0)
+    size = length.mean()
+    middle, high, top = (np.quantile(work, share, axis=1) for share in (0.5, 0.95, 0.99))
+    return _Truth(
+        step=float(size),
+        imbalance=float(np.median(beyond.mean(axis=1)) / size),
+        waiting=float(beyond.mean() / size),
+        agreement=float(own.max() / np.median(own)),
+        jitter={phase.label: float(np.median(high[row] - middle[row]) / size) for row, phase in enumerate(OWN)},
+        tail={phase.label: float((top[row] - middle[row]).max() / size) for row, phase in enumerate(OWN)},
+        shares={phase.label: float(work[row].mean(axis=0).min() / size) for row, phase in enumerate(OWN)},
+    )
