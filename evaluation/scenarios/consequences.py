@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation.draw import patience
 from evaluation.model.blocks import Maker
-from evaluation.model.faults import Death, Hang
+from evaluation.model.faults import Death, Hang, Recompile
 from evaluation.model.job import OWN, Case, Expectation, Job
 from evaluation.scenarios.registry import COPY, GOODPUT, IMBALANCE, INPUT, JITTER, SAVES, SERIAL, STAGE, TAIL
 from laggard.conventions import Phase
@@ -115,7 +115,10 @@ def _losses(found: _Found, waiting: float) -> None:
     found.judge(SAVES, (saving * min(1.0, lived / 3600),), _SAVES)
     starting = (job.startup + job.compile + job.warmup * job.own) / 3600
     stopped = any(isinstance(fault, (Hang, Death)) for fault in job.faults) or bool(job.restarts)
-    goodput = (1 - sum(shares.values())) * (1 - waiting) - starting
+    # What compiles anew, and what waits for the first batch of an epoch.
+    again = sum(fault.seconds / fault.every for fault in job.of(Recompile))
+    again += job.epochs[1] / job.epochs[0] if job.epochs else 0
+    goodput = (1 - sum(shares.values()) - again) * (1 - waiting) - starting
     if lived > _GOODPUT_SECONDS and (stopped or goodput < _GOODPUT / _NEAR):
         found.judge(GOODPUT, (1.0,), 1.0)
 

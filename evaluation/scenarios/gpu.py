@@ -168,7 +168,7 @@ def inefficient(draw: Draw) -> Case:
     gpus = Gpus(
         sm=draw.between(0.08, 0.32) if which == 0 else draw.between(0.65, 0.85),
         tensor=draw.between(0.2, 0.4),
-        capped=draw.between(0.72, 0.95) if capped else draw.between(0, 0.3),
+        capped=draw.between(0.9, 1.0) if capped else draw.between(0, 0.3),
         clock=draw.between(0.6, 0.84) if capped else 0.95,
     )
     gpus = replace(gpus, tensor=gpus.sm * (draw.between(0.005, 0.08) if which == 1 else draw.between(0.25, 0.6)))
