@@ -11,10 +11,12 @@ the process. They have a method of their own here. Read the wrapper before a new
 from __future__ import annotations
 
 import ctypes
+import gc
 import marshal
 import mmap
 import os
 import select
+import struct
 import sys
 import threading
 import time
@@ -27,6 +29,7 @@ SUCCESS = 0
 NOT_SUPPORTED = 3
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
+UNKNOWN = 999
 ARGUMENT_VERSION_MISMATCH = 25
 #: Codes of our own, beside NVML's: a text that is no UTF-8, and a call that nvidia-ml-py refused.
 NO_TEXT, REFUSED = -1, -2
@@ -42,8 +45,20 @@ LONGEST_WINDOW = 600.0
 XID_EVENTS = 0x8
 EVENT_WAIT_MILLISECONDS = 10_000
 
-# Member of the value's union by value type (nvml.h, nvmlValueType_t).
-_FIELD_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+# nvml.h, nvmlFieldValue_t: number, scope, time stamp, latency, type of the value, return code, and the value as a word.
+_FIELD = struct.Struct("@IIqqiiQ")
+# What the word holds, by type (nvmlValueType_t): double, unsigned of 32, 64 and 64 bits, signed of 64 and 32, a short.
+_FIELD_TYPES: dict[int, Callable[[int], float]] = {
+    0: lambda word: struct.unpack("=d", word.to_bytes(8, sys.byteorder))[0],
+    1: lambda word: word & 0xFFFFFFFF,
+    2: int,
+    3: int,
+    4: lambda word: word - (word >> 63 << 64),
+    5: lambda word: (word & 0xFFFFFFFF) - ((word >> 31 & 1) << 32),
+    6: lambda word: word & 0xFFFF,
+}
+#: So many different lists of fields are kept ready.
+_MOST_LISTS = 64
 
 
 def plain(value: Any) -> Any:
@@ -64,6 +79,7 @@ class Driver:
         self._library = library
         self._send = send
         self._handles: dict[Any, Any] = {}
+        self._questions: dict[Any, bytes] = {}
         self._gpm: dict[Any, tuple[Any, float, Any]] = {}
         self._events: Any = None
         self._own: dict[str, Callable[..., Any]] = {
@@ -105,14 +121,28 @@ class Driver:
         return True
 
     def _fields(self, device: Any, wanted: Any) -> list[tuple[int, int, Any]]:
-        values = self._library.nvmlDeviceGetFieldValues(self._handles[device], wanted)
+        """Return code, type and value of each field.
+
+        Not with the wrapper of nvidia-ml-py, which fills and reads one structure at a time: that takes several times
+        as long as the call.
+        """
+        function = getattr(self._library.nvmlLib, "nvmlDeviceGetFieldValues", None)
+        if function is None:
+            raise self._library.NVMLError(FUNCTION_NOT_FOUND)
+        key = tuple(wanted)
+        question = self._questions.get(key)
+        if question is None:
+            if len(self._questions) >= _MOST_LISTS:
+                self._questions.clear()
+            # A field that the driver leaves as it was is an error, not a zero.
+            question = b"".join(_FIELD.pack(number, scope, 0, 0, 0, UNKNOWN, 0) for number, scope in key)
+            self._questions[key] = question
+        values = ctypes.create_string_buffer(question, len(question))
+        if code := function(self._handles[device], len(key), values):
+            raise self._library.NVMLError(code)
         return [
-            (
-                value.nvmlReturn,
-                value.valueType,
-                getattr(value.value, _FIELD_MEMBERS[value.valueType]) if value.valueType in _FIELD_MEMBERS else None,
-            )
-            for value in values
+            (code, kind, _FIELD_TYPES[kind](word) if kind in _FIELD_TYPES else None)
+            for _, _, _, _, kind, code, word in _FIELD.iter_unpack(values)
         ]
 
     def _sram(self, device: Any) -> Any:
@@ -242,6 +272,8 @@ def main() -> None:
                 data = data[os.write(output, data) :]
 
     driver = Driver(__import__("pynvml"), send)
+    # What is loaded stays: the collector of garbage need not look at it again and again.
+    gc.freeze()
     while header := read_exactly(0, 4):
         number, calls = marshal.loads(read_exactly(0, int.from_bytes(header, "little")))  # noqa: S302 - our own parent
         answers: list[tuple[int, Any]] = []

@@ -136,15 +136,18 @@ class Nvml:
         answers = self._call(requests, GROUP_SECONDS if seconds is None else seconds)
         return [self._value(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
-    def field(self, answer: tuple[int, int, Any], number: int) -> float | None:
-        """Return the value in one answer of :data:`FIELD_VALUES`. Raises as :meth:`queries`."""
-        code, value_type, value = answer
-        if code != ReturnCode.SUCCESS:
-            if code not in _UNKNOWN_FIELD:
-                self._judge(FIELD_VALUES, code, f"field {number}")
-        elif value is None:
-            self._count(FIELD_VALUES, f"field {number} has the unknown value type {value_type}")
-        return value if code == ReturnCode.SUCCESS else None
+    def fields(self, answers: Iterable[tuple[int, int, Any]], numbers: Iterable[int]) -> list[float | None]:
+        """Return the values in the answers of :data:`FIELD_VALUES`, None without. Raises as :meth:`queries`."""
+        return [
+            value if code == 0 and value is not None else self._no_value(code, kind, number)
+            for (code, kind, value), number in zip(answers, numbers, strict=True)
+        ]
+
+    def _no_value(self, code: int, kind: int, number: int) -> None:
+        if code == ReturnCode.SUCCESS:
+            self._count(FIELD_VALUES, f"field {number} has the unknown value type {kind}")
+        elif code not in _UNKNOWN_FIELD:
+            self._judge(FIELD_VALUES, code, f"field {number}")
 
     def _call(self, requests: Sequence[Request], seconds: float) -> list[Answer]:
         # Calls that are quick are begun only where there is time to see whether they hang.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from laggard_exporter import gpu_conventions as names
@@ -11,7 +12,7 @@ from laggard_exporter.nvml import nvlink, table
 from laggard_exporter.nvml.counters import Counters
 from laggard_exporter.nvml.devices import Device
 from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
-from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Call, Field, Metric, Reading, part
+from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Call, Field, Metric, Reading, Source, part
 from laggard_exporter.nvml.worker import Request
 from laggard_exporter.samples import Family, Sample
 
@@ -34,6 +35,19 @@ _WHOLE = {
     for source in (*_SOURCES, table.SUPPORTED_CLOCK_EVENTS, table.FABRIC)
     if isinstance(source, Call)
 }
+
+# The place of each source's raw value in a list: a scrape reads a thousand of them.
+_PLACES = {source: place for place, source in enumerate(dict.fromkeys(_SOURCES))}
+_FIRST_PLACES = tuple((reading, _PLACES[reading.sources[0]]) for reading in READINGS)
+_METRIC_PLACES = tuple((source.number, place) for source, place in _PLACES.items() if isinstance(source, Metric))
+_PARTS: tuple[list[tuple[int, str | int | None]], ...] = tuple(
+    [
+        (place, source.attribute)
+        for source, place in _PLACES.items()
+        if isinstance(source, Call) and source.whole == call
+    ]
+    for call in _FIRST_CALLS
+)
 
 _MIB = 1 << 20
 _UNSIGNED_INT = 1
@@ -95,12 +109,14 @@ class Reader:
         return None
 
     def _table(self, device: Device, answers: _Answers) -> Iterator[Sample]:
-        for reading in READINGS:
-            found = self._checked(reading, answers)
-            if found is None:
-                continue
-            source, raw = found
-            labels = (device.uuid, *reading.labels)
+        raws = answers.raws
+        for (reading, place), labels in zip(_FIRST_PLACES, device.labels, strict=True):
+            raw, source = raws[place], reading.sources[0]
+            if raw is None or not reading.minimum <= raw <= reading.maximum:
+                found = self._checked(reading, answers)
+                if found is None:
+                    continue
+                source, raw = found
             if reading.states:
                 state = reading.states[min(int(raw), len(reading.states) - 1)]
                 for name in dict.fromkeys(reading.states):
@@ -111,7 +127,7 @@ class Reader:
             times, divided = reading.scale
             yield Sample(reading.family, labels, raw * times / divided)
 
-    def _checked(self, reading: Reading, answers: _Answers) -> tuple[Call | Field | Metric, float] | None:
+    def _checked(self, reading: Reading, answers: _Answers) -> tuple[Source, float] | None:
         for source in reading.sources:
             raw = answers.raw(source)
             if raw is None:
@@ -126,12 +142,12 @@ class Reader:
         return None
 
     def _widened(
-        self, reading: Reading, source: Call | Field | Metric, raw: float, labels: tuple[str, ...], answers: _Answers
+        self, reading: Reading, source: Source, raw: float, labels: tuple[str, ...], answers: _Answers
     ) -> float:
         word = isinstance(source, Field) and answers.is_word(source)
         expected = None
         if word and reading.family in table.PCIE_RATES and answers.window is not None:
-            rate = answers.raw(Metric(table.PCIE_RATES[reading.family]))
+            rate = answers.rate(table.PCIE_RATES[reading.family])
             expected = None if rate is None else rate * _MIB * answers.window
         return self._counters.widen((source, labels), raw, word=word, expected=expected)
 
@@ -179,8 +195,8 @@ class _Answers:
         self._nvml = nvml
         self._device = device
         self._index = index
-        table_fields = [(field.number, field.scope) for field in _FIELDS if field.since <= driver_release < field.until]
-        wanted = table_fields + device.links.fields
+        table_fields, places = _fields_of(driver_release)
+        wanted = [*table_fields, *device.links.fields]
         requests = [Request(FIELD_VALUES, index, (wanted,)), Request(table.GPM, index, (table.GPM_NUMBERS, None))]
         calls = (*_FIRST_CALLS, *device.substitutes)
         requests += [call.on(index) for call in calls]
@@ -188,6 +204,11 @@ class _Answers:
         requests += [*device.links.requests(index), *further]
         fields, activity, *answers = nvml.queries(requests)
         self._calls = dict(zip(calls, answers, strict=False))
+        self.raws: list[float | None] = [None] * len(_PLACES)
+        for parts, answer in zip(_PARTS, answers, strict=False):
+            if answer is not None:
+                for place, attribute in parts:
+                    self.raws[place] = answer if attribute is None else answer[attribute]
         answers = answers[len(calls) :]
         self.fans: list[int | None] = answers[: device.fans]
         self.links: list[Any] = answers[device.fans : len(answers) - len(further)]
@@ -196,12 +217,15 @@ class _Answers:
         self._activity: dict[int, float] = {}
         if activity is not None:
             self.window, self._activity = activity
-        self._types: dict[tuple[int, int], int] = {}
-        self.fields: dict[tuple[int, int], float] = {}
-        for key, answer in zip(wanted, fields or (), strict=False):
-            value = nvml.field(answer, key[0])
-            if value is not None:
-                self.fields[key], self._types[key] = value, answer[1]
+            for number, place in _METRIC_PLACES:
+                self.raws[place] = self._activity.get(number)
+        self._types: dict[int, int] = {}
+        self.fields: dict[tuple[int, int], float | None] = {}
+        if fields is not None:
+            values = nvml.fields(fields, [number for number, _ in wanted])
+            self.fields = dict(zip(device.links.fields, values[len(places) :], strict=True))
+            for place, value, answer in zip(places, values, fields, strict=False):
+                self.raws[place], self._types[place] = value, answer[1]
 
     def call(self, source: Call) -> Any:
         whole = _WHOLE[source]
@@ -211,12 +235,18 @@ class _Answers:
             self._calls[whole] = self._nvml.query(whole.on(self._index))
         return part(self._calls[whole], source)
 
-    def raw(self, source: Call | Field | Metric) -> float | None:
-        if isinstance(source, Call):
-            return self.call(source)
-        if isinstance(source, Metric):
-            return self._activity.get(source.number)
-        return self.fields.get((source.number, source.scope))
+    def raw(self, source: Source) -> float | None:
+        return self.call(source) if isinstance(source, Call) else self.raws[_PLACES[source]]
 
     def is_word(self, source: Field) -> bool:
-        return self._types[source.number, source.scope] == _UNSIGNED_INT
+        return self._types[_PLACES[source]] == _UNSIGNED_INT
+
+    def rate(self, metric: int) -> float | None:
+        return self._activity.get(metric)
+
+
+@cache
+def _fields_of(driver_release: int) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """Return numbers and scopes of the fields that a driver of this release has, and the places of their values."""
+    known = [field for field in _FIELDS if field.since <= driver_release < field.until]
+    return tuple((field.number, field.scope) for field in known), tuple(_PLACES[field] for field in known)
