@@ -233,8 +233,8 @@ GPU_REPAIR_PENDING = _gauge(
 
 # PCIe.
 _PCIE_BYTES = (
-    "Where the driver counts in 32 bits, a multiple of 4 GiB between two scrapes is told from GPM's rate, "
-    "and lost on GPUs without GPM. NVML:"
+    "Where the driver counts in 32 bits, multiples of 4 GiB between two scrapes are told from GPM's rate (20, 21); "
+    "absent there on GPUs without GPM. NVML:"
 )
 GPU_PCIE_RECEIVE = _counter(
     "pcie_receive_bytes",

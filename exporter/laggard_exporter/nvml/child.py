@@ -167,21 +167,24 @@ class Driver:
         raise self._library.NVMLError(NOT_SUPPORTED)
 
     def _gpm_metrics(self, gpu: int, numbers: Any, instance: int | None) -> Any:
-        """Return the length of the window and the metrics by number, since the sample before; None without one."""
+        """Return the length of a window, the metrics by number over it, and whether it is a new one.
+
+        It is 0, without metrics, where a first window begins now.
+        """
         library, handle, key = self._library, self._handles[gpu], (gpu, instance)
         before = self._gpm.get(key)
         if before is None and not library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise library.NVMLError(NOT_SUPPORTED)
         now = time.monotonic()
         if before is not None and now - before[1] < SHORTEST_WINDOW:
-            return before[2]
+            return (*before[2], False)
         sample = library.nvmlGpmSampleAlloc()
         try:
             if instance is None:
                 library.nvmlGpmSampleGet(handle, sample)
             else:
                 library.nvmlGpmMigSampleGet(handle, instance, sample)
-            answer = None
+            answer: tuple[float, dict[int, float]] = (0.0, {})
             if before is not None and now - before[1] < LONGEST_WINDOW:
                 answer = (now - before[1], self._gpm_compare(before[0], sample, numbers))
         except Exception:
@@ -190,7 +193,7 @@ class Driver:
         self._gpm[key] = (sample, now, answer)
         if before is not None:
             library.nvmlGpmSampleFree(before[0])
-        return answer
+        return (*answer, True)
 
     def _gpm_compare(self, first: Any, second: Any, numbers: Any) -> dict[int, float]:
         request = self._library.c_nvmlGpmMetricsGet_t()

@@ -124,6 +124,8 @@ class Reader:
                 continue
             if reading.counts:
                 raw = self._widened(reading, source, raw, labels, answers)
+                if raw is None:
+                    continue
             times, divided = reading.scale
             yield Sample(reading.family, labels, raw * times / divided)
 
@@ -143,13 +145,23 @@ class Reader:
 
     def _widened(
         self, reading: Reading, source: Source, raw: float, labels: tuple[str, ...], answers: _Answers
-    ) -> float:
+    ) -> float | None:
+        key = (source, labels)
         word = isinstance(source, Field) and answers.is_word(source)
-        expected = None
-        if word and reading.family in table.PCIE_RATES and answers.window is not None:
-            rate = answers.rate(table.PCIE_RATES[reading.family])
-            expected = None if rate is None else rate * _MIB * answers.window
-        return self._counters.widen((source, labels), raw, word=word, expected=expected)
+        if not (word and reading.family in table.PCIE_RATES):
+            return self._counters.widen(key, raw, word=word)
+        # At full speed these wrap ten times a second: without the rate nobody knows how often they did.
+        if answers.window is None:
+            return None
+        if not answers.is_new_window:
+            return self._counters.value(key)
+        if not answers.window:
+            return self._counters.widen(key, raw, word=True)
+        rate = answers.rate(table.PCIE_RATES[reading.family])
+        if rate is None:
+            self._counters.skip(key, raw)
+            return None
+        return self._counters.widen(key, raw, word=True, expected=rate * _MIB * answers.window)
 
     def _clock_events(self, uuid: str, answers: _Answers) -> Iterator[Sample]:
         found = self._checked(CLOCK_EVENTS, answers)
@@ -213,10 +225,12 @@ class _Answers:
         self.fans: list[int | None] = answers[: device.fans]
         self.links: list[Any] = answers[device.fans : len(answers) - len(further)]
         self.further: list[Any] = answers[len(answers) - len(further) :]
+        #: Seconds of the performance monitor's window, 0 where a first one begins, None without a monitor.
         self.window: float | None = None
+        self.is_new_window = False
         self._activity: dict[int, float] = {}
         if activity is not None:
-            self.window, self._activity = activity
+            self.window, self._activity, self.is_new_window = activity
             for number, place in _METRIC_PLACES:
                 self.raws[place] = self._activity.get(number)
         self._types: dict[int, int] = {}
