@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from laggard_exporter import conventions, pci
 from laggard_exporter import gpu_conventions as names
+from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import devices, mig, reading
 from laggard_exporter.nvml.devices import Device, Devices
 from laggard_exporter.nvml.library import (
@@ -24,7 +25,7 @@ from laggard_exporter.nvml.library import (
 from laggard_exporter.nvml.processes import GpuProcess, Processes
 from laggard_exporter.nvml.table import DRIVER_FACTS
 from laggard_exporter.nvml.worker import DiedError, HangError, OutOfTimeError, Request, StuckError, Worker
-from laggard_exporter.nvml.xid import KERNEL_LOG, KernelLog, XidErrors
+from laggard_exporter.nvml.xid import XidErrors
 from laggard_exporter.samples import PartialFailureError, Sample
 
 #: Where NVML can not be opened it is tried again after so many seconds: a driver may be loaded at any time.
@@ -79,7 +80,7 @@ class NvmlCollector:
     Args:
         worker: runs NVML.
         workloads: tells what the processes on the GPUs belong to.
-        kernel_log: where XID errors are read, in the format of /dev/kmsg.
+        kernel_log: where XID errors are read too.
         sysfs: shows the PCI bus.
         clock: counts seconds, for what is tried again later.
     """
@@ -91,7 +92,7 @@ class NvmlCollector:
         worker: Worker | None = None,
         *,
         workloads: Workloads | None = None,
-        kernel_log: Path = KERNEL_LOG,
+        kernel_log: KernelLog | None = None,
         sysfs: Path = pci.SYSFS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,7 +100,7 @@ class NvmlCollector:
         self._devices = Devices(self._nvml, clock)
         self._reader = reading.Reader(self._nvml)
         self._processes = Processes(self._nvml)
-        self._xids = XidErrors(KernelLog(kernel_log))
+        self._xids = XidErrors(kernel_log or KernelLog())
         self._workloads = workloads
         self._sysfs = sysfs
         self._clock = clock
@@ -127,7 +128,7 @@ class NvmlCollector:
         for metric, count in self._reader.rejected.items():
             yield Sample(conventions.NVML_VALUES_REJECTED, (metric,), count)
         yield Sample(conventions.NVML_STUCK_PROCESSES, (), self._nvml.worker.stuck)
-        yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.log.is_readable)
+        yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.is_log_readable)
         if self._status == NO_ANSWER:
             raise PartialFailureError("NVML does not answer")
         if self._devices.quarantined:
