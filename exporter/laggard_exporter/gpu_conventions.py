@@ -359,6 +359,12 @@ GPU_WORKLOAD_MEMORY_USED = _gauge(
     "Device memory that the workload's processes use. NVML: nvmlDeviceGetComputeRunningProcesses_v3 usedGpuMemory.",
     *_WORKLOAD,
 )
+GPU_WORKLOAD_SM_UTILIZATION = _gauge(
+    "workload_sm_utilization_ratio",
+    "Share of the driver's newest sample period in which kernels of the workload ran, the sum over its processes; "
+    "absent while none of them has a new sample, as on an idle GPU. NVML: nvmlDeviceGetProcessUtilization smUtil.",
+    *_WORKLOAD,
+)
 GPU_WORKLOAD_PROCESSES = _gauge(
     "workload_processes", "Processes of the workload. NVML: nvmlDeviceGetComputeRunningProcesses_v3.", *_WORKLOAD
 )

@@ -50,7 +50,8 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
         (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
         with exporter(*arguments, **scenario.environment(fake_nvml)) as node:
             node.scrape()
-            # The activity of a GPU is that since the scrape before.
+            # The activity of a GPU, and of a process, is that since the scrape before.
+            scenario.write(*EVERYTHING, "1 nvmlDeviceGetProcessUtilization 4294967294:25:2")
             time.sleep(SHORTEST_WINDOW)
             _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
             _, plain = node.get()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
+NOT_FOUND = 6
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
 UNKNOWN = 999
@@ -39,6 +40,8 @@ EVENT = 0
 
 #: Two samples of GPM closer than this say nothing (nvml.h asks for 100 ms); the newest answer is given again.
 SHORTEST_WINDOW = 0.25
+#: The driver samples at least so often what processes use (nvml.h): until then its last samples are the newest.
+SAMPLE_SECONDS = 1.0
 #: An older sample is no start of a window that anybody would call current.
 LONGEST_WINDOW = 600.0
 
@@ -80,6 +83,7 @@ class Driver:
         self._send = send
         self._handles: dict[Any, Any] = {}
         self._questions: dict[Any, bytes] = {}
+        self._shares: dict[Any, tuple[int, float, dict[int, int]]] = {}
         self._gpm: dict[Any, tuple[Any, float, Any]] = {}
         self._events: Any = None
         self._own: dict[str, Callable[..., Any]] = {
@@ -88,6 +92,7 @@ class Driver:
             "nvmlDeviceGetFieldValues": self._fields,
             "nvmlDeviceGetSramEccErrorStatus": self._sram,
             "nvmlDeviceGetGpuFabricInfoV": self._fabric,
+            "nvmlDeviceGetProcessUtilization": self._process_utilization,
             "nvmlGpmMetricsGet": self._gpm_metrics,
             "nvmlEventSetCreate": self._watch,
         }
@@ -165,6 +170,32 @@ class Driver:
             else:
                 return plain(info)
         raise self._library.NVMLError(NOT_SUPPORTED)
+
+    def _process_utilization(self, gpu: Any) -> dict[int, int]:
+        """Return per cent by process, from the newest sample of each since the call before."""
+        before: tuple[int | None, float, dict[int, int]] = self._shares.get(gpu, (None, 0.0, {}))
+        newest, since, shares = before
+        samples: Any
+        try:
+            samples = self._library.nvmlDeviceGetProcessUtilization(self._handles[gpu], newest or 0)
+        except self._library.NVMLError as error:
+            # So nvidia-ml-py and the driver say that there is none.
+            if error.value not in {SUCCESS, NOT_FOUND}:
+                raise
+            samples = ()
+        now = time.monotonic()
+        found: dict[int, tuple[int, int]] = {}
+        for sample in samples:
+            found[sample.pid] = max(found.get(sample.pid, (0, 0)), (sample.timeStamp, sample.smUtil))
+        if newest is None:  # of any age, and of processes that ended
+            shares = {}
+        elif found:
+            since, shares = now, {pid: percent for pid, (_, percent) in found.items()}
+        elif now - since >= SAMPLE_SECONDS:
+            shares = {}
+        newest = max((at for at, _ in found.values()), default=newest or 0)
+        self._shares[gpu] = (newest, since, shares)
+        return shares
 
     def _gpm_metrics(self, gpu: int, numbers: Any, instance: int | None) -> Any:
         """Return the length of a window, the metrics by number over it, and whether it is a new one.

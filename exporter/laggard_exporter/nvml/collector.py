@@ -99,7 +99,7 @@ class NvmlCollector:
         self._nvml = Nvml(worker or Worker(), FUNCTIONS)
         self._devices = Devices(self._nvml, clock)
         self._reader = reading.Reader(self._nvml)
-        self._processes = Processes(self._nvml)
+        self._processes = Processes(self._nvml, self._reader)
         self._xids = XidErrors(kernel_log or KernelLog())
         self._workloads = workloads
         self._sysfs = sysfs
@@ -220,11 +220,11 @@ class NvmlCollector:
         if index is None:
             return []
         try:
-            further = [*mig.requests(index), self._processes.request(index)]
-            values, (mode, most, running) = self._reader.read(device, index, release, further)
+            further = [*mig.requests(index), *self._processes.requests(index)]
+            values, (mode, most, running, percents) = self._reader.read(device, index, release, further)
             parts = mig.devices(self._nvml, index, mode, most)
             values += mig.samples(self._nvml, self._reader, device.uuid, index, parts)
-            processes = self._processes.read(index, running, parts)
+            processes = self._processes.read(index, running, percents, parts)
         except DeviceLostError:
             device.index = None
             return []

@@ -69,7 +69,14 @@ FUNCTIONS = (
 
 #: The families whose values are checked.
 CHECKED = tuple(
-    dict.fromkeys((*(reading.family for reading in _ALL_READINGS), names.GPU_FAN_SPEED, *table.MIG_ACTIVITY))
+    dict.fromkeys(
+        (
+            *(reading.family for reading in _ALL_READINGS),
+            names.GPU_FAN_SPEED,
+            names.GPU_WORKLOAD_SM_UTILIZATION,
+            *table.MIG_ACTIVITY,
+        )
+    )
 )
 
 
