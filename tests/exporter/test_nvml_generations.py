@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from laggard_exporter.nvml import table
 from laggard_exporter.nvml.child import SHORTEST_WINDOW
 from laggard_exporter.nvml.counters import Counters
-from laggard_exporter.nvml.worker import Answer, Request, Worker
+from laggard_exporter.nvml.library import Nvml, Question
 from tests.exporter.support import NvmlProbe, nvml_probe, starting_with
 from tests.exporter.test_nvml import about, failures, gpu, no_xids
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build
@@ -254,16 +254,15 @@ INTERVAL = 15.0
 @pytest.fixture
 def fixed_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each window of the performance monitor as long as the test says, whatever the machine does meanwhile."""
-    ask = Worker.ask
+    receive = Nvml.receive
 
-    def timed(self: Worker, requests: Sequence[Request], seconds: float, end: float) -> list[Answer]:
-        answers = ask(self, requests, seconds, end)
+    def timed(self: Nvml, question: Question) -> list[Any]:
         return [
-            (code, (INTERVAL, *value[1:]) if request.function == table.GPM and value and value[0] else value)
-            for request, (code, value) in zip(requests, answers, strict=True)
+            (INTERVAL, *value[1:]) if request.function == table.GPM and value and value[0] else value
+            for request, value in zip(question.requests, receive(self, question), strict=True)
         ]
 
-    monkeypatch.setattr(Worker, "ask", timed)
+    monkeypatch.setattr(Nvml, "receive", timed)
 
 
 @pytest.mark.parametrize("gigabytes_a_second", [0.0, 0.2, 0.3, 30.0, 63.0])

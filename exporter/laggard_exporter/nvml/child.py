@@ -38,6 +38,9 @@ NO_TEXT, REFUSED = -1, -2
 #: Number of the frames that nobody asked for: an event, ``(index of the GPU, XID, Unix time)``.
 EVENT = 0
 
+#: What the shared memory says: the number of the requests under way, and which of them.
+PROGRESS = struct.Struct("=QQ")
+
 #: Two samples of GPM closer than this say nothing (nvml.h asks for 100 ms); the newest answer is given again.
 SHORTEST_WINDOW = 0.25
 #: The driver samples at least so often what processes use (nvml.h): until then its last samples are the newest.
@@ -312,7 +315,7 @@ def main() -> None:
         number, calls = marshal.loads(read_exactly(0, int.from_bytes(header, "little")))  # noqa: S302 - our own parent
         answers: list[tuple[int, Any]] = []
         for index, (function, device, arguments) in enumerate(calls):
-            progress[0:4] = index.to_bytes(4, "little")
+            PROGRESS.pack_into(progress, 0, number, index)
             answers.append(driver.call(function, device, arguments))
         send(number, answers)
 
