@@ -13,7 +13,6 @@ from laggard_exporter.host.facts import HostCollector
 from laggard_exporter.host.infiniband import InfinibandCollector
 from laggard_exporter.host.oom import OomCollector
 from laggard_exporter.host.pressure import PressureCollector
-from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import NvmlCollector
 from laggard_exporter.ranks import conventions as ranks
 from laggard_exporter.ranks.cgroup import CgroupCollector
@@ -43,7 +42,7 @@ COLLECTORS: dict[str, Entry] = {
         NVML_FAMILIES,
         lambda options: NvmlCollector(
             workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
-            kernel_log=options.kernel_log,
+            kernel_log=options.shared_kernel_log,
             sysfs=options.sysfs,
         ),
     ),
@@ -84,7 +83,7 @@ COLLECTORS: dict[str, Entry] = {
             RankFiles(options.state_directory),
             options.procfs,
             options.host,
-            lambda: KernelLog(options.kernel_log),
+            options.shared_kernel_log,
         ),
     ),
     "disk": Entry(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pynvml
 
-from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_INFO
+from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.child import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
@@ -550,6 +550,7 @@ def test_help_names_the_source() -> None:
         for source in reading.sources:
             text = source.function if isinstance(source, Call) else f"{source.number} "
             assert text in reading.family.help, reading.family.name
+    assert [family.name for family in GPU_FAMILIES if "NVML: " not in family.help] == []
     info = (*FACTS.values(), *map(Call, DRIVER_FACTS.values()))
     helps = GPU_INFO.help + GPU_DRIVER_INFO.help
     assert [call.function for call in info if call.function not in helps] == []

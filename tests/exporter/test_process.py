@@ -161,13 +161,17 @@ def test_a_gpu_that_hangs(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -
 
 
 def test_no_process_is_left(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
-    """The process that NVML runs in ends with the exporter, also when a call hangs and the exporter is killed."""
+    """Under a call that hangs the exporter is healthy, and when it is killed the process of NVML ends with it."""
     with exporter(f"--state.directory={tmp_path}", **scenario.environment(fake_nvml)) as node:
         node.scrape()
         (child,) = children(node.process.pid)
         scenario.write("system gpus 2", "0 nvmlDeviceGetUtilizationRates:delay 60000")
         with pytest.raises(TimeoutError):
             node.get(timeout=0.3)
+        started = time.monotonic()
+        _, text = node.get(node.url.replace("/metrics", "/-/healthy"))
+        assert text == "laggard-exporter is healthy.\n"
+        assert time.monotonic() - started < 1, "who asks for health waits for no driver"
         node.stop(signal.SIGKILL)
         for _ in range(200):
             if not Path(f"/proc/{child}").exists():
