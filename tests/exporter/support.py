@@ -147,7 +147,7 @@ class NvmlProbe:
         self.children: list[Child] = []
         self.incomplete = ""
         self._environment = {**os.environ, **variables}
-        options = {"kernel_log": Path("/nonexistent"), "sysfs": Path("/nonexistent"), **options}
+        options = {"host": "node-1", "kernel_log": Path("/nonexistent"), "sysfs": Path("/nonexistent"), **options}
         self.collector = NvmlCollector(Worker(self._start), clock=lambda: self._now, **options)
 
     def _start(self) -> Child:

@@ -78,6 +78,7 @@ class NvmlCollector:
 
     Args:
         worker: runs NVML.
+        host: the node's name, on what is said of its driver.
         workloads: tells what the processes on the GPUs belong to.
         kernel_log: where XID errors are read, in the format of /dev/kmsg.
         sysfs: shows the PCI bus.
@@ -90,6 +91,7 @@ class NvmlCollector:
         self,
         worker: Worker | None = None,
         *,
+        host: str,
         workloads: Workloads | None = None,
         kernel_log: Path = KERNEL_LOG,
         sysfs: Path = pci.SYSFS,
@@ -100,6 +102,7 @@ class NvmlCollector:
         self._reader = reading.Reader(self._nvml)
         self._processes = Processes(self._nvml)
         self._xids = XidErrors(KernelLog(kernel_log))
+        self._host = host
         self._workloads = workloads
         self._sysfs = sysfs
         self._clock = clock
@@ -119,7 +122,7 @@ class NvmlCollector:
             yield Sample(names.GPU_DEVICES, ("pci",), count)
         yield Sample(conventions.NVML_AVAILABLE, (), self._status == AVAILABLE)
         for status in STATUSES:
-            yield Sample(conventions.NVML_STATUS, (status,), status == self._status)
+            yield Sample(conventions.NVML_STATUS, (status, self._host), status == self._status)
         for function, count in self._nvml.errors.items():
             yield Sample(conventions.NVML_ERRORS, (function,), count)
         for function, count in self._nvml.timeouts.items():
@@ -212,7 +215,7 @@ class NvmlCollector:
 
     def _read_driver(self) -> tuple[str, ...]:
         driver, nvml, cuda = self._nvml.queries([Request(function) for function in DRIVER_FACTS.values()])
-        return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
+        return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", self._host)
 
     def _read_device(self, device: Device, release: int, workloads: list[GpuWorkload]) -> list[Sample]:
         index = device.index
