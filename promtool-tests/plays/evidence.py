@@ -59,9 +59,10 @@ def pressure() -> Scenario:
 def pressure_near_miss() -> Scenario:
     """Neither pressure alone, nor so much variation without it, nor a twentieth of a step with it is contention."""
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
-    for number, rank in enumerate(scenario.world.ranks):
+    for rank in scenario.world.ranks:
         rank.host = f"host-{rank.run[-1]}"
-        unsteady(rank, 1.3 if number == 6 else 1.1)
+        unsteady(rank)
+    unsteady(scenario.world.ranks[6], 1.3)
     unsteady(scenario.world.ranks[10], 1.15)
     scenario.world.devices += [
         _host("host-a", **{PRESSURE: 3 / 4}), _host("host-b", **{PRESSURE: 1 / 8}), _host("host-c", **{PRESSURE: 1 / 2})
@@ -75,7 +76,8 @@ def pressure_by_node_exporter() -> Scenario:
     """What node_exporter says of the pressure on a host is worth as much."""
     scenario = Scenario(ranks(4, per_host=2))
     for rank in scenario.world.ranks:
-        unsteady(rank, 1.3 if rank.rank == 2 else 1.1)
+        unsteady(rank)
+    unsteady(scenario[2], 1.3)
     scenario.world.devices += [
         _node_exporter("host-a", node_pressure_cpu_waiting_seconds_total=1 / 32),
         _node_exporter("host-b", node_pressure_cpu_waiting_seconds_total=1 / 2),
@@ -140,7 +142,7 @@ def links() -> Scenario:
 
 
 def congestion() -> Scenario:
-    """So it is where packets bear marks of congestion; a tenth of as many is none, nor is a receiver without buffers."""
+    """So it is where packets bear marks of congestion; a few are no evidence, nor is a receiver without buffers."""
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
     for rank in scenario.world.ranks:
         rank.host = f"host-{rank.run[-1]}"
@@ -158,8 +160,8 @@ def congestion() -> Scenario:
         description="One step in twenty of run run-a waits for 10.99% of a step of 200ms longer in communication than "
         "the usual one, even on the rank where this differs least, while own times are steady: the network, and no "
         "rank. Packets with marks of congestion: 3.125% on host-a.",
-        recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, other "
-        "jobs on the same switches, and whether storage traffic takes the same links.",
+        recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
+        "other jobs on the same switches, and whether storage traffic takes the same links.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingNetworkBursty.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

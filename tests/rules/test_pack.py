@@ -110,6 +110,7 @@ def test_names_of_recorded_series() -> None:
         "reason": "training_reason",
         "host": "host_name",
         "gpu": "uuid",
+        "driver": "training_driver_version",
     }
     for rule in rules():
         if rule.is_alert or rule.is_adapter or rule.name in ("laggard_rules_info", "laggard_threshold"):
