@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from scenario import Firing, Play, Scenario, ranks
-from slow import make_slow, quantile, straggler, unsteady
+from slow import make_slow, straggler
+from slow import quantile as _quantile
+from slow import unsteady as _steps
 from world import TRANSFER, WORK
 
 FAMILIES = ("shape", "process")
@@ -140,7 +142,7 @@ def _roaming(scenario: Scenario, excess: float = 0.1) -> None:
     """Make another rank slow in each step: own times agree over a window, and each rank waits in the usual step."""
     for rank in scenario.world.ranks:
         make_slow(rank, 1 + excess / sum(WORK.values()) / len(scenario.world.ranks), "forward")
-        unsteady(rank, 1.5, TRANSFER + excess, TRANSFER + excess)
+        _steps(rank, 1.5, TRANSFER + excess, TRANSFER + excess)
         rank.measured_wait = TRANSFER + excess * (1 - 1 / len(scenario.world.ranks))
 
 
@@ -148,7 +150,7 @@ def roaming() -> Scenario:
     """Tells that each step has a slow rank, a different one each time, until the work is even."""
     scenario = Scenario(ranks(4))
     for rank in scenario.world.ranks:
-        unsteady(rank)
+        _steps(rank)
     scenario.after(minutes=4)
     scenario.never()
     _roaming(scenario)
@@ -173,7 +175,7 @@ def roaming() -> Scenario:
     scenario.fires(IMBALANCE)
     for rank in scenario.world.ranks:
         make_slow(rank, 1, "forward")
-        unsteady(rank)
+        _steps(rank)
         rank.measured_wait = None
     scenario.after(minutes=3)
     scenario.silent()
@@ -185,11 +187,11 @@ def roaming_near_miss() -> Scenario:
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
     scenario.after(minutes=3)
     for rank in scenario.world.ranks[:4]:
-        unsteady(rank, 1.2, TRANSFER + 0.02, TRANSFER + 0.03)
+        _steps(rank, 1.2, TRANSFER + 0.02, TRANSFER + 0.03)
         rank.floor = TRANSFER
     make_slow(scenario.world.ranks[5], 1.5, "data")
     for rank in scenario.world.ranks[4:]:
-        unsteady(rank, wait=TRANSFER + 0.09 * (rank.rank != 1), longest_wait=TRANSFER + 0.1)
+        _steps(rank, wait=TRANSFER + 0.09 * (rank.rank != 1), longest_wait=TRANSFER + 0.1)
         rank.floor = TRANSFER
     scenario.after(minutes=8)
     scenario.fires(Firing("TrainingStraggler", 1, "data", "host-a", run="run-b"))
@@ -200,11 +202,11 @@ def bursts() -> Scenario:
     """Tells that waiting comes in bursts on all ranks while they work steadily, until it no longer does."""
     scenario = Scenario(ranks(4))
     for rank in scenario.world.ranks:
-        unsteady(rank)
+        _steps(rank)
     scenario.after(minutes=4)
     scenario.never()
     for rank in scenario.world.ranks:
-        unsteady(rank, longest_wait=0.1 + 0.01 * rank.rank)
+        _steps(rank, longest_wait=0.1 + 0.01 * rank.rank)
     scenario.after(minutes=5.25)
     scenario.fires(NETWORK)
     scenario.says(
@@ -225,7 +227,7 @@ def bursts() -> Scenario:
     scenario.after(minutes=1)
     scenario.fires(NETWORK)
     for rank in scenario.world.ranks:
-        unsteady(rank, longest_wait=0.04)
+        _steps(rank, longest_wait=0.04)
     scenario.after(minutes=3)
     scenario.silent()
     return scenario
@@ -236,11 +238,11 @@ def bursts_near_miss() -> Scenario:
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
     for rank in scenario.world.ranks:
         if rank.run == "run-a":
-            unsteady(rank, longest_wait=TRANSFER + 0.02)
+            _steps(rank, longest_wait=TRANSFER + 0.02)
         elif rank.run == "run-b":
-            unsteady(rank, 1.5, longest_wait=TRANSFER + 0.1)
+            _steps(rank, 1.5, longest_wait=TRANSFER + 0.1)
         else:
-            unsteady(rank, longest_wait=TRANSFER + 0.1 * (rank.rank > 0))
+            _steps(rank, longest_wait=TRANSFER + 0.1 * (rank.rank > 0))
     scenario.after(minutes=8)
     scenario.never()
     return scenario
@@ -250,9 +252,9 @@ def contention() -> Scenario:
     """Names a rank whose steps are far less steady than its peers', until they are no more."""
     scenario = Scenario(ranks(4))
     for rank in scenario.world.ranks:
-        unsteady(rank)
+        _steps(rank)
     scenario.after(minutes=3)
-    unsteady(scenario[2], 1.6)
+    _steps(scenario[2], 1.6)
     scenario.after(minutes=5.25)
     contended = Firing("TrainingContention", 2, host="host-a")
     scenario.fires(contended)
@@ -273,7 +275,7 @@ def contention() -> Scenario:
     scenario[2].lost = scenario[2].exporter_lost = False
     scenario.after(minutes=1)
     scenario.fires(contended)
-    unsteady(scenario[2], 1.25)
+    _steps(scenario[2], 1.25)
     scenario.after(minutes=3)
     scenario.silent()
     return scenario
@@ -283,8 +285,8 @@ def contention_near_miss() -> Scenario:
     """Steps that differ on all ranks alike are no contention, nor is a difference of a sixth of a step on one."""
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
     for rank in scenario.world.ranks:
-        unsteady(rank, 1.6 if rank.run == "run-a" else 1.1)
-    unsteady(scenario.world.ranks[6], 1.3)
+        _steps(rank, 1.6 if rank.run == "run-a" else 1.1)
+    _steps(scenario.world.ranks[6], 1.3)
     scenario.after(minutes=8)
     scenario.never()
     return scenario
@@ -295,13 +297,13 @@ def becomes_slow() -> Scenario:
     scenario = Scenario(ranks(4))
     for rank in scenario.world.ranks:
         rank.work = {phase: 10 * seconds for phase, seconds in WORK.items()}
-        unsteady(rank)
+        _steps(rank)
     scenario.after(minutes=4)
     slow = scenario[2]
     slow.work["forward"] += 0.8
-    slow.gauges[quantile("forward", "p95")] = 1.4
+    slow.gauges[_quantile("forward", "p95")] = 1.4
     scenario.after(minutes=5.5)
-    slow.gauges[quantile("forward", "p50")] = 1.3
+    slow.gauges[_quantile("forward", "p50")] = 1.3
     scenario.after(minutes=6)
     scenario.fires(straggler(2, "forward"))
     scenario.value('count(last_over_time(ALERTS{alertname="TrainingContention"}[1h]))', {})
