@@ -41,6 +41,7 @@ COLLECTORS: dict[str, Entry] = {
         "NVIDIA GPUs, through the driver's library",
         NVML_FAMILIES,
         lambda options: NvmlCollector(
+            host=options.host,
             workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
             kernel_log=options.shared_kernel_log,
             sysfs=options.sysfs,

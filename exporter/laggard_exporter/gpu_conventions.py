@@ -5,6 +5,7 @@ Names follow the naming rules of Prometheus: base units, ``_total`` on what accu
 
 from __future__ import annotations
 
+from laggard_exporter.host.conventions import HOST
 from laggard_exporter.samples import Family
 
 UUID = "uuid"
@@ -24,7 +25,7 @@ GPU_DRIVER_INFO = Family(
     "gauge",
     "1, with the versions of the driver, of NVML and of CUDA. "
     "NVML: nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion, nvmlSystemGetCudaDriverVersion_v2.",
-    ("driver", "nvml", "cuda"),
+    ("driver", "nvml", "cuda", HOST),
 )
 GPU_DEVICES = Family(
     "gpu_devices",

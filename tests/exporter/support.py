@@ -148,7 +148,8 @@ class NvmlProbe:
         self.children: list[Child] = []
         self.incomplete = ""
         self._environment = {**os.environ, **variables}
-        options = {"kernel_log": KernelLog(Path("/nonexistent")), "sysfs": Path("/nonexistent"), **options}
+        nowhere = Path("/nonexistent")
+        options = {"host": "node-1", "kernel_log": KernelLog(nowhere), "sysfs": nowhere, **options}
         self.collector = NvmlCollector(Worker(self._start), clock=lambda: self._now, **options)
 
     def _start(self) -> Child:

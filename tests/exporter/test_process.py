@@ -74,11 +74,11 @@ def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
 
 def test_only_our_own_metrics(tmp_path: Path) -> None:
     """A node without GPUs and ranks serves the exporter's and the host's metrics, none of the Python process."""
-    with exporter(f"--state.directory={tmp_path}", LD_LIBRARY_PATH=str(tmp_path)) as node:
+    with exporter(f"--state.directory={tmp_path}", "--host.name=node-1", LD_LIBRARY_PATH=str(tmp_path)) as node:
         samples = node.scrape()
     other = {series for series in samples if not series.startswith(("laggard_exporter_", "host_"))}
     assert other <= {'gpu_devices{source="pci"}'}
-    assert samples['laggard_exporter_nvml_status{status="library_not_found"}'] == 1
+    assert samples['laggard_exporter_nvml_status{host_name="node-1",status="library_not_found"}'] == 1
 
 
 def test_switched_off_collectors(tmp_path: Path) -> None:

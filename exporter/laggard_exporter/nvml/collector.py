@@ -83,6 +83,7 @@ class NvmlCollector:
 
     Args:
         worker: runs NVML.
+        host: the node's name, on what is said of its driver.
         workloads: tells what the processes on the GPUs belong to.
         kernel_log: where XID errors are read too.
         sysfs: shows the PCI bus.
@@ -95,6 +96,7 @@ class NvmlCollector:
         self,
         worker: Worker | None = None,
         *,
+        host: str,
         workloads: Workloads | None = None,
         kernel_log: KernelLog | None = None,
         sysfs: Path = pci.SYSFS,
@@ -105,6 +107,7 @@ class NvmlCollector:
         self._reader = Reader()
         self._processes = Processes(self._nvml, self._reader)
         self._xids = XidErrors(kernel_log or KernelLog())
+        self._host = host
         self._workloads = workloads
         self._sysfs = sysfs
         self._clock = clock
@@ -124,7 +127,7 @@ class NvmlCollector:
             yield Sample(names.GPU_DEVICES, ("pci",), count)
         yield Sample(conventions.NVML_AVAILABLE, (), self._status == AVAILABLE)
         for status in STATUSES:
-            yield Sample(conventions.NVML_STATUS, (status,), status == self._status)
+            yield Sample(conventions.NVML_STATUS, (status, self._host), status == self._status)
         for function, count in self._nvml.errors.items():
             yield Sample(conventions.NVML_ERRORS, (function,), count)
         for function, count in self._nvml.timeouts.items():
@@ -223,7 +226,7 @@ class NvmlCollector:
 
     def _read_driver(self) -> tuple[str, ...]:
         driver, nvml, cuda = self._nvml.queries([Request(function) for function in DRIVER_FACTS.values()])
-        return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
+        return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", self._host)
 
     def _ask(self, waiting: deque[Device], release: int) -> tuple[Device, Answers] | None:
         while waiting:
