@@ -77,7 +77,7 @@ ACTS = (
     Act(
         "imbalance",
         "another rank slow in each step",
-        Fault("roaming", None, 1.7),
+        Fault("roaming", None, 2.0),
         Truth("TrainingDataImbalance"),
         # Each rank must have waited in half of the steps of its quantiles, and a rank that is slow itself does not.
         seconds=90,
@@ -109,5 +109,5 @@ ACTS = (
         Truth("TrainingRankFrozen", rank="3", symptoms=("TrainingStalled",)),
     ),
     # The ranks end two seconds apart.
-    Act("end", "the run ends", seconds=15),
+    Act("end", "the run ends", seconds=20),
 )

@@ -43,7 +43,9 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="laggard-demo-") as folder, Stack(Path(folder), _run_name()) as stack:
         if options.keep:
             _show_addresses(console, stack)
+        started = time.monotonic()
         results = _play(console, stack, chosen(options.acts))
+        console.print(f"Played in {time.monotonic() - started:.0f} s, with the start of the job.", highlight=False)
         if options.json is not None:
             _write(options.json, results)
         right = all(result.right for result in results)
