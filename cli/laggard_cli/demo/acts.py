@@ -99,7 +99,7 @@ ACTS = (
     Act(
         "checkpoint",
         "checkpoints held up by slow storage",
-        Fault("save", 0, amount=3.0),
+        Fault("save", 0, amount=2.0),
         Truth("TrainingCheckpointSlow", phase="checkpoint"),
     ),
     Act(
@@ -108,6 +108,6 @@ ACTS = (
         Fault("stop", 3),
         Truth("TrainingRankFrozen", rank="3", symptoms=("TrainingStalled",)),
     ),
-    # The ranks end two seconds apart.
-    Act("end", "the run ends", seconds=20),
+    # The ranks end a second apart.
+    Act("end", "the run ends", seconds=15),
 )

@@ -16,9 +16,9 @@ from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.profiles import Profile, load_profile
 
 #: Families of rules whose verdicts take too long for an act in the fast profile too, and their durations here, by their
-#: names in production: trends are recorded and compared every few seconds, and the last hour is a third of a minute.
+#: names in production: trends are recorded and compared every few seconds, and the last hour is twelve seconds.
 _TRENDS = ("memory", "pipeline", "goodput")
-_DURATIONS = {"5m": "5s", "10m": "16s", "15m": "8s", "20m": "8s", "30m": "16s", "45m": "24s", "1h": "20s"}
+_DURATIONS = {"5m": "5s", "10m": "24s", "15m": "8s", "20m": "8s", "30m": "16s", "45m": "24s", "1h": "12s"}
 
 #: Thresholds that are others for the demo's run, and why.
 _THRESHOLDS = {

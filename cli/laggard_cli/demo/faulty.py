@@ -88,7 +88,7 @@ def main() -> None:
     example.GPT.forward = faulty_forward
     example.save = slow_save
     example.main(control.keep_going)
-    time.sleep(2 * _RANK)
+    time.sleep(_RANK)
 
 
 def _load(path: Path) -> Any:

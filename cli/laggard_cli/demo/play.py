@@ -17,11 +17,13 @@ from laggard_cli.prometheus import Prometheus
 _POLL_SECONDS = 0.5
 #: The job's start, its warm-up, and enough steps for a first mean.
 _WARM_UP_SECONDS = 120
+#: For so long all must be well then: as long as a mean reaches back.
+_SETTLED_SECONDS = 8
 #: A verdict must stand alone for so long: what else fires meanwhile is a false alarm.
-_HOLD_SECONDS = 5
+_HOLD_SECONDS = 4
 #: After a fault is gone, alerts must resolve within this time, and the means forget it.
 _RECOVERY_SECONDS = 90
-_CALM_SECONDS = 4
+_CALM_SECONDS = 3
 
 _STEP = "run:training_step_seconds:mean"
 _SELF_TIME_SHARE = (
@@ -103,7 +105,7 @@ class Play:
             self._tell(None, "starting the job", elapsed, _WARM_UP_SECONDS, verdicts)
             ready = len(self._diagnosis().ranks) == RANKS and not verdicts
             calm = calm + _POLL_SECONDS if ready else 0.0
-            if calm >= _CALM_SECONDS:
+            if calm >= _SETTLED_SECONDS:
                 return
         raise CommandError(f"no verdict is possible after {_WARM_UP_SECONDS} s; logs are in {self._stack.folder}")
 

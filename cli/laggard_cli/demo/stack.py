@@ -160,7 +160,7 @@ class Stack:
         laggard = [sys.executable, "-m", "laggard_cli.main", "run", "--run", self.run, "--workload", "char-gpt"]
         torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(RANKS)]
         script = str(resources.files("laggard_cli.demo").joinpath("faulty.py"))
-        checkpoints = ["--checkpoint", str(self.folder / "model.pt"), "--checkpoint-seconds", "10"]
+        checkpoints = ["--checkpoint", str(self.folder / "model.pt"), "--checkpoint-seconds", "8"]
         return [*laggard, *torchrun, script, "--batch", str(_BATCH), "--width", "128", *checkpoints]
 
     def _training_environment(self) -> dict[str, str]:
