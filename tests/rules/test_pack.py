@@ -32,6 +32,7 @@ SUFFIXES = (
     "median",
     "rate",
     "compared",
+    "recent",
     "persistent",
     "spread",
     "median",
