@@ -48,7 +48,7 @@ def test_an_act_is_right_only_with_exactly_the_truth_in_time() -> None:
     assert not Result(other, [VERDICT], 10).right
     assert not Result(Act("healthy", "healthy"), [VERDICT]).right
     assert Result(Act("healthy", "healthy")).right
-    cause = Act("caused", "caused", truth=Truth("TrainingRankFrozen", rank="2", symptoms=("TrainingStraggler",)))
+    cause = Act("caused", "caused", truth=Truth("TrainingRankFrozen", rank="2", beside=("TrainingStraggler",)))
     assert not Result(cause, [VERDICT], None).right
     frozen = replace(VERDICT, alert="TrainingRankFrozen")
     assert Result(cause, [frozen, VERDICT], 10).right

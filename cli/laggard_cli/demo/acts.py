@@ -33,8 +33,8 @@ class Truth:
     alert: str
     rank: str = ""
     phase: str = ""
-    #: What also fires for the same rank, and would be inhibited by the verdict.
-    symptoms: tuple[str, ...] = ()
+    #: What may fire beside it for the same rank, and is true as well: a symptom, or the cause.
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ ACTS = (
         "input-bound",
         "all ranks input-bound",
         Fault("data", None, _SLOW_LOADER_STEPS),
-        Truth("TrainingInputBound", phase="data"),
+        # Loaders that sleep are at work without computing, as with slow storage.
+        Truth("TrainingInputBound", phase="data", beside=("TrainingInputStorageSlow",)),
     ),
     Act(
         "imbalance",
@@ -106,7 +107,7 @@ ACTS = (
         "frozen",
         "rank 3 frozen (SIGSTOP)",
         Fault("stop", 3),
-        Truth("TrainingRankFrozen", rank="3", symptoms=("TrainingStalled",)),
+        Truth("TrainingRankFrozen", rank="3", beside=("TrainingStalled",)),
     ),
     # The ranks end a second apart.
     Act("end", "the run ends", seconds=15),

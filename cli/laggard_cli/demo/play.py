@@ -45,12 +45,12 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """Whether the truth was found in time, and nothing but its symptoms beside it."""
+        """Whether the truth was found in time, and nothing beside it but what is true as well."""
         truth = self.act.truth
         if truth is None:
             return not self.verdicts
         return self.seconds is not None and all(
-            _is(verdict, truth) or (verdict.alert in truth.symptoms and verdict.rank == truth.rank)
+            _is(verdict, truth) or (verdict.alert in truth.beside and verdict.rank == truth.rank)
             for verdict in self.verdicts
         )
 
