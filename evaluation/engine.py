@@ -34,7 +34,8 @@ class Result:
     fired: list[Fired] = field(default_factory=list[Fired])
     #: Rules that failed, with the first error.
     failed: dict[str, str] = field(default_factory=dict[str, str])
-    cost: dict[str, float] = field(default_factory=dict[str, float])
+    #: What the evaluation cost, as the engine says it (`cost` in evaluation/engine/stream.go).
+    cost: dict[str, Any] = field(default_factory=dict[str, Any])
     answers: list[tuple[float, dict[str, str], float]] = field(
         default_factory=list[tuple[float, dict[str, str], float]]
     )
@@ -81,7 +82,23 @@ def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: b
         for each in incarnations(job)
         for target in each.targets(names)
     ]
-    command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else []), *(files if rules else [])]
+    horizons = {job.run: job.horizon for job in jobs}
+    return evaluate(targets, seed, files=files if rules else [], horizons=horizons, ask=ask)
+
+
+def evaluate(
+    targets: list[tuple[Target, float]], seed: int, *, files: list[Path], horizons: dict[str, float], ask: str = ""
+) -> Result:
+    """Evaluate rule files over targets that are scraped until a time each.
+
+    Args:
+        targets: what is scraped, and until when.
+        seed: decides when in an interval each group is evaluated.
+        files: rule files; without any the samples are stored and nothing else.
+        horizons: until when what fires for a run counts; for ever if it is not among them.
+        ask: an expression to answer each time the first target of all is scraped.
+    """
+    command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else []), *files]
     with tempfile.TemporaryFile() as events:
         # Half of a machine is often somebody else's: the engine's garbage collector takes one core, not all.
         environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "400"}
@@ -97,7 +114,7 @@ def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: b
         if code != 0:
             raise RuntimeError(f"laggard-rule-engine ended with code {code}")
         events.seek(0)
-        result = _read(events, {job.run: job.horizon for job in jobs})
+        result = _read(events, horizons)
     result.series = sum(len(target.series) for target, _ in targets)
     return result
 

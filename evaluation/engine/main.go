@@ -124,6 +124,11 @@ type timetable struct {
 	spent   time.Duration
 	longest time.Duration
 	count   int
+	// By group and rule, in the order of the files.
+	costs []ruleCost
+	place map[rules.Rule]int
+	// Evaluations that took longer than the interval of their group: a server would have left the next one out.
+	late int
 }
 
 func load(
@@ -139,10 +144,15 @@ func load(
 	}
 	clock := &timetable{
 		seed: seed, firing: map[*rules.AlertingRule]map[uint64]labels.Labels{}, failed: map[string]string{},
+		place: map[rules.Rule]int{},
 	}
 	for _, group := range groups {
 		clock.moments = append(clock.moments, moment{group: group})
 		for _, rule := range group.Rules() {
+			clock.place[rule] = len(clock.costs)
+			clock.costs = append(clock.costs, ruleCost{
+				Group: group.Name(), Rule: rule.Name(), Interval: group.Interval().Seconds(), Labels: rule.Labels().Map(),
+			})
 			if alert, ok := rule.(*rules.AlertingRule); ok {
 				alert.SetRestored(true)
 				clock.firing[alert] = map[uint64]labels.Labels{}
@@ -162,8 +172,17 @@ func (c *timetable) advance(until int64, output *writer) {
 		due := &c.moments[0]
 		now := time.Now()
 		due.group.Eval(context.Background(), time.UnixMilli(due.next).UTC())
-		cycle += time.Since(now)
+		took := time.Since(now)
+		cycle += took
+		if took > due.group.Interval() {
+			c.late++
+		}
 		c.count++
+		for _, rule := range due.group.Rules() {
+			cost := &c.costs[c.place[rule]]
+			cost.Seconds += rule.GetEvaluationDuration().Seconds()
+			cost.Evaluations++
+		}
 		c.report(due.group, due.next, output)
 		due.next += due.group.Interval().Milliseconds()
 		c.sort()
@@ -234,6 +253,7 @@ func (c *timetable) end(output *writer) {
 			ProcessSeconds: seconds(usage.Utime) + seconds(usage.Stime), RuleSeconds: c.spent.Seconds(),
 			LongestCycleSeconds: c.longest.Seconds(), Groups: c.count,
 			VirtualSeconds: float64(c.last-c.first) / 1000, MaximumResidentKilobytes: usage.Maxrss,
+			LateEvaluations: c.late, Rules: c.costs,
 		}})
 	}
 }

@@ -126,12 +126,24 @@ type event struct {
 }
 
 type cost struct {
-	ProcessSeconds           float64 `json:"process_seconds"`
-	RuleSeconds              float64 `json:"rule_seconds"`
-	LongestCycleSeconds      float64 `json:"longest_cycle_seconds"`
-	VirtualSeconds           float64 `json:"virtual_seconds"`
-	Groups                   int     `json:"groups"`
-	MaximumResidentKilobytes int64   `json:"maximum_resident_kilobytes"`
+	ProcessSeconds           float64    `json:"process_seconds"`
+	RuleSeconds              float64    `json:"rule_seconds"`
+	LongestCycleSeconds      float64    `json:"longest_cycle_seconds"`
+	VirtualSeconds           float64    `json:"virtual_seconds"`
+	Groups                   int        `json:"groups"`
+	MaximumResidentKilobytes int64      `json:"maximum_resident_kilobytes"`
+	LateEvaluations          int        `json:"late_evaluations"`
+	Rules                    []ruleCost `json:"rules"`
+}
+
+// ruleCost is how long the evaluations of a rule took in all.
+type ruleCost struct {
+	Group       string            `json:"group"`
+	Rule        string            `json:"rule"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Interval    float64           `json:"interval"`
+	Seconds     float64           `json:"seconds"`
+	Evaluations int               `json:"evaluations"`
 }
 
 type writer struct {

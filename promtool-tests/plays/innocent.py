@@ -39,6 +39,19 @@ def one_hiccup() -> Scenario:
     return scenario
 
 
+def short_hiccup() -> Scenario:
+    """Slow for three quarters of a minute is no straggler, however slow."""
+    scenario = Scenario(ranks(4))
+    for excess in (0.1, 0.5, 2.0):
+        scenario.after(minutes=4)
+        scenario[1].work["data"] += excess
+        scenario.after(seconds=45)
+        scenario[1].work["data"] -= excess
+    scenario.after(minutes=4)
+    scenario.never()
+    return scenario
+
+
 def unmeasured_communication() -> Scenario:
     """Where one rank can not tell waiting from work, no rank of the run is judged."""
     everyone = ranks(4)
@@ -127,6 +140,7 @@ def threshold_of_a_run() -> Scenario:
 PLAYS: tuple[Play, ...] = (
     near_miss,
     one_hiccup,
+    short_hiccup,
     unmeasured_communication,
     silent_about_communication,
     waits_all_the_same,

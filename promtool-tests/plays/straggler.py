@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hang import stalled, stick
-from scenario import Play, Scenario, ranks
+from scenario import Firing, Play, Scenario, ranks
 from slow import make_slow, one_of, straggler
 from world import RUN, WORK, Rank
 
@@ -13,11 +13,11 @@ RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/T
 
 
 def four_ranks() -> Scenario:
-    """Names a rank of 1.3 among four within four minutes, with the arithmetic, and ends with the fault."""
+    """Names a rank of 1.3 among four within two minutes, with the arithmetic, and ends with the fault."""
     scenario = one_of(4, phase="forward")
-    scenario.after(minutes=1.5)
+    scenario.after(minutes=1)
     scenario.never()
-    scenario.after(minutes=2.25)
+    scenario.after(minutes=1)
     scenario.fires(straggler(3, "forward"))
     scenario.says(
         straggler(3, "forward"),
@@ -167,16 +167,20 @@ def peer_groups() -> Scenario:
 
 
 def slow_steps() -> Scenario:
-    """With steps of eight seconds, means over three minutes decide, and a verdict takes eight minutes."""
-    scenario = Scenario(ranks(4))
+    """With steps of eight seconds, means over three minutes decide: within four, or eight for a smaller excess."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    scenario.world.training.add("run-b")
     for rank in scenario.world.ranks:
         rank.work = {phase: 40 * seconds for phase, seconds in WORK.items()}
     scenario.after(minutes=7)
     scenario[2].work["backward"] += 3
-    scenario.after(minutes=4)
+    scenario.world.ranks[5].work["backward"] += 1.8
+    scenario.after(minutes=2)
     scenario.never()
-    scenario.after(minutes=4)
+    scenario.after(minutes=2)
     scenario.fires(straggler(2, "backward"))
+    scenario.after(minutes=4)
+    scenario.fires(straggler(2, "backward"), Firing("TrainingStraggler", 1, "backward", "host-a", run="run-b"))
     return scenario
 
 

@@ -208,12 +208,16 @@ def test_what_rules_read_is_exposed() -> None:
     assert read - shown <= _NOT_SIMULATED
 
 
-#: Facts of cost and of paths that no scenario is about.
+#: Facts of cost, of versions and of paths that no scenario is about.
 _NOT_SIMULATED = {
     "gpu_clock_event_active",
+    "gpu_driver_info",
     "gpu_energy_joules_total",
+    "gpu_memory_free_bytes",
+    "gpu_memory_used_bytes",
     "gpu_retired_pages_pending",
     "training_flops_total",
+    "training_run_info",
     "training_samples_total",
 }
 

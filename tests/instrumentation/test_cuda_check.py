@@ -51,7 +51,9 @@ def test_slow_ranks_are_found_on_processors_too(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+    # Older gloo says there who is connected.
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    assert [line.split()[:3] for line in lines] == [
         ["ok", "fsdp2", "forward"],
         ["ok", "fsdp2", "backward"],
     ]
