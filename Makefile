@@ -70,6 +70,7 @@ servers:
 # Newer releases for the tests of the rules; where they can not be had, those tests say so and are skipped.
 tools:
 	-scripts/fetch_tools.sh
+	-scripts/build_rule_engine.sh
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sysconfig
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,11 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
+def save(model: nn.Module, path: str) -> None:
+    """Write a checkpoint."""
+    torch.save(model.state_dict(), path)
+
+
 def main(keep_going: Callable[[int], bool] | None = None) -> None:
     """Train until ``keep_going``, given the number of steps done, says no; by default for ``--steps``."""
     parser = argparse.ArgumentParser()
@@ -92,6 +98,8 @@ def main(keep_going: Callable[[int], bool] | None = None) -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--depth", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--checkpoint", help="file for checkpoints; none are saved without")
+    parser.add_argument("--checkpoint-seconds", type=float, default=60, help="seconds from one checkpoint to the next")
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
@@ -105,6 +113,7 @@ def main(keep_going: Callable[[int], bool] | None = None) -> None:
     model = DistributedDataParallel(GPT(len(text.vocabulary), arguments.length, arguments.width, arguments.depth))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     done = 0
+    saved = time.monotonic()
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         for characters, following in loader:
@@ -117,6 +126,13 @@ def main(keep_going: Callable[[int], bool] | None = None) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             done += 1
+            if (
+                arguments.checkpoint
+                and dist.get_rank() == 0
+                and time.monotonic() - saved >= arguments.checkpoint_seconds
+            ):
+                saved = time.monotonic()
+                save(model.module, arguments.checkpoint)
             if done % 100 == 0 and dist.get_rank() == 0:
                 print(f"step {done}, loss {loss.item():.3f}", flush=True)
 

@@ -24,6 +24,7 @@ SEVERITY = {
     "TrainingGpuPowerCapped": "info",
     "TrainingGpuUnderused": "info",
     "TrainingGpuTensorIdle": "info",
+    "TrainingGpuHeld": "info",
     "TrainingLossNotFinite": "critical",
     "TrainingGradientNormSpike": "info",
 }

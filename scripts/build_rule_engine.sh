@@ -1,24 +1,45 @@
 #!/bin/sh
-# Build the driver around Prometheus' rule manager that `make evaluate` runs the rules with.
+# Build, with the release of Prometheus that evaluation/engine/go.mod names:
 #
-#   scripts/build_rule_engine.sh        a no-op when .cache/tools/bin/laggard-rule-engine is newer than its source
+#   scripts/build_rule_engine.sh        a no-op when what it builds is newer than its source
 #
-# Needs Go; Prometheus comes from the Go module proxy. About two minutes on two cores the first time.
+#   .cache/tools/bin/laggard-rule-engine   the driver around the rule manager that `make evaluate` runs the rules with
+#   .cache/tools/promtool-VERSION          unit tests of rules in that release, for the tests of the rules
+#
+# Needs Go; Prometheus comes from the Go module proxy. About two minutes on two cores the first time, of which the
+# second program takes two seconds.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 source="$root/evaluation/engine"
-binary="$root/.cache/tools/bin/laggard-rule-engine"
+tools="$root/.cache/tools"
+binary="$tools/bin/laggard-rule-engine"
+mark="$tools/.built-promtool"
 
-if [ -e "$binary" ] && [ -z "$(find "$source" -newer "$binary" -type f)" ]; then
+if [ -e "$binary" ] && [ -e "$mark" ] && [ -z "$(find "$source" -newer "$mark" -type f)" ]; then
     exit 0
 fi
 command -v go >/dev/null || {
     echo "build_rule_engine: Go is needed (on Debian: apt-get install golang-go), 1.26 or newer" >&2
     exit 1
 }
-mkdir -p "$(dirname "$binary")"
+mkdir -p "$tools/bin"
 cd "$source"
-# The symbol tables would double the size of the file.
-GOFLAGS=-mod=mod go build -buildvcs=false -ldflags '-s -w' -trimpath -o "$binary" .
+build() {
+    # The symbol tables would double the size of the file.
+    GOFLAGS=-mod=mod go build -buildvcs=false -ldflags '-s -w' -trimpath "$@"
+}
+build -o "$binary" .
 echo "$binary"
+
+# promtool's unit tests can not be imported: their file is laid over our folder.
+module=$(GOFLAGS=-mod=mod go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)
+overlay=$(mktemp)
+trap 'rm -f "$overlay"' EXIT
+printf '{"Replace": {"%s/promtool/unittest.go": "%s/cmd/promtool/unittest.go"}}' "$source" "$module" >"$overlay"
+build -overlay "$overlay" -o "$tools/promtool-new" ./promtool
+version=$("$tools/promtool-new" --version)
+promtool="$tools/promtool-${version##* }"
+mv "$tools/promtool-new" "$promtool"
+echo "$promtool"
+touch "$mark"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from laggard_cli.errors import BAD_INPUT, CommandError
 COMMANDS = {
     "run": ("laggard_cli.run", "run a command instrumented"),
     "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
+    "hang": ("laggard_cli.hang.command", "say which rank does not join a collective, from flight-recorder dumps"),
     "replay": (
         "laggard_cli.replay.command",
         "run the shipped rules over a recording, and score them against the truth",
@@ -56,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; what is left in the buffer must not fail at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _load(command: str, module: str) -> Any:

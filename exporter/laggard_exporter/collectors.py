@@ -13,7 +13,6 @@ from laggard_exporter.host.facts import HostCollector
 from laggard_exporter.host.infiniband import InfinibandCollector
 from laggard_exporter.host.oom import OomCollector
 from laggard_exporter.host.pressure import PressureCollector
-from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import NvmlCollector
 from laggard_exporter.ranks import conventions as ranks
 from laggard_exporter.ranks.cgroup import CgroupCollector
@@ -42,8 +41,9 @@ COLLECTORS: dict[str, Entry] = {
         "NVIDIA GPUs, through the driver's library",
         NVML_FAMILIES,
         lambda options: NvmlCollector(
+            host=options.host,
             workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
-            kernel_log=options.kernel_log,
+            kernel_log=options.shared_kernel_log,
             sysfs=options.sysfs,
         ),
     ),
@@ -84,7 +84,7 @@ COLLECTORS: dict[str, Entry] = {
             RankFiles(options.state_directory),
             options.procfs,
             options.host,
-            lambda: KernelLog(options.kernel_log),
+            options.shared_kernel_log,
         ),
     ),
     "disk": Entry(

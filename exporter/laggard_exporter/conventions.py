@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from laggard.conventions import PROCESS_METRICS, Attribute, prometheus_label, prometheus_name
 from laggard_exporter.gpu_conventions import GPU_FAMILIES
-from laggard_exporter.host.conventions import HOST_FAMILIES
+from laggard_exporter.host.conventions import HOST, HOST_FAMILIES
 from laggard_exporter.ranks.conventions import RANK_FAMILIES
 from laggard_exporter.samples import Family
 
@@ -79,7 +79,7 @@ STATE_FAMILIES = (STATE_DIRECTORY_EXISTS, STATE_FILES, *PROCESS.values())
 NVML_AVAILABLE = Family(
     f"{PREFIX}_nvml_available", "gauge", "1 when NVML answers; 0 is normal on a node without NVIDIA GPUs."
 )
-NVML_STATUS = Family(f"{PREFIX}_nvml_status", "gauge", "1 for the state of the session with NVML.", ("status",))
+NVML_STATUS = Family(f"{PREFIX}_nvml_status", "gauge", "1 for the state of the session with NVML.", ("status", HOST))
 NVML_ERRORS = Family(
     f"{PREFIX}_nvml_errors_total",
     "counter",

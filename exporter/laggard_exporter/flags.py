@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 from laggard import conventions, environment
 from laggard.version import __version__
 from laggard_exporter.filters import Filter
+from laggard_exporter.kernel_log import KERNEL_LOG, KernelLog
 from laggard_exporter.web.address import Address, parse_address
 
 PROGRAM = "laggard-exporter"
@@ -52,6 +54,11 @@ class Options:
     otlp_endpoint: str
     """Empty: what the variables of OpenTelemetry say."""
     log_level: str
+
+    @cached_property
+    def shared_kernel_log(self) -> KernelLog:
+        """The kernel's log, one for all collectors."""
+        return KernelLog(self.kernel_log)
 
 
 def default_address(*, closed: bool) -> Address:
@@ -165,7 +172,7 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         "path.kernel-log",
         "kernel log, for XID errors and kills for lack of memory (default %(default)s)",
         type=Path,
-        default=Path("/dev/kmsg"),
+        default=KERNEL_LOG,
         metavar="FILE",
     )
     add("path.procfs", "where procfs is (default %(default)s)", type=_root, default=Path("/proc"), metavar="FOLDER")

@@ -5,6 +5,7 @@ Names follow the naming rules of Prometheus: base units, ``_total`` on what accu
 
 from __future__ import annotations
 
+from laggard_exporter.host.conventions import HOST
 from laggard_exporter.samples import Family
 
 UUID = "uuid"
@@ -24,7 +25,7 @@ GPU_DRIVER_INFO = Family(
     "gauge",
     "1, with the versions of the driver, of NVML and of CUDA. "
     "NVML: nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion, nvmlSystemGetCudaDriverVersion_v2.",
-    ("driver", "nvml", "cuda"),
+    ("driver", "nvml", "cuda", HOST),
 )
 GPU_DEVICES = Family(
     "gpu_devices",
@@ -233,8 +234,8 @@ GPU_REPAIR_PENDING = _gauge(
 
 # PCIe.
 _PCIE_BYTES = (
-    "Where the driver counts in 32 bits, a multiple of 4 GiB between two scrapes is told from GPM's rate, "
-    "and lost on GPUs without GPM. NVML:"
+    "Where the driver counts in 32 bits, multiples of 4 GiB between two scrapes are told from GPM's rate (20, 21); "
+    "absent there on GPUs without GPM. NVML:"
 )
 GPU_PCIE_RECEIVE = _counter(
     "pcie_receive_bytes",
@@ -357,6 +358,12 @@ GPU_WORKLOAD_INFO = _gauge(
 GPU_WORKLOAD_MEMORY_USED = _gauge(
     "workload_memory_used_bytes",
     "Device memory that the workload's processes use. NVML: nvmlDeviceGetComputeRunningProcesses_v3 usedGpuMemory.",
+    *_WORKLOAD,
+)
+GPU_WORKLOAD_SM_UTILIZATION = _gauge(
+    "workload_sm_utilization_ratio",
+    "Share of the driver's newest sample period in which kernels of the workload ran, the sum over its processes; "
+    "absent while none of them has a new sample, as on an idle GPU. NVML: nvmlDeviceGetProcessUtilization smUtil.",
     *_WORKLOAD,
 )
 GPU_WORKLOAD_PROCESSES = _gauge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import signal
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _doctor(collection, as_json=options.json)
     servers = _servers(options, collection, source)
     _push(options, collection)
+    # What is loaded by now stays: a scrape must not wait until the collector of garbage has looked at all of it.
+    gc.collect()
+    gc.freeze()
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)

@@ -14,7 +14,8 @@ class PartialFailureError(Exception):
     """Raised by a collector at its end: what it yielded is true, but something is missing."""
 
 
-@dataclass(frozen=True)
+# Compared by identity: there is one object of each, and every sample is looked up by it.
+@dataclass(frozen=True, eq=False)
 class Family:
     """One metric family, named as Prometheus shows it. Every sample of a family carries all of ``labels``."""
 

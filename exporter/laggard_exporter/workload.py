@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard.statefile import Snapshot
-from laggard_exporter.gpu_conventions import GPU_WORKLOAD_INFO, GPU_WORKLOAD_MEMORY_USED, GPU_WORKLOAD_PROCESSES
+from laggard_exporter.gpu_conventions import (
+    GPU_WORKLOAD_INFO,
+    GPU_WORKLOAD_MEMORY_USED,
+    GPU_WORKLOAD_PROCESSES,
+    GPU_WORKLOAD_SM_UTILIZATION,
+)
 from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.processes import GpuProcess
 from laggard_exporter.ranks.files import RankFiles
@@ -66,6 +71,7 @@ class _Workload:
     place: Place
     processes: int = 0
     memory: int | None = None
+    utilization: float | None = None
 
 
 class Workloads:
@@ -167,6 +173,8 @@ def _count(workload: _Workload, process: GpuProcess) -> None:
     workload.processes += 1
     if process.memory is not None:
         workload.memory = (workload.memory or 0) + process.memory
+    if process.utilization is not None:
+        workload.utilization = (workload.utilization or 0.0) + process.utilization
 
 
 def _samples(found: dict[_Key, _Workload]) -> Iterator[Sample]:
@@ -177,3 +185,5 @@ def _samples(found: dict[_Key, _Workload]) -> Iterator[Sample]:
             yield Sample(GPU_WORKLOAD_PROCESSES, tuple(key), workload.processes)
         if workload.memory is not None:
             yield Sample(GPU_WORKLOAD_MEMORY_USED, tuple(key), workload.memory)
+        if workload.utilization is not None:
+            yield Sample(GPU_WORKLOAD_SM_UTILIZATION, tuple(key), workload.utilization)

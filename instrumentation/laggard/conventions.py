@@ -346,7 +346,10 @@ SIGNAL_AVAILABLE = Metric(
     (Attribute.SIGNAL,),
 )
 SELF_TIME = Metric(
-    "training.telemetry.self_time", "counter", "s", "Time that laggard's hooks took on training threads."
+    "training.telemetry.self_time",
+    "counter",
+    "s",
+    "Time that laggard's hooks took on training threads; one call in 13 is timed.",
 )
 DROPPED = Metric(
     "training.telemetry.dropped",

@@ -25,9 +25,13 @@ def cost() -> Scenario:
         scenario.world.devices.append(
             Device(f"{rank.run}-{rank.rank}", rank.run, rank.rank, {f"gpu_info{{name={name}}}": 1}, {ENERGY: 640})
         )
+    # One of two GPUs does nothing for a quarter of the time.
+    scenario.world.devices[0].gauges["gpu_utilization_ratio"] = 3 / 4
+    scenario.world.devices[1].gauges["gpu_utilization_ratio"] = 1
     scenario.after(minutes=12)
     mine, theirs = f'{{training_run="{RUN}"}}', '{training_run="unknown"}'
     scenario.value("round(run:training_mfu:ratio, 0.001)", {mine: 0.404})
+    scenario.value("round(run:gpu_idle_seconds:rate, 0.001)", {mine: 0.25})
     scenario.value("round(run:training_cost:rate * 3600, 0.001)", {mine: 7.2, theirs: 7.2})
     scenario.value("round(run:training_sample_energy_joules:mean, 0.001)", {mine: 10, theirs: 10})
     scenario.value("round(run:training_carbon_grams:rate * 3600, 0.1)", {mine: 768})

@@ -60,11 +60,11 @@ def adds_up() -> Scenario:
     return scenario
 
 
-def _whole(scenario: Scenario) -> None:
+def _whole(scenario: Scenario, run: str = RUN) -> None:
     scenario.value(
         "round(run:training_goodput:ratio + on (training_run) "
-        "sum by (training_run) (run_reason:training_time_lost:ratio), 0.001)",
-        {f'{{training_run="{RUN}"}}': 1},
+        f"sum by (training_run) (run_reason:training_time_lost:ratio{{training_run='{run}'}}), 0.001)",
+        {f'{{training_run="{run}"}}': 1},
     )
 
 
@@ -88,4 +88,51 @@ def low() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (adds_up, low)
+def repeated() -> Scenario:
+    """What a restart threw away is repeated for as long; nothing is after a save, nor where no save was seen."""
+    runs = ("lost", "saved", "unknown")
+    scenario = Scenario([rank for run in runs for rank in ranks(2, run=run)], tick=60)
+    world = scenario.world
+    save = "training_checkpoint_last_save_timestamp_seconds"
+
+    def saves(*names: str) -> None:
+        for rank in world.ranks:
+            if rank.run in names and rank.rank == 0:
+                rank.gauges[save] = world.now
+
+    def share(expression: str, expected: dict[str, float]) -> None:
+        scenario.value(expression, {_reason("repeated", run): value for run, value in expected.items()})
+
+    scenario.after(minutes=30)
+    saves("lost", "saved")
+    scenario.after(minutes=15)
+    saves("saved")
+    scenario.after(minutes=1)
+    for rank in world.ranks:
+        rank.alive = False
+    scenario.after(minutes=2)
+    for rank in world.ranks:
+        rank.alive, rank.start = True, world.now
+        rank.steps, rank.seconds = 0, {}
+        rank.gauges.clear()
+    scenario.after(minutes=42)
+    # A quarter of the hour, and all of it is told; a lost scrape changes nothing.
+    share('round(run_reason:training_time_lost:ratio{training_reason="repeated"}, 0.05) > 0', {"lost": 0.25})
+    for run in runs:
+        _whole(scenario, run)
+    world.ranks[0].lost = world.ranks[0].exporter_lost = True
+    scenario.after(minutes=1)
+    world.ranks[0].lost = world.ranks[0].exporter_lost = False
+    scenario.after(minutes=5)
+    share('round(run_reason:training_time_lost:ratio{training_reason="repeated"}, 0.05) > 0', {"lost": 0.25})
+    # Neither a save of the new process nor the time after it repeats anything.
+    saves(*runs)
+    scenario.after(minutes=40)
+    share('run_reason:training_time_lost:ratio{training_reason="repeated"} > 0.01', {})
+    for run in runs:
+        _whole(scenario, run)
+    scenario.never()
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (adds_up, repeated, low)

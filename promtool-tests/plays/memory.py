@@ -160,4 +160,17 @@ def host_of_node_exporter() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (leaks, over_a_lost_scrape, shortage, host_of_node_exporter)
+def beside_a_leak() -> Scenario:
+    """Of a host whose ranks all grow, those are named that grow by a good part of what the worst of them does."""
+    scenario = _runs("creeps")
+    leaking = {RESIDENT: 1, WORKERS: 2}
+    for minute in range(70):
+        for rank in scenario.world.ranks:
+            for memory, worst in leaking.items():
+                rank.gauges[memory] = (8 + minute / 4 * (1 if rank.rank == worst else 0.01)) * GIB
+        scenario.after(minutes=1)
+    scenario.fires(_leak("creeps", "host_rss", 1, "host-a"), _leak("creeps", "worker_rss", 2, "host-a"))
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (leaks, over_a_lost_scrape, shortage, host_of_node_exporter, beside_a_leak)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scenario import Firing, Play, Scenario, ranks
-from world import Rank
+from world import Device, Rank
 
 FAMILIES = ("pipeline",)
 
@@ -72,6 +72,11 @@ def faults() -> Scenario:
     """Each cause has its own alert within its window, keeps it over a lost scrape, and loses it when mended."""
     names = ("workers", "storage", "copy", "serial", "collection", "spread", "saving", "compiling")
     scenario = _runs(*names)
+    for rank in scenario.world.ranks:
+        rank.host = rank.run
+    for run, resource in (("workers", "cpu"), ("storage", "io")):
+        pressure = f"host_pressure_seconds_total{{resource={resource},tasks=some}}"
+        scenario.world.devices.append(Device(run, label="host_name", counters={pressure: 0.375}))
     _faults(scenario, 0)
     scenario.after(minutes=4)
     _faults(scenario, 1)

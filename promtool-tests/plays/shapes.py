@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from scenario import Firing, Play, Scenario, ranks
 from slow import make_slow, straggler
-from world import TRANSFER, WORK, Rank
+from slow import quantile as _quantile
+from slow import unsteady as _steps
+from world import TRANSFER, WORK
 
 FAMILIES = ("shape", "process")
 
@@ -12,19 +14,6 @@ RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 IMBALANCE = Firing("TrainingDataImbalance")
 NETWORK = Firing("TrainingNetworkBursty")
-
-
-def _quantile(phase: str, quantile: str) -> str:
-    return f"training_phase_duration_quantile_seconds{{phase={phase},quantile={quantile}}}"
-
-
-def _steps(rank: Rank, own: float = 1.1, wait: float = TRANSFER, longest_wait: float = TRANSFER) -> None:
-    """Say how a rank's steps differ: own time of one in twenty beside the usual, and the wait of both."""
-    for phase, seconds in rank.work.items():
-        rank.gauges[_quantile(phase, "p50")] = seconds
-        rank.gauges[_quantile(phase, "p95")] = seconds * own
-    rank.gauges[_quantile("communication", "p50")] = wait
-    rank.gauges[_quantile("communication", "p95")] = longest_wait
 
 
 def _node(host: str) -> Firing:

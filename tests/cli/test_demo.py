@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -11,8 +12,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import torch
+import yaml
+
+from laggard_cli.demo import configuration
 from laggard_cli.demo.acts import ACTS, Act, Truth
+from laggard_cli.demo.command import chosen
+from laggard_cli.demo.faults import Leak, Records, SlowStorage
 from laggard_cli.demo.play import Result
+from laggard_cli.main import main
+from laggard_cli.rules import render, rules_folder
+from laggard_cli.rules.check import overridable
+from laggard_cli.rules.profiles import load_profile
 from tests.cli.test_diagnose import VERDICT
 
 
@@ -28,32 +40,108 @@ def processes_of(marker: str) -> list[str]:
 
 def test_an_act_is_right_only_with_exactly_the_truth_in_time() -> None:
     """A missing, a late, a wrong and an additional verdict are wrong; silence is right where nothing is injected."""
-    act = Act("slow", truth=Truth("TrainingStraggler", rank="2", phase="data"))
-    other = Act("slow", truth=Truth("TrainingStraggler", rank="1", phase="data"))
+    act = Act("slow", "slow", truth=Truth("TrainingStraggler", rank="2", phase="data"))
+    other = Act("slow", "slow", truth=Truth("TrainingStraggler", rank="1", phase="data"))
     assert Result(act, [VERDICT], 10).right
     assert not Result(act, [], None).right
     assert not Result(act, [VERDICT], None).right
     assert not Result(other, [VERDICT], 10).right
-    assert not Result(Act("healthy"), [VERDICT]).right
-    assert Result(Act("healthy")).right
-    cause = Act("caused", truth=Truth("TrainingRankFrozen", rank="2", symptoms=("TrainingStraggler",)))
+    assert not Result(Act("healthy", "healthy"), [VERDICT]).right
+    assert Result(Act("healthy", "healthy")).right
+    cause = Act("caused", "caused", truth=Truth("TrainingRankFrozen", rank="2", symptoms=("TrainingStraggler",)))
     assert not Result(cause, [VERDICT], None).right
     frozen = replace(VERDICT, alert="TrainingRankFrozen")
     assert Result(cause, [frozen, VERDICT], 10).right
     assert not Result(cause, [frozen, replace(VERDICT, rank="1")], 10).right
-    assert Result(Act("any phase", truth=Truth("TrainingStraggler", rank="2")), [VERDICT], 10).right
+    assert Result(Act("any", "any phase", truth=Truth("TrainingStraggler", rank="2")), [VERDICT], 10).right
 
 
 def test_the_acts_are_those_that_are_promised() -> None:
-    """Health, four faults, and a clean end."""
-    assert [(act.fault is None, act.truth and act.truth.alert) for act in ACTS] == [
-        (True, None),
-        (False, "TrainingStraggler"),
-        (False, "TrainingStraggler"),
-        (False, "TrainingInputBound"),
-        (False, "TrainingRankFrozen"),
-        (True, None),
+    """Health, eight faults, and a clean end."""
+    assert [(act.name, act.truth and (act.truth.alert, act.truth.rank)) for act in ACTS] == [
+        ("healthy", None),
+        ("slow-data", ("TrainingStraggler", "2")),
+        ("slow-backward", ("TrainingStraggler", "1")),
+        ("input-bound", ("TrainingInputBound", "")),
+        ("imbalance", ("TrainingDataImbalance", "")),
+        ("garbage", ("TrainingGarbageCollection", "")),
+        ("leak", ("TrainingMemoryLeak", "1")),
+        ("checkpoint", ("TrainingCheckpointSlow", "")),
+        ("frozen", ("TrainingRankFrozen", "3")),
+        ("end", None),
     ]
+    assert all((act.fault is None) == (act.truth is None) for act in ACTS)
+
+
+def test_acts_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """The healthy act is always played, for it measures the step; acts keep their order; a wrong name is one line."""
+    assert [act.name for act in chosen(["leak", "garbage"])] == ["healthy", "garbage", "leak"]
+    assert chosen([act.name for act in ACTS]) == list(ACTS)
+    with pytest.raises(SystemExit, match="2"):
+        main(["demo", "--acts", "leek"])
+    assert "invalid choice: 'leek'" in capsys.readouterr().err
+
+
+def test_the_demo_has_the_rules_of_the_fast_profile(tmp_path: Path) -> None:
+    """But for trends, which it has no time for; and each of its thresholds is one that a run may override."""
+    configuration.write(tmp_path, "run-1", {"alertmanager": "http://127.0.0.1:2"}, {"ranks": [1]}, pager=3)
+    overrides = yaml.safe_load((tmp_path / "rules" / "demo.yml").read_text())["groups"][0]["rules"]
+    assert {rule["labels"]["training_run"] for rule in overrides} == {"run-1"}
+    assert {rule["labels"]["name"] for rule in overrides} <= overridable()
+    written = {path.name: path.read_text() for path in (tmp_path / "rules").glob("*.yml") if path.name != "demo.yml"}
+    differing = {name for name, text in render("fast").items() if written.pop(name) != text}
+    assert not written
+    assert {name.partition("-")[2] for name in differing} == {"memory.yml", "pipeline.yml", "goodput.yml", "shape.yml"}
+    fast = load_profile(rules_folder(), "fast")
+    most, trends = configuration.profiles()
+    assert most.durations == fast.durations
+    assert all(trends.durations[length] <= wait for length, wait in fast.durations.items())
+    assert {name for name, value in most.thresholds.items() if value != fast.thresholds.get(name)} == {
+        "memory_leak_window_seconds",
+        "imbalance_agreement",
+    }
+
+
+def test_a_leak_grows_with_time_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many bytes a second are held, whatever a step takes, until the fault is gone."""
+    now = iter((1.0, 1.5, 3.5, 4.0, 5.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    leak = Leak()
+    held: list[int] = []
+    for rate in (1000, 1000, 1000, 0, 1000):
+        leak.grow(rate)
+        held.append(leak.held)
+    assert held == [0, 500, 2500, 0, 1000]
+
+
+def test_records_make_the_collector_work() -> None:
+    """Keeping records brings about collections of all objects; without the fault nothing is kept."""
+    collected: list[int] = []
+
+    def on_collection(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            collected.append(info["generation"])
+
+    records = Records()
+    gc.callbacks.append(on_collection)
+    try:
+        records.keep(0.5)
+    finally:
+        gc.callbacks.remove(on_collection)
+    assert len(collected) > 100
+    records.keep(0)
+    assert records.live == 0
+
+
+def test_slow_storage_takes_its_time(tmp_path: Path) -> None:
+    """A checkpoint takes the seconds of the fault to write, and is whole."""
+    state = {"weight": torch.arange(100_000, dtype=torch.float32)}
+    path = tmp_path / "model.pt"
+    started = time.perf_counter()
+    with SlowStorage(str(path), 0.3, 400_000) as file:
+        torch.save(state, file)
+    assert 0.3 <= time.perf_counter() - started < 1
+    assert torch.equal(torch.load(path)["weight"], state["weight"])
 
 
 def test_interrupt_ends_everything(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from laggard_exporter import flags
-from tests.exporter.support import EXPORTER, REPOSITORY, TIMEOUT
+from tests.deploy import confined
+from tests.exporter.support import EXPORTER, REPOSITORY, TIMEOUT, Exporter, fresh, live_rank, running, starting_with
+from tests.fake_nvml.fake import Scenario, build
 
 UNIT = REPOSITORY / "deploy" / "systemd" / "laggard-exporter.service"
 
@@ -70,3 +73,43 @@ def test_systemd_is_content(tmp_path: Path) -> None:
         if "unrecognized option" in result.stderr or "Failed to connect" in result.stderr:
             pytest.skip(f"systemd-analyze {command[0]} does not work here")
         assert (result.returncode, result.stderr) == (0, "")
+
+
+def missing() -> str:
+    """Return what the machine lacks to confine a process, empty when nothing."""
+    for tool in ("unshare", "setpriv", "systemd-analyze"):
+        if shutil.which(tool) is None:
+            return f"{tool} is missing: apt-get install util-linux systemd"
+    if not confined.NUMBERS.exists() or not Path("/srv").is_dir():
+        return "this is no Debian of x86_64"
+    probe = ["unshare", "--mount", "mount", "--bind", "/srv", "/srv"]
+    works = subprocess.run(probe, capture_output=True, timeout=TIMEOUT, check=False).returncode == 0
+    return "" if works else "no right to change mounts: needs root"
+
+
+@pytest.mark.skipif(missing() != "", reason=missing())
+def test_it_works_confined(tmp_path: Path) -> None:
+    """With the unit's rights, system calls and a file system that is read-only, GPUs, ranks and host are there."""
+    found = settings()
+    build(tmp_path)
+    Scenario(tmp_path / "scenario")
+    inside = {"LD_LIBRARY_PATH": "/srv", "FAKE_NVML_SCENARIO": "/srv/scenario"}
+    arguments = [str(EXPORTER), "--web.listen-address=127.0.0.1:0", "--state.directory=/srv/ranks"]
+    filters, families = found["SystemCallFilter"], found["RestrictAddressFamilies"][0].split()
+    with live_rank(tmp_path / "ranks", fresh()):
+        command = confined.command(tmp_path, filters, families, arguments)
+        tmp_path.chmod(0o755)
+        with running(command, stderr=subprocess.PIPE, cwd=REPOSITORY, env={**os.environ, **inside}) as process:
+            node = Exporter(process)
+            samples = node.scrape()
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            assert node.stop() == 0
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert fields["Uid"].split() == [str(confined.user())] * 4
+    assert {fields[name] for name in ("CapEff", "CapBnd", "CapPrm")} == {f"{1 << 34:016x}"}, "CAP_SYSLOG alone"
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+    failed = {series for series in starting_with(samples, "laggard_exporter_collector_success") if not samples[series]}
+    assert failed == set()
+    assert list(starting_with(samples, "gpu_up").values()) == [1, 1]
+    assert samples['training_process_up{training_rank="3",training_run="run-1"}'] == 1
+    assert samples["laggard_exporter_nvml_available"] == 1

@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laggard import statefile
 from laggard.statefile import Facts, StateWriter
+from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import NvmlCollector
 from laggard_exporter.nvml.worker import Child, Worker
 from laggard_exporter.samples import PartialFailureError, Sample
@@ -147,7 +148,8 @@ class NvmlProbe:
         self.children: list[Child] = []
         self.incomplete = ""
         self._environment = {**os.environ, **variables}
-        options = {"kernel_log": Path("/nonexistent"), "sysfs": Path("/nonexistent"), **options}
+        nowhere = Path("/nonexistent")
+        options = {"host": "node-1", "kernel_log": KernelLog(nowhere), "sysfs": nowhere, **options}
         self.collector = NvmlCollector(Worker(self._start), clock=lambda: self._now, **options)
 
     def _start(self) -> Child:

@@ -21,6 +21,15 @@ def test_names_are_unique() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_names_are_ours() -> None:
+    """No name is one that Prometheus reserves, none carries a target's labels, and no series has a crowd of labels."""
+    assert [family.name for family in FAMILIES if family.name.startswith(("process_", "scrape_", "python_"))] == []
+    reserved = {"job", "instance", "cluster", "hostname", "le", "quantile", "command", "cmdline", "user"}
+    assert [family.name for family in FAMILIES if reserved & set(family.labels)] == []
+    # One limit of Mimir is 30 labels, those of the target and of relabelling included.
+    assert max(len(family.labels) for family in FAMILIES) <= 12
+
+
 def test_rank_metrics_are_the_contract() -> None:
     """Name, type, labels and help of the rank metrics follow from the contract."""
     assert {family for family in STATE_FAMILIES if family.name.startswith("training_")} == set(PROCESS.values())
@@ -50,7 +59,8 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
         (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
         with exporter(*arguments, **scenario.environment(fake_nvml)) as node:
             node.scrape()
-            # The activity of a GPU is that since the scrape before.
+            # The activity of a GPU, and of a process, is that since the scrape before.
+            scenario.write(*EVERYTHING, "1 nvmlDeviceGetProcessUtilization 4294967294:25:2")
             time.sleep(SHORTEST_WINDOW)
             _, text = node.get(Accept="application/openmetrics-text;version=1.0.0")
             _, plain = node.get()

@@ -77,7 +77,7 @@ def test_something_that_should_work(tmp_path: Path) -> None:
 
 def nvml(status: str, gpus: int | None) -> tuple[str, str]:
     """Return what is said of an NVML with this status beside so many GPUs on the PCI bus."""
-    samples = [Sample(NVML_STATUS, ("available",), 0), Sample(NVML_STATUS, (status,), 1)]
+    samples = [Sample(NVML_STATUS, ("available", "node-1"), 0), Sample(NVML_STATUS, (status, "node-1"), 1)]
     if gpus is not None:
         samples.append(Sample(GPU_DEVICES, ("pci",), gpus))
     found = doctor.finding("nvml", Outcome(grouped(samples)))

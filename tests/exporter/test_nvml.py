@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pynvml
 
-from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_INFO
+from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.child import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
@@ -35,7 +35,7 @@ def about(samples: dict[str, float], uuid: str) -> dict[str, float]:
 def status(samples: dict[str, float]) -> str:
     """Return the one state of the session that is 1."""
     (series,) = (series for series, value in samples.items() if series.startswith(STATUS) and value)
-    return series[len(STATUS) + 9 : -2]
+    return series.partition('status="')[2].removesuffix('"}')
 
 
 def failures(samples: dict[str, float]) -> dict[str, float]:
@@ -193,10 +193,10 @@ def test_the_node(probe: NvmlProbe) -> None:
     """Driver, count and session are exported once per node, and nothing went wrong on a healthy one."""
     samples = probe.collect()
     assert {series: value for series, value in samples.items() if "uuid=" not in series and value} == {
-        'gpu_driver_info{cuda="13.0",driver="580.95.05",nvml="13.580.95.05"}': 1,
+        'gpu_driver_info{cuda="13.0",driver="580.95.05",host_name="node-1",nvml="13.580.95.05"}': 1,
         'gpu_devices{source="nvml"}': 2,
         "laggard_exporter_nvml_available": 1,
-        'laggard_exporter_nvml_status{status="available"}': 1,
+        'laggard_exporter_nvml_status{host_name="node-1",status="available"}': 1,
     }
     assert len(about(samples, IDLE)) == len(about(samples, BUSY))
 
@@ -523,7 +523,7 @@ def test_no_gpus(probe: NvmlProbe, scenario: Scenario) -> None:
     """A driver without GPUs counts none."""
     scenario.write("system gpus 0")
     assert probe.gpus() == {
-        'gpu_driver_info{cuda="13.0",driver="580.95.05",nvml="13.580.95.05"}': 1,
+        'gpu_driver_info{cuda="13.0",driver="580.95.05",host_name="node-1",nvml="13.580.95.05"}': 1,
         'gpu_devices{source="nvml"}': 0,
     }
 
@@ -550,6 +550,7 @@ def test_help_names_the_source() -> None:
         for source in reading.sources:
             text = source.function if isinstance(source, Call) else f"{source.number} "
             assert text in reading.family.help, reading.family.name
+    assert [family.name for family in GPU_FAMILIES if "NVML: " not in family.help] == []
     info = (*FACTS.values(), *map(Call, DRIVER_FACTS.values()))
     helps = GPU_INFO.help + GPU_DRIVER_INFO.help
     assert [call.function for call in info if call.function not in helps] == []

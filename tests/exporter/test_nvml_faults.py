@@ -19,7 +19,7 @@ from laggard_exporter.nvml.library import ReturnCode
 from laggard_exporter.nvml.worker import Child
 from tests.exporter.support import TIMEOUT, NvmlProbe, nvml_probe, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, LOST, about, failures, gpu, status
-from tests.fake_nvml.fake import Scenario, build
+from tests.fake_nvml.fake import EVERYTHING, Scenario, build, copies
 
 #: How long calls may take in these tests, in seconds: long enough for a machine that does much else.
 GROUP_SECONDS = 0.4
@@ -96,6 +96,24 @@ def test_a_function_hangs_for_one_gpu(probe: NvmlProbe, scenario: Scenario, func
     scenario.write()
     assert comparable(timed(probe, later=LATER)) == comparable(before)
     assert probe.incomplete == ""
+
+
+def test_the_next_gpu_hangs_meanwhile(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Each GPU is asked while the one before is looked at: the one that hangs is found, whoever waits for an answer."""
+    mig, third = "GPU-11111111-1111-1111-1111-111111111111", "GPU-00000002"
+    gpus = (*copies(3), *EVERYTHING)
+    scenario.write(*gpus)
+    before = probe.collect()
+    time.sleep(0.3)
+    # The MIG devices of the second are asked for when the third hangs already.
+    scenario.write(*gpus, "2 nvmlDeviceGetFieldValues:delay 60000")
+    samples = timed(probe)
+    assert timeouts(samples) == {"nvmlDeviceGetFieldValues": 1}
+    assert [samples[gpu("gpu_up", uuid)] for uuid in (BUSY, mig, third)] == [1, 1, 0]
+    for uuid in (BUSY, mig):
+        assert comparable(about(samples, uuid)) == comparable(about(before, uuid))
+    scenario.write(*gpus)
+    assert comparable(timed(probe, later=LATER)) == comparable(before)
 
 
 def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from laggard_exporter.nvml import table
 from laggard_exporter.nvml.child import SHORTEST_WINDOW
 from laggard_exporter.nvml.counters import Counters
+from laggard_exporter.nvml.library import Nvml, Question
 from tests.exporter.support import NvmlProbe, nvml_probe, starting_with
 from tests.exporter.test_nvml import about, failures, gpu, no_xids
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build
@@ -233,6 +236,7 @@ def test_counters_over_a_wrap_and_a_reload(probe: NvmlProbe, scenario: Scenario)
     receive, energy = gpu("gpu_pcie_receive_bytes_total"), gpu("gpu_energy_joules_total")
     scenario.write("0 field.198 1 4294967000")
     assert probe.collect()[receive] == 4_294_967_000
+    time.sleep(SHORTEST_WINDOW)
     scenario.write("0 field.198 1 704")
     samples = probe.collect()
     assert samples[receive] == 4_294_968_000
@@ -243,19 +247,57 @@ def test_counters_over_a_wrap_and_a_reload(probe: NvmlProbe, scenario: Scenario)
     assert samples[receive] == 4_294_968_296
 
 
-def test_several_wraps_between_two_scrapes(probe: NvmlProbe, scenario: Scenario) -> None:
-    """Where the performance monitor tells the rate, whole multiples of 4 GiB are not lost."""
+#: Seconds between two scrapes on the clock of :func:`fixed_windows`.
+INTERVAL = 15.0
+
+
+@pytest.fixture
+def fixed_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make each window of the performance monitor as long as the test says, whatever the machine does meanwhile."""
+    receive = Nvml.receive
+
+    def timed(self: Nvml, question: Question) -> list[Any]:
+        return [
+            (INTERVAL, *value[1:]) if request.function == table.GPM and value and value[0] else value
+            for request, value in zip(question.requests, receive(self, question), strict=True)
+        ]
+
+    monkeypatch.setattr(Nvml, "receive", timed)
+
+
+@pytest.mark.parametrize("gigabytes_a_second", [0.0, 0.2, 0.3, 30.0, 63.0])
+@pytest.mark.usefixtures("fixed_windows")
+def test_several_wraps_between_two_scrapes(probe: NvmlProbe, scenario: Scenario, gigabytes_a_second: float) -> None:
+    """Where the performance monitor tells the rate, every byte is counted, however often the word wraps."""
+    receive = gpu("gpu_pcie_receive_bytes_total")
     scenario.write("0 field.198 1 1000")
-    probe.collect()
-    started = time.monotonic()
+    assert probe.collect()[receive] == 1000
     time.sleep(SHORTEST_WINDOW)
-    # 32 GiB in about a quarter of a second: eight words, and 500 bytes.
-    rate = 32 * 1024 / (time.monotonic() - started)
-    scenario.write("0 field.198 1 1500", f"0 gpm.21 {rate}")
-    grown = probe.collect()[gpu("gpu_pcie_receive_bytes_total")] - 1000
-    assert grown % (1 << 32) == 500
-    # The window of the monitor is longer than ours, on a busy machine by much.
-    assert grown // (1 << 32) >= 8
+    moved = int(gigabytes_a_second * 1e9 * INTERVAL) + 7
+    # What the monitor says is a little off.
+    scenario.write(f"0 field.198 1 {(1000 + moved) % (1 << 32)}", f"0 gpm.21 {moved * 1.001 / (1 << 20) / INTERVAL}")
+    assert probe.collect()[receive] == 1000 + moved
+    # Another scrape at once gets the same window again; the bytes since then are those of the next.
+    scenario.write(f"0 field.198 1 {(2000 + moved) % (1 << 32)}", f"0 gpm.21 {moved / (1 << 20) / INTERVAL}")
+    assert probe.collect()[receive] == 1000 + moved
+
+
+def test_wraps_that_nobody_can_see(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A 32-bit counter is absent without the rate that tells how often it wrapped, and counts again with it."""
+    receive, sent = gpu("gpu_pcie_receive_bytes_total"), gpu("gpu_pcie_transmit_bytes_total")
+    without = ("0 nvmlGpmQueryDeviceSupport !3", "0 field.198 1 5000")
+    scenario.write(*without, "0 field.197 3 7000")
+    samples = probe.collect()
+    assert receive not in samples
+    assert samples[sent] == 7000, "a word of 64 bits needs no rate"
+    scenario.write("0 field.198 1 5000")
+    assert probe.collect()[receive] == 5000
+    time.sleep(SHORTEST_WINDOW)
+    scenario.write("0 field.198 1 6000", "0 gpm.21 !3")
+    assert receive not in probe.collect()
+    time.sleep(SHORTEST_WINDOW)
+    scenario.write("0 field.198 1 7500", "0 gpm.21 0")
+    assert probe.collect()[receive] == 6500, "what came while nobody knew how much is not counted"
 
 
 def test_counters_alone() -> None:

@@ -74,11 +74,11 @@ def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
 
 def test_only_our_own_metrics(tmp_path: Path) -> None:
     """A node without GPUs and ranks serves the exporter's and the host's metrics, none of the Python process."""
-    with exporter(f"--state.directory={tmp_path}", LD_LIBRARY_PATH=str(tmp_path)) as node:
+    with exporter(f"--state.directory={tmp_path}", "--host.name=node-1", LD_LIBRARY_PATH=str(tmp_path)) as node:
         samples = node.scrape()
     other = {series for series in samples if not series.startswith(("laggard_exporter_", "host_"))}
     assert other <= {'gpu_devices{source="pci"}'}
-    assert samples['laggard_exporter_nvml_status{status="library_not_found"}'] == 1
+    assert samples['laggard_exporter_nvml_status{host_name="node-1",status="library_not_found"}'] == 1
 
 
 def test_switched_off_collectors(tmp_path: Path) -> None:
@@ -161,13 +161,17 @@ def test_a_gpu_that_hangs(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -
 
 
 def test_no_process_is_left(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
-    """The process that NVML runs in ends with the exporter, also when a call hangs and the exporter is killed."""
+    """Under a call that hangs the exporter is healthy, and when it is killed the process of NVML ends with it."""
     with exporter(f"--state.directory={tmp_path}", **scenario.environment(fake_nvml)) as node:
         node.scrape()
         (child,) = children(node.process.pid)
         scenario.write("system gpus 2", "0 nvmlDeviceGetUtilizationRates:delay 60000")
         with pytest.raises(TimeoutError):
             node.get(timeout=0.3)
+        started = time.monotonic()
+        _, text = node.get(node.url.replace("/metrics", "/-/healthy"))
+        assert text == "laggard-exporter is healthy.\n"
+        assert time.monotonic() - started < 1, "who asks for health waits for no driver"
         node.stop(signal.SIGKILL)
         for _ in range(200):
             if not Path(f"/proc/{child}").exists():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from laggard_exporter.nvml.child import SAMPLE_SECONDS
 from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.processes import GpuProcess
 from laggard_exporter.pci import count_gpus
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.workload import Workloads, live_ranks
 from tests.exporter.support import as_dict, dead_file, fresh, live_rank, nvml_probe, series_name, starting_with
-from tests.exporter.test_nvml import BUSY, IDLE
+from tests.exporter.test_nvml import BUSY, IDLE, failures
 from tests.fake_nvml.fake import EVERYTHING, Scenario
 
 POD = "1f0d5fbc-6f2a-4b8e-9a55-0123456789ab"
@@ -137,6 +139,37 @@ def test_ranks(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
     used = starting_with(samples, "gpu_workload_memory_used_bytes")
     assert sorted(used.values()) == [5, GIB, 2 * GIB]
     assert {series for series in samples if not series.startswith("gpu_workload")} == before
+
+
+def test_what_each_workload_uses(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
+    """The newest new sample of each process counts for its rank; an older or impossible one, or none, is no zero."""
+    name = "gpu_workload_sm_utilization_ratio"
+    workloads = Workloads(lambda: live_ranks(RankFiles(tmp_path)))
+    with (
+        live_rank(tmp_path, fresh(rank=0, hardware_id="")) as first,
+        live_rank(tmp_path, fresh(rank=1, hardware_id="")) as second,
+        nvml_probe(scenario.environment(fake_nvml), workloads=workloads) as probe,
+    ):
+        one, two, other, last = first.pid, second.pid, 4294967293, 4294967294
+        running = " ".join(f"{pid}:{GIB}" for pid in (one, two, other, last))
+
+        def used(samples: str, *, later: float = 0) -> dict[str, float]:
+            scenario.write(
+                f"0 nvmlDeviceGetComputeRunningProcesses {running}",
+                f"0 nvmlDeviceGetProcessUtilization {samples}" if samples else "",
+            )
+            time.sleep(later)
+            ratios = starting_with(probe.collect(), name)
+            return {series.split('training_rank="')[1].partition('"')[0]: ratio for series, ratio in ratios.items()}
+
+        assert used(f"{one}:90:1000 {two}:80:1000") == {}, "samples from before the first scrape are of any age"
+        new = f"{one}:10:2000 {one}:60:3000 {other}:5:2500 {last}:6:2500 77:99:2500 {two}:80:1000"
+        assert used(new) == {"0": 0.6, "": pytest.approx(0.11)}
+        assert used(new) == {"0": 0.6, "": pytest.approx(0.11)}, "the driver has sampled nothing since"
+        assert used(new, later=SAMPLE_SECONDS) == {}, "what is old is not shown as new"
+        assert used(f"{one}:4294967295:4000 {two}:100:4000") == {"1": 1.0}
+        assert used("!6", later=SAMPLE_SECONDS) == used("!3") == used("") == {}
+        assert failures(probe.collect()).keys() == {name}, "a value that can not be true is counted, nothing else"
 
 
 def test_processes_on_mig_devices(fake_nvml: Path, scenario: Scenario) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 
+from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import xid
-from laggard_exporter.nvml.xid import APPLICATION, CRITICAL, WARNING, KernelLog, XidErrors
+from laggard_exporter.nvml.xid import APPLICATION, CRITICAL, WARNING, XidErrors
 from tests.exporter.support import NvmlProbe, as_dict, nvml_probe, starting_with
 from tests.exporter.test_nvml import IDLE, gpu
 from tests.fake_nvml.fake import Scenario
@@ -84,7 +84,7 @@ def test_the_kernel_log(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> 
     """Errors in the log count from the start on; earlier ones tell their time alone; other messages are nothing."""
     log = tmp_path / "log"
     write(log, record(48, seconds=50), "6,1,1,-;usb 1-1: new device\n", "nonsense\n", record(79, pci="0000:ff:00"))
-    with nvml_probe(scenario.environment(fake_nvml), kernel_log=log) as probe:
+    with nvml_probe(scenario.environment(fake_nvml), kernel_log=KernelLog(log)) as probe:
         samples = probe.collect()
         assert errors(samples) == {}
         assert samples["laggard_exporter_kernel_log_readable"] == 1
@@ -103,7 +103,7 @@ def test_both_tell_the_same(fake_nvml: Path, scenario: Scenario, tmp_path: Path)
     """An error that both places tell is one error; what one of them missed counts by the other."""
     log = tmp_path / "log"
     log.touch()
-    with nvml_probe(scenario.environment(fake_nvml), kernel_log=log) as probe:
+    with nvml_probe(scenario.environment(fake_nvml), kernel_log=KernelLog(log)) as probe:
         probe.collect()
         scenario.write("0 event.1 79", "0 event.2 94")
         write(log, record(79), record(79), record(48))
@@ -116,7 +116,7 @@ def test_a_gpu_that_fell_off_the_bus(fake_nvml: Path, scenario: Scenario, tmp_pa
     """The errors of a lost GPU are told: they say why it is lost."""
     log = tmp_path / "log"
     log.touch()
-    with nvml_probe(scenario.environment(fake_nvml), kernel_log=log) as probe:
+    with nvml_probe(scenario.environment(fake_nvml), kernel_log=KernelLog(log)) as probe:
         probe.collect()
         scenario.write("0 * !15")
         write(log, record(79))
@@ -125,33 +125,13 @@ def test_a_gpu_that_fell_off_the_bus(fake_nvml: Path, scenario: Scenario, tmp_pa
         assert errors(samples) == {"79GPU-0": 1}
 
 
-def test_a_device_like_the_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that blocks, as the kernel's does, is read without waiting; a flood is read over several scrapes."""
-    monkeypatch.setattr(xid, "MOST_RECORDS", 2)
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    log = KernelLog(path, since_boot=lambda: 0)
-    assert log.read() == []
-    assert log.is_readable
-    writer = os.open(path, os.O_WRONLY)
-    try:
-        assert log.read() == []
-        os.write(writer, (record(79) * 3 + "x" * 8000 + "\n" + record(79) * 200).encode())
-        first = log.read()
-        assert 0 < len(first) < 203
-        assert sum(len(log.read()) for _ in range(10)) + len(first) == 203
-        assert not any(message.is_old for message in first)
-    finally:
-        os.close(writer)
-
-
 def test_a_log_that_may_not_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without the log there are the events alone, and one line says so."""
     caplog.set_level("INFO")
     found = XidErrors(KernelLog(tmp_path / "missing"))
     for _ in range(2):
         found.read_log()
-    assert not found.log.is_readable
+    assert not found.is_log_readable
     assert [entry.getMessage() for entry in caplog.records] == [
         f"{tmp_path / 'missing'}: No such file or directory; XID errors come from NVML's events alone"
     ]

@@ -40,6 +40,7 @@ EVERYTHING = (
     "1 field.30 3 2",
     "1 field.31 1 0",
     "1 nvmlDeviceGetComputeRunningProcesses 4294967294:1024:2:0",
+    "1 nvmlDeviceGetProcessUtilization 4294967294:25:1",
 )
 
 

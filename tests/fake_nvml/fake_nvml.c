@@ -15,7 +15,7 @@
  *     TARGET gpm[.INSTANCE].N V        a metric of GPM between any two samples
  *     TARGET event.N XID               an XID event; each N is told once, and none from before the event set
  *
- * Processes are words PID:BYTES[:GPU INSTANCE:COMPUTE INSTANCE]. A MIG device exists when it has a nvmlDeviceGetUUID.
+ * Processes are words PID:BYTES[:GPU INSTANCE:COMPUTE INSTANCE], samples of their use PID:PERCENT:TIME. A MIG device exists when it has a nvmlDeviceGetUUID.
  * FAKE_NVML_TRACE names a file to which every call adds a line. A symbol is left out with -DNAME=absent_NAME.
  */
 #include <pthread.h>
@@ -48,6 +48,7 @@ typedef struct {
     unsigned char summary;
 } fabric_t;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } process_t;
+typedef struct { unsigned pid; unsigned long long time; unsigned sm, memory, encoder, decoder; } share_t;
 typedef struct { void *gpu; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
 typedef struct { int target, instance; } sample_t;
 typedef struct { unsigned id; int code; double value; const char *texts[3]; } metric_t;
@@ -568,6 +569,26 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *size, process_t
 int nvmlDeviceGetComputeRunningProcesses_v2(void *gpu, unsigned *size, process_t *out)
 {
     return processes(gpu, size, out);
+}
+
+/* Only samples that are newer than `since`; the driver says that it found none. */
+int nvmlDeviceGetProcessUtilization(void *gpu, share_t *out, unsigned *size, unsigned long long since)
+{
+    char text[LONG_TEXT], *rest = text, *word;
+    unsigned found = 0, room = out ? *size : 0;
+    int code = answer_at_most(gpu_of(gpu), "nvmlDeviceGetProcessUtilization", text, sizeof text);
+    if (code != SUCCESS)
+        return code;
+    while ((word = strsep(&rest, " "))) {
+        share_t share = { 0, 0, 0, 0, 0, 0 };
+        if (sscanf(word, "%u:%u:%llu", &share.pid, &share.sm, &share.time) < 3 || share.time <= since)
+            continue;
+        if (found < room)
+            out[found] = share;
+        found++;
+    }
+    *size = found;
+    return !found ? NOT_FOUND : found > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 /* Events. One event set is enough. */

@@ -65,19 +65,20 @@ class Loop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     fullgraph: bool
+    backend: str
     #: Takes a batch and a step's number, and trains.
     train: Callable[[torch.Tensor, int], torch.Tensor]
 
     def compile(self, function: Any) -> Any:
-        """Compile with a backend that runs what the compiler captured."""
-        return torch.compile(function, backend="aot_eager", fullgraph=self.fullgraph)
+        """Compile with a backend that runs what the compiler captured, or with the one that makes code of it."""
+        return torch.compile(function, backend=self.backend, fullgraph=self.fullgraph)
 
 
-def make(*, broken: bool = False, fullgraph: bool = False) -> Loop:
+def make(*, broken: bool = False, fullgraph: bool = False, backend: str = "aot_eager") -> Loop:
     """A loop with nothing compiled."""
     torch.manual_seed(0)
     model = Network(broken=broken)
-    loop = Loop(model, torch.optim.AdamW(model.parameters(), lr=0.01), fullgraph, lambda batch, _: batch)
+    loop = Loop(model, torch.optim.AdamW(model.parameters(), lr=0.01), fullgraph, backend, lambda batch, _: batch)
     loop.train = lambda batch, _number: step(loop, model, batch)
     return loop
 
@@ -113,7 +114,7 @@ def regional(**options: Any) -> Loop:
 
 def compiled_optimizer(**options: Any) -> Loop:
     loop = compiled_model(**options)
-    forward, update = loop.compile(loop.model), torch.compile(loop.optimizer.step, backend="aot_eager")
+    forward, update = loop.compile(loop.model), torch.compile(loop.optimizer.step, backend=loop.backend)
 
     def train(batch: torch.Tensor, _number: int) -> torch.Tensor:
         loss = forward(batch).square().mean()
@@ -220,6 +221,7 @@ STYLES: dict[str, tuple[Callable[..., Loop], dict[str, Any], int]] = {
     "regional": (regional, {}, STEPS),
     "regional, fullgraph": (regional, {"fullgraph": True}, STEPS),
     "optimizer": (compiled_optimizer, {}, STEPS),
+    "optimizer, inductor": (compiled_optimizer, {"backend": "inductor"}, STEPS),
     "loss": (compiled_loss, {}, STEPS),
     "loss, fullgraph": (compiled_loss, {"fullgraph": True}, STEPS),
     "whole step": (whole_step, {}, STEPS),

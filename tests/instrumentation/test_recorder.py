@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from time import perf_counter_ns
 
 from laggard import statefile
 from laggard._recorder import CAPACITY, EVALUATION_FORWARD, Recorder
@@ -98,12 +99,24 @@ def test_appends_during_a_drain_are_kept() -> None:
 
 
 def test_self_time_is_what_the_hooks_took() -> None:
-    """The counter moves with every event and stays far below the time between them."""
+    """One call in 13 is timed and stands for 13; what happens between the calls is not in it."""
     recorder = Recorder()
-    token = recorder.begin(Phase.DATA)
-    threading.Event().wait(0.05)
-    recorder.end(token)
-    assert 0 < recorder.self_time_ns < 5_000_000
+    edges = 0
+
+    def slow(_at: int) -> None:
+        nonlocal edges
+        edges += 1
+        until = perf_counter_ns() + 1_000_000
+        while perf_counter_ns() < until:
+            pass
+
+    recorder.device = slow
+    for _ in range(13):
+        token = recorder.begin(Phase.DATA)
+        threading.Event().wait(0.02)
+        recorder.end(token)
+    assert edges == 26
+    assert 26_000_000 <= recorder.self_time_ns < 130_000_000
 
 
 def test_a_recorder_that_is_off_records_nothing() -> None:

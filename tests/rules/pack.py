@@ -51,6 +51,11 @@ FOREIGN = {
         "pressure_memory_stalled_seconds_total",
     )},
     "node_uname_info": _NODE | {"nodename"},
+    **{f"node_infiniband_{name}_total": _PORT for name in (
+        "symbol_error", "link_error_recovery", "link_downed", "port_errors_received",
+        "port_receive_remote_physical_errors", "port_discards_transmitted", "local_link_integrity_errors",
+        "excessive_buffer_overrun_errors",
+    )},
     "node_infiniband_port_data_received_bytes_total": _PORT,
     "node_infiniband_port_data_transmitted_bytes_total": _PORT,
 }  # fmt: skip

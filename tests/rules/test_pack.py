@@ -112,12 +112,13 @@ def test_names_of_recorded_series() -> None:
         "reason": "training_reason",
         "host": "host_name",
         "gpu": "uuid",
+        "driver": "training_driver_version",
     }
     for rule in rules():
         if rule.is_alert or rule.is_adapter or rule.name in ("laggard_rules_info", "laggard_threshold"):
             continue
         level, metric, operation = rule.name.split(":")
-        assert metric.startswith(("training_", "laggard_", "gpu_"))
+        assert metric.startswith(("training_", "laggard_", "gpu_", "host_"))
         assert operation in SUFFIXES
         for name, label in level_labels.items():
             assert (name not in re.split("_(?!group)", level)) or label in known()[rule.name], rule.name

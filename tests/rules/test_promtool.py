@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from laggard_cli.rules.render import rule_files
-from tests.rules.conftest import TOOLS
+from tests.rules.conftest import TOOLS, VERSIONS
 from tests.rules.pack import ROOT, RULES
 
 SCENARIOS = ROOT / "promtool-tests"
@@ -33,6 +34,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("promtool")
     _run(sys.executable, SCENARIOS / "generate.py", folder)
     return folder
+
+
+def test_the_readme_lists_the_versions() -> None:
+    """The table of engines promises the versions that are tested, and no other."""
+    text = (RULES / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| Prometheus(?:, newest)? \| ([\d., ]+) \|", text, re.MULTILINE)
+    assert tuple(", ".join(rows).split(", ")) == VERSIONS
 
 
 def test_rules_load(promtool: Path) -> None:

@@ -23,8 +23,8 @@ RENDERED = {
 
 #: The number of an expression that nobody rounded, what Go prints for a missing or a wrong value, a template left over.
 _BAD = re.compile(r"\d\.\d{3}(?!%)|\de[+-]\d|<no value>|%!|NaN|[+-]Inf|\{\{|\}\}|  | [.,;:](\s|$)|\[\]")
-#: A number with its unit, or a count of what is named.
-_NUMBER = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(\S*)(?: (\w+))?")
+#: A number with its unit, or a count of what is named; not a version.
+_NUMBER = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(?!\.?\d)(\S*)(?: (\w+))?")
 _UNIT = re.compile(r"(%|k|M|ms|us|s|m|h|d|GiB|MiB|KiB|B)?\)?[.,:;]?")
 
 

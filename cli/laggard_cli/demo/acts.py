@@ -7,17 +7,23 @@ from typing import Literal
 
 RANKS = 4
 
-#: A fault is detected in time within so many seconds.
-DETECTION_SECONDS = 60
+#: Bytes that leak in a second: a second's worth of allocation takes milliseconds, and what a process grows by at the
+#: beginning of its training is a thirtieth of it.
+LEAK_RATE = 16e6
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in one rank, or in all of them. ``steps`` is how much longer it makes a step, in healthy steps."""
+    """A fault in one rank, or in all of them.
 
-    place: Literal["data", "backward", "stop"]
+    How bad it is: ``steps`` in healthy steps of the run, by which a step takes longer; what has nothing to do with a
+    step is an ``amount``, seconds of a save or bytes that are lost in a second.
+    """
+
+    place: Literal["data", "backward", "roaming", "garbage", "leak", "save", "stop"]
     rank: int | None
     steps: float = 0.0
+    amount: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -33,31 +39,75 @@ class Truth:
 
 @dataclass(frozen=True)
 class Act:
-    """One part of the demo. Without a fault it is right when nothing fires for ``seconds``."""
+    """One part of the demo.
 
+    A fault must be found within ``seconds``; without one the act is right when nothing fires for so long.
+    """
+
+    name: str
     title: str
     fault: Fault | None = None
     truth: Truth | None = None
-    seconds: float = 0.0
+    seconds: float = 60.0
 
 
 #: The loader's worker reads ahead while a step runs, so it must need longer than a step for anybody to wait.
 _SLOW_LOADER_STEPS = 2.0
 
 ACTS = (
-    Act("healthy", seconds=30),
+    Act("healthy", "healthy", seconds=20),
     Act(
+        "slow-data",
         "rank 2 slow in data loading",
         Fault("data", 2, _SLOW_LOADER_STEPS),
         Truth("TrainingStraggler", rank="2", phase="data"),
     ),
-    Act("rank 1 slow in backward", Fault("backward", 1, 0.8), Truth("TrainingStraggler", rank="1", phase="backward")),
-    Act("all ranks input-bound", Fault("data", None, _SLOW_LOADER_STEPS), Truth("TrainingInputBound", phase="data")),
     Act(
+        "slow-backward",
+        "rank 1 slow in backward",
+        Fault("backward", 1, 0.8),
+        Truth("TrainingStraggler", rank="1", phase="backward"),
+    ),
+    Act(
+        "input-bound",
+        "all ranks input-bound",
+        Fault("data", None, _SLOW_LOADER_STEPS),
+        Truth("TrainingInputBound", phase="data"),
+    ),
+    Act(
+        "imbalance",
+        "another rank slow in each step",
+        Fault("roaming", None, 2.0),
+        Truth("TrainingDataImbalance"),
+        # Each rank must have waited in half of the steps of its quantiles, and a rank that is slow itself does not.
+        seconds=90,
+    ),
+    Act(
+        "garbage",
+        "all ranks collect garbage",
+        Fault("garbage", None, 0.1),
+        Truth("TrainingGarbageCollection"),
+    ),
+    Act(
+        "leak",
+        "rank 1 leaks memory of the host",
+        Fault("leak", 1, amount=LEAK_RATE),
+        Truth("TrainingMemoryLeak", rank="1"),
+        # Minima of three windows, one after the other, must rise, and that for a while.
+        seconds=90,
+    ),
+    Act(
+        "checkpoint",
+        "checkpoints held up by slow storage",
+        Fault("save", 0, amount=2.0),
+        Truth("TrainingCheckpointSlow", phase="checkpoint"),
+    ),
+    Act(
+        "frozen",
         "rank 3 frozen (SIGSTOP)",
         Fault("stop", 3),
         Truth("TrainingRankFrozen", rank="3", symptoms=("TrainingStalled",)),
     ),
-    # The ranks end two seconds apart.
-    Act("the run ends", seconds=20),
+    # The ranks end a second apart.
+    Act("end", "the run ends", seconds=15),
 )

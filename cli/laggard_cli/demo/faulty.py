@@ -1,12 +1,14 @@
 """A rank of the demo: the example's training script, with faults put around it from outside.
 
 Run by ``torchrun`` as a script. The file that ``LAGGARD_DEMO_CONTROL`` names says which rank is slow where, and when
-training ends; it is read again whenever it changes, in the ranks and in their data workers alike.
+training ends; it is read again whenever it changes, in the ranks and in their data workers alike. The faults themselves
+stand in :mod:`laggard_cli.demo.faults`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -15,23 +17,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd import Function
+
+from laggard import conventions
+from laggard_cli.demo.acts import RANKS
+from laggard_cli.demo.faults import Leak, Records, SlowBackward, SlowStorage
 
 _RANK = int(os.environ["RANK"])
+#: Steps over which a rank reports quantiles. As the windows of the rules, they are fewer than where there is more time.
+_RECENT_STEPS = 32
 
 
 class Control:
-    """The control file: seconds that a batch or a backward takes longer, by place, and the last step."""
+    """The control file: what is wrong, by place, and the last step."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changed = -1
         self._content: dict[str, Any] = {}
 
-    def seconds(self, place: str) -> float:
-        """Return how much longer this rank takes in a place."""
+    def amount(self, place: str) -> float:
+        """Return how bad it is in a place of this rank: in seconds, or bytes a second; 0 where all is well."""
         fault = self._read().get(place)
-        return fault["seconds"] if fault and fault["rank"] in (None, _RANK) else 0.0
+        return fault["amount"] if fault and fault["rank"] in (None, _RANK) else 0.0
 
     def keep_going(self, steps: int) -> bool:
         """Say whether training goes on after so many steps; the number is the same for all ranks."""
@@ -48,38 +55,40 @@ class Control:
         return self._content
 
 
-class SlowBackward(Function):
-    """Passes a tensor through and sleeps on the way back, as a slower device would."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:  # noqa: D102 - described by the class
-        ctx.seconds = seconds
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: D102 - as above
-        time.sleep(ctx.seconds)
-        return gradients[0], None
-
-
 def main() -> None:
     """Train with the faults that the control file asks for, then end a little later than the rank before."""
+    conventions.RECENT_STEPS = _RECENT_STEPS
     control = Control(Path(os.environ["LAGGARD_DEMO_CONTROL"]))
     example = _load(Path(os.environ["LAGGARD_DEMO_SCRIPT"]))
     batch = int(sys.argv[sys.argv.index("--batch") + 1])
-    load, transform = example.Text.__getitem__, example.GPT.forward
+    load, transform, save = example.Text.__getitem__, example.GPT.forward, example.save
+    records, leak, turns = Records(), Leak(), itertools.cycle(range(RANKS))
 
     def slow_load(text: Any, item: int) -> Any:
-        time.sleep(control.seconds("data") / batch)
+        time.sleep(control.amount("data") / batch)
         return load(text, item)
 
-    def slow_transform(model: Any, characters: torch.Tensor) -> torch.Tensor:
-        return SlowBackward.apply(transform(model, characters), control.seconds("backward"))  # pyright: ignore[reportUnknownVariableType]
+    def faulty_forward(model: Any, characters: torch.Tensor) -> torch.Tensor:
+        records.keep(control.amount("garbage"))
+        leak.grow(control.amount("leak"))
+        # Every rank counts the same steps, so each of them is the slow one in its turn.
+        roaming = control.amount("roaming") if next(turns) == _RANK else 0.0
+        return SlowBackward.apply(transform(model, characters), control.amount("backward") + roaming)  # pyright: ignore[reportUnknownVariableType]
+
+    def slow_save(model: torch.nn.Module, path: str) -> None:
+        seconds = control.amount("save")
+        if not seconds:
+            save(model, path)
+            return
+        state = model.state_dict()
+        with SlowStorage(path, seconds, sum(tensor.nbytes for tensor in state.values())) as file:
+            torch.save(state, file)
 
     example.Text.__getitem__ = slow_load
-    example.GPT.forward = slow_transform
+    example.GPT.forward = faulty_forward
+    example.save = slow_save
     example.main(control.keep_going)
-    time.sleep(2 * _RANK)
+    time.sleep(_RANK)
 
 
 def _load(path: Path) -> Any:

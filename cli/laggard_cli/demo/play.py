@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from laggard_cli.demo.acts import ACTS, DETECTION_SECONDS, RANKS, Act, Fault, Truth
+from laggard_cli.demo.acts import ACTS, RANKS, Act, Fault, Truth
 from laggard_cli.demo.stack import Stack
 from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose, firing
 from laggard_cli.errors import CommandError
@@ -17,11 +17,13 @@ from laggard_cli.prometheus import Prometheus
 _POLL_SECONDS = 0.5
 #: The job's start, its warm-up, and enough steps for a first mean.
 _WARM_UP_SECONDS = 120
+#: For so long all must be well then: as long as a mean reaches back.
+_SETTLED_SECONDS = 8
 #: A verdict must stand alone for so long: what else fires meanwhile is a false alarm.
-_HOLD_SECONDS = 5
+_HOLD_SECONDS = 4
 #: After a fault is gone, alerts must resolve within this time, and the means forget it.
 _RECOVERY_SECONDS = 90
-_CALM_SECONDS = 10
+_CALM_SECONDS = 3
 
 _STEP = "run:training_step_seconds:mean"
 _SELF_TIME_SHARE = (
@@ -69,10 +71,11 @@ Show = Callable[[Progress], None]
 
 
 class Play:
-    """Plays all acts on a running stack."""
+    """Plays acts on a running stack; the first of them is the healthy one, by which faults are measured."""
 
-    def __init__(self, stack: Stack, show: Show, show_result: Callable[[Result], None]) -> None:
+    def __init__(self, stack: Stack, acts: Sequence[Act], show: Show, show_result: Callable[[Result], None]) -> None:
         self._stack = stack
+        self._acts = acts
         self._show = show
         self._show_result = show_result
         self._prometheus = Prometheus(stack.addresses["prometheus"])
@@ -85,7 +88,7 @@ class Play:
         """Play and return the result of each act. Raises :class:`CommandError` when the job or a server fails."""
         self._warm_up()
         results: list[Result] = []
-        for act in ACTS:
+        for act in self._acts:
             result = self._play(act)
             results.append(result)
             self._show_result(result)
@@ -102,7 +105,7 @@ class Play:
             self._tell(None, "starting the job", elapsed, _WARM_UP_SECONDS, verdicts)
             ready = len(self._diagnosis().ranks) == RANKS and not verdicts
             calm = calm + _POLL_SECONDS if ready else 0.0
-            if calm >= _CALM_SECONDS:
+            if calm >= _SETTLED_SECONDS:
                 return
         raise CommandError(f"no verdict is possible after {_WARM_UP_SECONDS} s; logs are in {self._stack.folder}")
 
@@ -117,7 +120,7 @@ class Play:
                 self._measure()
         else:
             self._inject(act.fault)
-            self._watch(act, result, DETECTION_SECONDS)
+            self._watch(act, result, act.seconds)
         result.pages += [_page(page) for page in self._stack.pages[pages_before:]]
         return result
 
@@ -150,8 +153,8 @@ class Play:
         if fault.place == "stop":
             self._stack.signal_ranks(signal.SIGSTOP, fault.rank)
         else:
-            seconds = fault.steps * self._step_seconds
-            self._stack.control({fault.place: {"rank": fault.rank, "seconds": seconds}})
+            amount = fault.amount + fault.steps * self._step_seconds
+            self._stack.control({fault.place: {"rank": fault.rank, "amount": amount}})
 
     def _measure(self) -> None:
         self.healthy = self._diagnosis()

@@ -6,7 +6,6 @@ Everything listens on loopback, writes into one folder, and ends with the contex
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import os
 import random
@@ -15,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -23,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import yaml
 
 from laggard import statefile
+from laggard_cli.demo import configuration
 from laggard_cli.demo.acts import RANKS
+from laggard_cli.demo.pager import Pager
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_folder
-from laggard_cli.rules import render
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -40,12 +38,6 @@ _BATCH = 16
 
 #: First and last port of outgoing connections, of which a job with process groups makes many.
 _OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-#: What is another threshold for the demo's run, see :func:`_overrides`.
-_THRESHOLDS = {
-    **dict.fromkeys(("imbalance_share", "network_share", "contention_share"), 0.6),
-    **dict.fromkeys(("jitter_share", "long_tail_share"), 5),
-}
 
 #: Programs that the demo needs, by the names under which they may be installed.
 _PROGRAMS = {"prometheus": ("prometheus",), "alertmanager": ("alertmanager", "prometheus-alertmanager")}
@@ -121,9 +113,9 @@ class Stack:
 
     def _start(self) -> None:
         self.control({})
-        pager = _Pager(self.pages)
+        pager = Pager(self.pages)
         self._cleanup.callback(pager.close)
-        self._write_configuration(pager.port)
+        configuration.write(self.folder, self.run, self.addresses, self._targets, pager.port)
         self._launch("alertmanager", self._alertmanager())
         self._launch("prometheus", self._prometheus())
         self._launch("exporter", self._exporter())
@@ -137,42 +129,6 @@ class Stack:
         query = {"query": "laggard_rules_info"}
         answer = httpx.get(f"{self.addresses['prometheus']}/api/v1/query", params=query)
         return answer.is_success and bool(answer.json()["data"]["result"])
-
-    def _write_configuration(self, pager_port: int) -> None:
-        rules = self.folder / "rules"
-        rules.mkdir()
-        for name, text in render("fast").items():
-            (rules / name).write_text(text)
-        (rules / "demo.yml").write_text(yaml.safe_dump(_overrides(self.run)))
-        scrape = [
-            {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
-            for job, ports in self._targets.items()
-        ]
-        prometheus = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [f"{rules}/*.yml"],
-            "scrape_configs": scrape,
-            "alerting": {
-                "alertmanagers": [
-                    {"static_configs": [{"targets": [self.addresses["alertmanager"].removeprefix("http://")]}]}
-                ]
-            },
-        }
-        alertmanager = {
-            "route": {
-                "receiver": "pager",
-                "group_by": ["training_run", "alertname"],
-                "group_wait": "1s",
-                "group_interval": "2s",
-                "routes": [{"receiver": "nobody", "matchers": ["alertname=LaggardWatchdog"]}],
-            },
-            "receivers": [
-                {"name": "nobody"},
-                {"name": "pager", "webhook_configs": [{"url": f"http://127.0.0.1:{pager_port}"}]},
-            ],
-        }
-        (self.folder / "prometheus.yml").write_text(yaml.safe_dump(prometheus))
-        (self.folder / "alertmanager.yml").write_text(yaml.safe_dump(alertmanager))
 
     def _alertmanager(self) -> list[str]:
         return [
@@ -204,7 +160,8 @@ class Stack:
         laggard = [sys.executable, "-m", "laggard_cli.main", "run", "--run", self.run, "--workload", "char-gpt"]
         torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(RANKS)]
         script = str(resources.files("laggard_cli.demo").joinpath("faulty.py"))
-        return [*laggard, *torchrun, script, "--batch", str(_BATCH), "--width", "128"]
+        checkpoints = ["--checkpoint", str(self.folder / "model.pt"), "--checkpoint-seconds", "8"]
+        return [*laggard, *torchrun, script, "--batch", str(_BATCH), "--width", "128", *checkpoints]
 
     def _training_environment(self) -> dict[str, str]:
         return {
@@ -214,6 +171,8 @@ class Stack:
             "OMP_NUM_THREADS": "1",
             "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
             "OTEL_EXPORTER_PROMETHEUS_PORT": str(self._rank_port),
+            # With more ranks than processors a hook seems to take long whenever it is put aside.
+            "LAGGARD_BUDGET": "0",
             "LAGGARD_STATE_DIR": str(self._state_directory),
             "LAGGARD_DEMO_CONTROL": str(self.folder / "control"),
             "LAGGARD_DEMO_SCRIPT": str(pack_folder("examples") / "char_gpt.py"),
@@ -242,36 +201,6 @@ class Stack:
         raise CommandError(f"{name} did not become ready within {_START_SECONDS} s; its log is in {self.folder}")
 
 
-class _Pager:
-    """What Alertmanager calls: keeps the alerts that somebody would be woken for."""
-
-    def __init__(self, pages: list[dict[str, Any]]) -> None:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                # Alertmanager repeats a group as a whole when one alert of it changes.
-                known = {(page["fingerprint"], page["startsAt"]) for page in pages}
-                pages.extend(
-                    alert
-                    for alert in notification["alerts"]
-                    if alert["status"] == "firing" and (alert["fingerprint"], alert["startsAt"]) not in known
-                )
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-                """Say nothing: the demo's own display is on the terminal."""
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
 def _find(name: str, alternatives: tuple[str, ...]) -> str:
     for alternative in alternatives:
         found = shutil.which(alternative)
@@ -290,23 +219,6 @@ def _free_ports(count: int) -> list[int]:
                 sockets.enter_context(socket.create_server(("127.0.0.1", port)))
             return list(ports)
     raise CommandError(f"no {count} consecutive free ports on 127.0.0.1")
-
-
-def _overrides(run: str) -> dict[str, Any]:
-    """Return thresholds for this run alone.
-
-    Its ranks and their loaders share the few processors of one machine, so a different rank is slow in each step. That
-    is true, and not what the demo is about.
-    """
-    rules = [
-        {
-            "record": "laggard_threshold_override",
-            "labels": {"name": name, "training_run": run},
-            "expr": f"vector({value})",
-        }
-        for name, value in _THRESHOLDS.items()
-    ]
-    return {"groups": [{"name": "demo", "rules": rules}]}
 
 
 def _host(address: str) -> str:

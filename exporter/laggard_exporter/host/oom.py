@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from laggard_exporter import files
 from laggard_exporter.host.conventions import OOM_KILLS
+from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.ranks.conventions import OOM_KILLED
 from laggard_exporter.ranks.family import Children
 from laggard_exporter.ranks.files import RankFiles, RankProcess
@@ -26,18 +26,10 @@ VICTIMS = ("rank", "child")
 _KILL = re.compile(r"oom-kill:.*,task=.*,pid=([0-9]+),uid=[0-9]+$")
 
 
-class Log(Protocol):
-    """Where the kernel's messages come from."""
-
-    def read(self) -> Iterable[str]:
-        """Return the messages since the last call."""
-        ...
-
-
 class OomCollector:
     """Yields the kernel's count of kills, and for each rank those of its own processes.
 
-    ``log`` is opened once; where it may not be read, the kills of ranks are absent and the reason is in ``notes``.
+    Where ``log`` may not be read, the kills of ranks are absent and the reason is in ``notes``.
     """
 
     name = "oom"
@@ -47,7 +39,7 @@ class OomCollector:
         ranks: RankFiles,
         procfs: Path,
         host: str,
-        log: Callable[[], Log],
+        log: KernelLog,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,11 +51,7 @@ class OomCollector:
         self._clock = clock
         self._seen: dict[int, tuple[float, RankProcess, str]] = {}
         self._kills: Counter[tuple[str, str, str]] = Counter()
-        self._log: Log | None = None
-        try:
-            self._log = log()
-        except OSError as error:
-            self.notes = [f"kills are not told by rank: /dev/kmsg: {error.strerror}; give the exporter CAP_SYSLOG"]
+        self._log = log.reader(_KILL)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the counts. Raises :class:`OSError` for a folder of state files that can not be listed."""
@@ -71,15 +59,18 @@ class OomCollector:
         kills = re.search(r"^oom_kill ([0-9]+)$", files.read_text(self._procfs / "vmstat") or "", re.MULTILINE)
         if kills:
             yield Sample(OOM_KILLS, (self._host,), int(kills[1]))
-        elif self._log is None:
+        elif self._log.problem:
             raise UnsupportedError(f"{self._procfs / 'vmstat'} does not count oom_kill (kernels from 4.13 on do)")
 
     def _ranks_kills(self) -> Iterator[Sample]:
-        if self._log is None:
-            return
         # The messages first: who was killed since the last look is known from that look.
-        for message in self._log.read():
-            if (kill := _KILL.search(message)) and (victim := self._seen.get(int(kill[1]))):
+        messages = self._log.read()
+        self.notes = []
+        if self._log.problem:
+            self.notes = [f"kills are not told by rank: {self._log.problem}; give the exporter CAP_SYSLOG"]
+            return
+        for message in messages:
+            if victim := self._seen.get(int(message.match[1])):
                 _, rank, kind = victim
                 self._kills[(*rank.labels, kind)] += 1
         live = self._look()

@@ -11,10 +11,12 @@ the process. They have a method of their own here. Read the wrapper before a new
 from __future__ import annotations
 
 import ctypes
+import gc
 import marshal
 import mmap
 import os
 import select
+import struct
 import sys
 import threading
 import time
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
+NOT_FOUND = 6
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
+UNKNOWN = 999
 ARGUMENT_VERSION_MISMATCH = 25
 #: Codes of our own, beside NVML's: a text that is no UTF-8, and a call that nvidia-ml-py refused.
 NO_TEXT, REFUSED = -1, -2
@@ -34,16 +38,33 @@ NO_TEXT, REFUSED = -1, -2
 #: Number of the frames that nobody asked for: an event, ``(index of the GPU, XID, Unix time)``.
 EVENT = 0
 
+#: What the shared memory says: the number of the requests under way, and which of them.
+PROGRESS = struct.Struct("=QQ")
+
 #: Two samples of GPM closer than this say nothing (nvml.h asks for 100 ms); the newest answer is given again.
 SHORTEST_WINDOW = 0.25
+#: The driver samples at least so often what processes use (nvml.h): until then its last samples are the newest.
+SAMPLE_SECONDS = 1.0
 #: An older sample is no start of a window that anybody would call current.
 LONGEST_WINDOW = 600.0
 
 XID_EVENTS = 0x8
 EVENT_WAIT_MILLISECONDS = 10_000
 
-# Member of the value's union by value type (nvml.h, nvmlValueType_t).
-_FIELD_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+# nvml.h, nvmlFieldValue_t: number, scope, time stamp, latency, type of the value, return code, and the value as a word.
+_FIELD = struct.Struct("@IIqqiiQ")
+# What the word holds, by type (nvmlValueType_t): double, unsigned of 32, 64 and 64 bits, signed of 64 and 32, a short.
+_FIELD_TYPES: dict[int, Callable[[int], float]] = {
+    0: lambda word: struct.unpack("=d", word.to_bytes(8, sys.byteorder))[0],
+    1: lambda word: word & 0xFFFFFFFF,
+    2: int,
+    3: int,
+    4: lambda word: word - (word >> 63 << 64),
+    5: lambda word: (word & 0xFFFFFFFF) - ((word >> 31 & 1) << 32),
+    6: lambda word: word & 0xFFFF,
+}
+#: So many different lists of fields are kept ready.
+_MOST_LISTS = 64
 
 
 def plain(value: Any) -> Any:
@@ -64,6 +85,8 @@ class Driver:
         self._library = library
         self._send = send
         self._handles: dict[Any, Any] = {}
+        self._questions: dict[Any, bytes] = {}
+        self._shares: dict[Any, tuple[int, float, dict[int, int]]] = {}
         self._gpm: dict[Any, tuple[Any, float, Any]] = {}
         self._events: Any = None
         self._own: dict[str, Callable[..., Any]] = {
@@ -72,6 +95,7 @@ class Driver:
             "nvmlDeviceGetFieldValues": self._fields,
             "nvmlDeviceGetSramEccErrorStatus": self._sram,
             "nvmlDeviceGetGpuFabricInfoV": self._fabric,
+            "nvmlDeviceGetProcessUtilization": self._process_utilization,
             "nvmlGpmMetricsGet": self._gpm_metrics,
             "nvmlEventSetCreate": self._watch,
         }
@@ -105,14 +129,28 @@ class Driver:
         return True
 
     def _fields(self, device: Any, wanted: Any) -> list[tuple[int, int, Any]]:
-        values = self._library.nvmlDeviceGetFieldValues(self._handles[device], wanted)
+        """Return code, type and value of each field.
+
+        Not with the wrapper of nvidia-ml-py, which fills and reads one structure at a time: that takes several times
+        as long as the call.
+        """
+        function = getattr(self._library.nvmlLib, "nvmlDeviceGetFieldValues", None)
+        if function is None:
+            raise self._library.NVMLError(FUNCTION_NOT_FOUND)
+        key = tuple(wanted)
+        question = self._questions.get(key)
+        if question is None:
+            if len(self._questions) >= _MOST_LISTS:
+                self._questions.clear()
+            # A field that the driver leaves as it was is an error, not a zero.
+            question = b"".join(_FIELD.pack(number, scope, 0, 0, 0, UNKNOWN, 0) for number, scope in key)
+            self._questions[key] = question
+        values = ctypes.create_string_buffer(question, len(question))
+        if code := function(self._handles[device], len(key), values):
+            raise self._library.NVMLError(code)
         return [
-            (
-                value.nvmlReturn,
-                value.valueType,
-                getattr(value.value, _FIELD_MEMBERS[value.valueType]) if value.valueType in _FIELD_MEMBERS else None,
-            )
-            for value in values
+            (code, kind, _FIELD_TYPES[kind](word) if kind in _FIELD_TYPES else None)
+            for _, _, _, _, kind, code, word in _FIELD.iter_unpack(values)
         ]
 
     def _sram(self, device: Any) -> Any:
@@ -136,22 +174,51 @@ class Driver:
                 return plain(info)
         raise self._library.NVMLError(NOT_SUPPORTED)
 
+    def _process_utilization(self, gpu: Any) -> dict[int, int]:
+        """Return per cent by process, from the newest sample of each since the call before."""
+        before: tuple[int | None, float, dict[int, int]] = self._shares.get(gpu, (None, 0.0, {}))
+        newest, since, shares = before
+        samples: Any
+        try:
+            samples = self._library.nvmlDeviceGetProcessUtilization(self._handles[gpu], newest or 0)
+        except self._library.NVMLError as error:
+            # So nvidia-ml-py and the driver say that there is none.
+            if error.value not in {SUCCESS, NOT_FOUND}:
+                raise
+            samples = ()
+        now = time.monotonic()
+        found: dict[int, tuple[int, int]] = {}
+        for sample in samples:
+            found[sample.pid] = max(found.get(sample.pid, (0, 0)), (sample.timeStamp, sample.smUtil))
+        if newest is None:  # of any age, and of processes that ended
+            shares = {}
+        elif found:
+            since, shares = now, {pid: percent for pid, (_, percent) in found.items()}
+        elif now - since >= SAMPLE_SECONDS:
+            shares = {}
+        newest = max((at for at, _ in found.values()), default=newest or 0)
+        self._shares[gpu] = (newest, since, shares)
+        return shares
+
     def _gpm_metrics(self, gpu: int, numbers: Any, instance: int | None) -> Any:
-        """Return the length of the window and the metrics by number, since the sample before; None without one."""
+        """Return the length of a window, the metrics by number over it, and whether it is a new one.
+
+        It is 0, without metrics, where a first window begins now.
+        """
         library, handle, key = self._library, self._handles[gpu], (gpu, instance)
         before = self._gpm.get(key)
         if before is None and not library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise library.NVMLError(NOT_SUPPORTED)
         now = time.monotonic()
         if before is not None and now - before[1] < SHORTEST_WINDOW:
-            return before[2]
+            return (*before[2], False)
         sample = library.nvmlGpmSampleAlloc()
         try:
             if instance is None:
                 library.nvmlGpmSampleGet(handle, sample)
             else:
                 library.nvmlGpmMigSampleGet(handle, instance, sample)
-            answer = None
+            answer: tuple[float, dict[int, float]] = (0.0, {})
             if before is not None and now - before[1] < LONGEST_WINDOW:
                 answer = (now - before[1], self._gpm_compare(before[0], sample, numbers))
         except Exception:
@@ -160,7 +227,7 @@ class Driver:
         self._gpm[key] = (sample, now, answer)
         if before is not None:
             library.nvmlGpmSampleFree(before[0])
-        return answer
+        return (*answer, True)
 
     def _gpm_compare(self, first: Any, second: Any, numbers: Any) -> dict[int, float]:
         request = self._library.c_nvmlGpmMetricsGet_t()
@@ -242,11 +309,13 @@ def main() -> None:
                 data = data[os.write(output, data) :]
 
     driver = Driver(__import__("pynvml"), send)
+    # What is loaded stays: the collector of garbage need not look at it again and again.
+    gc.freeze()
     while header := read_exactly(0, 4):
         number, calls = marshal.loads(read_exactly(0, int.from_bytes(header, "little")))  # noqa: S302 - our own parent
         answers: list[tuple[int, Any]] = []
         for index, (function, device, arguments) in enumerate(calls):
-            progress[0:4] = index.to_bytes(4, "little")
+            PROGRESS.pack_into(progress, 0, number, index)
             answers.append(driver.call(function, device, arguments))
         send(number, answers)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from laggard_exporter import conventions, pci
 from laggard_exporter import gpu_conventions as names
-from laggard_exporter.nvml import devices, mig, reading
+from laggard_exporter.kernel_log import KernelLog
+from laggard_exporter.nvml import answers as asking
+from laggard_exporter.nvml import devices, mig
+from laggard_exporter.nvml.answers import Answers
 from laggard_exporter.nvml.devices import Device, Devices
 from laggard_exporter.nvml.library import (
     AVAILABLE,
@@ -22,9 +26,10 @@ from laggard_exporter.nvml.library import (
     SessionLostError,
 )
 from laggard_exporter.nvml.processes import GpuProcess, Processes
+from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import DRIVER_FACTS
 from laggard_exporter.nvml.worker import DiedError, HangError, OutOfTimeError, Request, StuckError, Worker
-from laggard_exporter.nvml.xid import KERNEL_LOG, KernelLog, XidErrors
+from laggard_exporter.nvml.xid import XidErrors
 from laggard_exporter.samples import PartialFailureError, Sample
 
 #: Where NVML can not be opened it is tried again after so many seconds: a driver may be loaded at any time.
@@ -39,7 +44,7 @@ _WATCH = "nvmlEventSetCreate"
 #: Every function whose failures are counted.
 FUNCTIONS = tuple(
     dict.fromkeys(
-        (*DRIVER_FACTS.values(), *devices.FUNCTIONS, *reading.FUNCTIONS, *mig.FUNCTIONS, *Processes.FUNCTIONS, _WATCH)
+        (*DRIVER_FACTS.values(), *devices.FUNCTIONS, *asking.FUNCTIONS, *mig.FUNCTIONS, *Processes.FUNCTIONS, _WATCH)
     )
 )
 
@@ -78,8 +83,9 @@ class NvmlCollector:
 
     Args:
         worker: runs NVML.
+        host: the node's name, on what is said of its driver.
         workloads: tells what the processes on the GPUs belong to.
-        kernel_log: where XID errors are read, in the format of /dev/kmsg.
+        kernel_log: where XID errors are read too.
         sysfs: shows the PCI bus.
         clock: counts seconds, for what is tried again later.
     """
@@ -90,16 +96,18 @@ class NvmlCollector:
         self,
         worker: Worker | None = None,
         *,
+        host: str,
         workloads: Workloads | None = None,
-        kernel_log: Path = KERNEL_LOG,
+        kernel_log: KernelLog | None = None,
         sysfs: Path = pci.SYSFS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml = Nvml(worker or Worker(), FUNCTIONS)
         self._devices = Devices(self._nvml, clock)
-        self._reader = reading.Reader(self._nvml)
-        self._processes = Processes(self._nvml)
-        self._xids = XidErrors(KernelLog(kernel_log))
+        self._reader = Reader()
+        self._processes = Processes(self._nvml, self._reader)
+        self._xids = XidErrors(kernel_log or KernelLog())
+        self._host = host
         self._workloads = workloads
         self._sysfs = sysfs
         self._clock = clock
@@ -113,13 +121,13 @@ class NvmlCollector:
 
         Raises :class:`~laggard_exporter.samples.PartialFailureError` at the end when NVML, or a GPU, did not answer.
         """
-        self._nvml.end = time.monotonic() + SCRAPE_SECONDS
+        self._nvml.begin(time.monotonic() + SCRAPE_SECONDS)
         yield from self._gpus()
         if (count := pci.count_gpus(self._sysfs)) is not None:
             yield Sample(names.GPU_DEVICES, ("pci",), count)
         yield Sample(conventions.NVML_AVAILABLE, (), self._status == AVAILABLE)
         for status in STATUSES:
-            yield Sample(conventions.NVML_STATUS, (status,), status == self._status)
+            yield Sample(conventions.NVML_STATUS, (status, self._host), status == self._status)
         for function, count in self._nvml.errors.items():
             yield Sample(conventions.NVML_ERRORS, (function,), count)
         for function, count in self._nvml.timeouts.items():
@@ -127,7 +135,7 @@ class NvmlCollector:
         for metric, count in self._reader.rejected.items():
             yield Sample(conventions.NVML_VALUES_REJECTED, (metric,), count)
         yield Sample(conventions.NVML_STUCK_PROCESSES, (), self._nvml.worker.stuck)
-        yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.log.is_readable)
+        yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.is_log_readable)
         if self._status == NO_ANSWER:
             raise PartialFailureError("NVML does not answer")
         if self._devices.quarantined:
@@ -201,8 +209,14 @@ class NvmlCollector:
         if changed:
             self._nvml.query(Request(_WATCH, None, (self._devices.indices,)))
         workloads: list[GpuWorkload] = []
+        waiting = deque(device for device in known if device.index is not None)
+        asked = self._ask(waiting, release)
         for device in known:
-            values = self._read_device(device, release, workloads)
+            values: list[Sample] = []
+            if asked is not None and device is asked[0]:
+                # The next GPU is asked before this one is looked at: two processes work at the same time.
+                answers, asked = asked[1], self._ask(waiting, release)
+                values = self._read_device(device, answers, workloads)
             yield Sample(names.GPU_INFO, device.facts, 1)
             yield Sample(names.GPU_UP, (device.uuid,), bool(values))
             yield from values
@@ -212,22 +226,28 @@ class NvmlCollector:
 
     def _read_driver(self) -> tuple[str, ...]:
         driver, nvml, cuda = self._nvml.queries([Request(function) for function in DRIVER_FACTS.values()])
-        return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
+        return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", self._host)
 
-    def _read_device(self, device: Device, release: int, workloads: list[GpuWorkload]) -> list[Sample]:
-        index = device.index
-        if index is None:
-            return []
+    def _ask(self, waiting: deque[Device], release: int) -> tuple[Device, Answers] | None:
+        while waiting:
+            device = waiting.popleft()
+            if (index := device.index) is not None:
+                further = [*mig.requests(index), *self._processes.requests(index)]
+                return device, Answers(self._nvml, device, index, release, further)
+        return None
+
+    def _read_device(self, device: Device, answers: Answers, workloads: list[GpuWorkload]) -> list[Sample]:
         try:
-            further = [*mig.requests(index), self._processes.request(index)]
-            values, (mode, most, running) = self._reader.read(device, index, release, further)
-            parts = mig.devices(self._nvml, index, mode, most)
-            values += mig.samples(self._nvml, self._reader, device.uuid, index, parts)
-            processes = self._processes.read(index, running, parts)
+            answers.receive()
+            values = self._reader.read(device, answers)
+            mode, most, running, percents = answers.further
+            parts = mig.devices(self._nvml, answers.index, mode, most)
+            values += mig.samples(self._nvml, self._reader, device.uuid, answers.index, parts)
+            processes = self._processes.read(answers.index, running, percents, parts)
         except DeviceLostError:
             device.index = None
             return []
-        self._devices.answered(index)
+        self._devices.answered(answers.index)
         workloads.append(GpuWorkload(device.uuid, [part.uuid for part in parts], processes))
         return values
 

@@ -20,6 +20,17 @@ class Counters:
     def __init__(self) -> None:
         self._counters: dict[Hashable, _Counter] = {}
 
+    def value(self, key: Hashable) -> float | None:
+        """Return the value of the newest reading, None before the first."""
+        counter = self._counters.get(key)
+        return None if counter is None else counter.base + counter.raw
+
+    def skip(self, key: Hashable, raw: float) -> None:
+        """Go on from this reading without the growth up to it, which is not known."""
+        counter = self._counters.setdefault(key, _Counter(raw))
+        counter.base += counter.raw - raw
+        counter.raw = raw
+
     def widen(self, key: Hashable, raw: float, *, word: bool = False, expected: float | None = None) -> float:
         """Return the value that goes on from the one before.
 

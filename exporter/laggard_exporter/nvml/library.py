@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.nvml.worker import Answer, DiedError, HangError, OutOfTimeError, Request, Worker
@@ -80,20 +81,31 @@ class DeviceLostError(Exception):
     """The GPU does not answer until it is reset or comes back."""
 
 
+class Question(NamedTuple):
+    """What was asked, and the number of its answers."""
+
+    number: int
+    requests: Sequence[Request]
+
+
 class Nvml:
     """A session with NVML through ``worker``.
 
-    ``errors`` counts the failed calls by function, ``timeouts`` those that never returned. :attr:`end` is the moment
-    of :func:`time.monotonic` until which the scrape may wait.
+    ``errors`` counts the failed calls by function, ``timeouts`` those that never returned.
     """
 
     def __init__(self, worker: Worker, functions: Iterable[str]) -> None:
         functions = (_INIT, *functions)
         self.errors = Counter(dict.fromkeys(functions, 0))
         self.timeouts = Counter(dict.fromkeys(functions, 0))
-        self.end = 0.0
+        self._end = 0.0
         self.worker = worker
         self._log = LogOnce(_logger)
+
+    def begin(self, end: float) -> None:
+        """Begin a scrape, which may wait until this moment of :func:`time.monotonic`."""
+        self._end = end
+        self.worker.forget()
 
     def open(self) -> str:
         """Start a session and return one of :data:`STATUSES`.
@@ -104,7 +116,7 @@ class Nvml:
         """
         try:
             # A node whose GPUs all fell off the bus still has a driver to report.
-            [(code, _)] = self._call([Request(_INIT, None, (_INIT_FLAG_NO_GPUS,))], OPEN_SECONDS)
+            [(code, _)] = self._receive(self._send([Request(_INIT, None, (_INIT_FLAG_NO_GPUS,))], OPEN_SECONDS))
         except HangError as error:
             if error.request.function != _INIT:
                 raise
@@ -131,27 +143,47 @@ class Nvml:
         Together they may take ``seconds``, by default :data:`GROUP_SECONDS`.
 
         Raises :class:`DeviceLostError`, :class:`SessionLostError` and what
-        :meth:`~laggard_exporter.nvml.worker.Worker.ask` raises. Any other failure is counted and logged.
+        :class:`~laggard_exporter.nvml.worker.Worker` raises. Any other failure is counted and logged.
         """
-        answers = self._call(requests, GROUP_SECONDS if seconds is None else seconds)
-        return [self._value(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        return self.receive(self.send(requests, seconds))
 
-    def field(self, answer: tuple[int, int, Any], number: int) -> float | None:
-        """Return the value in one answer of :data:`FIELD_VALUES`. Raises as :meth:`queries`."""
-        code, value_type, value = answer
-        if code != ReturnCode.SUCCESS:
-            if code not in _UNKNOWN_FIELD:
-                self._judge(FIELD_VALUES, code, f"field {number}")
-        elif value is None:
-            self._count(FIELD_VALUES, f"field {number} has the unknown value type {value_type}")
-        return value if code == ReturnCode.SUCCESS else None
+    def send(self, requests: Sequence[Request], seconds: float | None = None) -> Question:
+        """Ask as :meth:`queries` does, without waiting: the other process works at it meanwhile."""
+        return Question(self._send(requests, GROUP_SECONDS if seconds is None else seconds), requests)
 
-    def _call(self, requests: Sequence[Request], seconds: float) -> list[Answer]:
+    def receive(self, question: Question) -> list[Any]:
+        """Return what :meth:`queries` returns."""
+        answers = self._receive(question.number)
+        return [self._value(request, answer) for request, answer in zip(question.requests, answers, strict=True)]
+
+    def fields(self, answers: Iterable[tuple[int, int, Any]], numbers: Iterable[int]) -> list[float | None]:
+        """Return the values in the answers of :data:`FIELD_VALUES`, None without. Raises as :meth:`queries`."""
+        return [
+            value if code == 0 and value is not None else self._no_value(code, kind, number)
+            for (code, kind, value), number in zip(answers, numbers, strict=True)
+        ]
+
+    def _no_value(self, code: int, kind: int, number: int) -> None:
+        if code == ReturnCode.SUCCESS:
+            self._count(FIELD_VALUES, f"field {number} has the unknown value type {kind}")
+        elif code not in _UNKNOWN_FIELD:
+            self._judge(FIELD_VALUES, code, f"field {number}")
+
+    def _send(self, requests: Sequence[Request], seconds: float) -> int:
         # Calls that are quick are begun only where there is time to see whether they hang.
-        if seconds <= GROUP_SECONDS and time.monotonic() + seconds > self.end:
+        if seconds <= GROUP_SECONDS and time.monotonic() + seconds > self._end:
             raise OutOfTimeError
+        with self._counting():
+            return self.worker.send(requests, seconds)
+
+    def _receive(self, number: int) -> list[Answer]:
+        with self._counting():
+            return self.worker.receive(number, self._end)
+
+    @contextlib.contextmanager
+    def _counting(self) -> Generator[None, None, None]:
         try:
-            return self.worker.ask(requests, seconds, self.end)
+            yield
         except HangError as error:
             self.timeouts[error.request.function] += 1
             self._log(logging.ERROR, f"{error}: its process is given up")

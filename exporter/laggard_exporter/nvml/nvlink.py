@@ -8,7 +8,7 @@ every one of its links answers, because a sum over some of them would look like 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -74,7 +74,7 @@ class Links:
     @classmethod
     def probe(cls, nvml: Nvml, index: int, count_answer: list[Any] | None, seconds: float | None) -> Links:
         """Ask the GPU which fields it has for its links."""
-        count = int(nvml.field(count_answer[0], 91) or 0) if count_answer else 0
+        count = int(nvml.fields(count_answer, (91,))[0] or 0) if count_answer else 0
         if not count:
             return cls()
         numbers = (_STATE, *COUNTERS)
@@ -91,16 +91,19 @@ class Links:
             return []
         return [Request(STATE_FUNCTION, index, (link,)) for link in range(self.count)]
 
-    def counters(self, values: dict[tuple[int, int], float]) -> Iterator[tuple[Family, tuple[str, ...], float]]:
+    def counters(
+        self, values: Mapping[tuple[int, int], float | None]
+    ) -> Iterator[tuple[Family, tuple[str, ...], float]]:
         """Yield family, further labels and the sum over the links of each counter that is complete."""
         expected: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for key in self.fields:
             expected[key[0]].append(key)
         for number, keys in expected.items():
-            if number in COUNTERS and all(key in values for key in keys):
-                yield *COUNTERS[number], sum(values[key] for key in keys)
+            found = [value for key in keys if (value := values.get(key)) is not None]
+            if number in COUNTERS and len(found) == len(keys):
+                yield *COUNTERS[number], sum(found)
 
-    def states(self, values: dict[tuple[int, int], float], answers: list[Any]) -> dict[str, int]:
+    def states(self, values: Mapping[tuple[int, int], float | None], answers: list[Any]) -> dict[str, int]:
         """Return how many links are active and inactive; nothing where a link does not tell."""
         found: list[float | None] = [
             *answers,

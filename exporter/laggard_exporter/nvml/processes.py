@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from laggard_exporter.gpu_conventions import GPU_WORKLOAD_SM_UTILIZATION
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.mig import MigDevice
+from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.worker import Request
 
 # By age of the driver: what the newer has in addition does not matter here.
 _NEWEST = "nvmlDeviceGetComputeRunningProcesses_v3"
 _OLDER = "nvmlDeviceGetComputeRunningProcesses_v2"
+
+_UTILIZATION = "nvmlDeviceGetProcessUtilization"
 
 _NO_INSTANCE = 0xFFFFFFFF
 _MEMORY_MAX = 1 << 50
@@ -22,34 +26,42 @@ class GpuProcess(NamedTuple):
     pid: int
     mig_uuid: str
     memory: int | None
+    utilization: float | None = None
+    """Share of the newest sample period; None without a new sample."""
 
 
 class Processes:
-    """Reads the processes of GPUs through ``nvml``."""
+    """Reads the processes of GPUs through ``nvml``; ``reader`` rejects what can not be true."""
 
-    FUNCTIONS = (_NEWEST, _OLDER)
+    FUNCTIONS = (_NEWEST, _OLDER, _UTILIZATION)
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: Nvml, reader: Reader) -> None:
         self._nvml = nvml
+        self._reader = reader
         self._function = _NEWEST
 
-    def request(self, gpu: int) -> Request:
-        """Return the request for the processes on the GPU with this index."""
-        return Request(self._function, gpu)
+    def requests(self, gpu: int) -> list[Request]:
+        """Return the requests for the processes on the GPU with this index, and for what they use of it."""
+        return [Request(self._function, gpu), Request(_UTILIZATION, gpu)]
 
-    def read(self, gpu: int, answer: list[dict[str, Any]] | None, parts: list[MigDevice]) -> list[GpuProcess]:
-        """Return the processes, given the answer to :meth:`request`. Raises as ``nvml.queries``."""
+    def read(
+        self, gpu: int, answer: list[dict[str, Any]] | None, percents: dict[int, int] | None, parts: list[MigDevice]
+    ) -> list[GpuProcess]:
+        """Return the processes, given the answers to :meth:`requests`. Raises as ``nvml.queries``."""
         if answer is None and self._function == _NEWEST:
             answer = self._nvml.query(Request(_OLDER, gpu))
             if answer is not None:
                 self._function = _OLDER
         mig = {(part.gpu_instance, part.compute_instance): part.uuid for part in parts}
-        return [self._process(process, mig) for process in answer or ()]
+        return [self._process(process, percents or {}, mig) for process in answer or ()]
 
-    @staticmethod
-    def _process(process: dict[str, Any], mig: dict[tuple[int, int], str]) -> GpuProcess:
+    def _process(
+        self, process: dict[str, Any], percents: dict[int, int], mig: dict[tuple[int, int], str]
+    ) -> GpuProcess:
         instance, compute = process.get("gpuInstanceId", _NO_INSTANCE), process.get("computeInstanceId", 0)
         memory = process["usedGpuMemory"]
         if memory is not None and memory > _MEMORY_MAX:
             memory = None
-        return GpuProcess(process["pid"], mig.get((instance, compute), ""), memory)
+        percent = percents.get(process["pid"])
+        share = None if percent is None else self._reader.ratio(GPU_WORKLOAD_SM_UTILIZATION, percent)
+        return GpuProcess(process["pid"], mig.get((instance, compute), ""), memory, share)

@@ -3,89 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from laggard_exporter import gpu_conventions as names
-from laggard_exporter.nvml import nvlink, table
+from laggard_exporter.nvml import table
+from laggard_exporter.nvml.answers import ALL_READINGS, PLACES, Answers
 from laggard_exporter.nvml.counters import Counters
 from laggard_exporter.nvml.devices import Device
-from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
-from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Call, Field, Metric, Reading, part
-from laggard_exporter.nvml.worker import Request
+from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Field, Reading, Source
 from laggard_exporter.samples import Family, Sample
 
-_ALL_READINGS = (*READINGS, CLOCK_EVENTS)
-_SOURCES = tuple(source for reading in _ALL_READINGS for source in reading.sources)
-_FIELDS = tuple(dict.fromkeys(source for source in _SOURCES if isinstance(source, Field)))
-# What every GPU is asked for; other calls only where they stand in for a source that the GPU does not have.
-_FIRST_CALLS = tuple(
+_FIRST_PLACES = tuple((reading, PLACES[reading.sources[0]]) for reading in READINGS)
+
+_MIB = 1 << 20
+
+#: The families whose values are checked.
+CHECKED = tuple(
     dict.fromkeys(
         (
-            *(first.whole for reading in _ALL_READINGS if isinstance(first := reading.sources[0], Call)),
-            table.SUPPORTED_CLOCK_EVENTS,
-            table.FABRIC,
+            *(reading.family for reading in ALL_READINGS),
+            names.GPU_FAN_SPEED,
+            names.GPU_WORKLOAD_SM_UTILIZATION,
+            *table.MIG_ACTIVITY,
         )
     )
 )
 
-_WHOLE = {
-    source: source.whole
-    for source in (*_SOURCES, table.SUPPORTED_CLOCK_EVENTS, table.FABRIC)
-    if isinstance(source, Call)
-}
-
-_MIB = 1 << 20
-_UNSIGNED_INT = 1
-"""NVML's type of a field that counts in 32 bits."""
-
-#: The functions of nvidia-ml-py that a GPU is read with.
-FUNCTIONS = (
-    *dict.fromkeys(
-        (
-            FIELD_VALUES,
-            table.GPM,
-            table.FAN,
-            nvlink.STATE_FUNCTION,
-            *(call.function for call in _FIRST_CALLS),
-            *(source.function for source in _SOURCES if isinstance(source, Call)),
-        )
-    ),
-)
-
-#: The families whose values are checked.
-CHECKED = tuple(
-    dict.fromkeys((*(reading.family for reading in _ALL_READINGS), names.GPU_FAN_SPEED, *table.MIG_ACTIVITY))
-)
-
 
 class Reader:
-    """Reads GPUs through ``nvml``; ``rejected`` counts impossible values by metric."""
+    """Makes samples of what GPUs answer; ``rejected`` counts impossible values by metric."""
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self) -> None:
         self.rejected = Counter({family.name: 0 for family in CHECKED})
-        self._nvml = nvml
         self._counters = Counters()
 
-    def read(
-        self, device: Device, index: int, driver_release: int, further: Sequence[Request]
-    ) -> tuple[list[Sample], list[Any]]:
-        """Return what the GPU says, in base units, and the answers to further requests.
+    def read(self, device: Device, answers: Answers) -> list[Sample]:
+        """Return what the GPU says, in base units; what it does not know is left out.
 
-        What the GPU does not know is left out. All calls go to the other process together: each way there costs
-        more than most calls.
-
-        Raises as :meth:`laggard_exporter.nvml.library.Nvml.queries`.
+        Raises as :meth:`laggard_exporter.nvml.library.Nvml.queries`, for a source that is asked for the first time.
         """
-        answers = _Answers(self._nvml, device, index, driver_release, further)
-        samples = [
+        return [
             *self._table(device, answers),
             *self._clock_events(device.uuid, answers),
             *self._fabric(device.uuid, answers.call(table.FABRIC)),
             *self._fans(device.uuid, answers.fans),
             *self._links(device, answers),
         ]
-        return samples, answers.further
 
     def ratio(self, family: Family, percent: float) -> float | None:
         """Return the share that NVML gives in per cent, None where it can not be true."""
@@ -94,13 +57,15 @@ class Reader:
         self.rejected[family.name] += 1
         return None
 
-    def _table(self, device: Device, answers: _Answers) -> Iterator[Sample]:
-        for reading in READINGS:
-            found = self._checked(reading, answers)
-            if found is None:
-                continue
-            source, raw = found
-            labels = (device.uuid, *reading.labels)
+    def _table(self, device: Device, answers: Answers) -> Iterator[Sample]:
+        raws = answers.raws
+        for (reading, place), labels in zip(_FIRST_PLACES, device.labels, strict=True):
+            raw, source = raws[place], reading.sources[0]
+            if raw is None or not reading.minimum <= raw <= reading.maximum:
+                found = self._checked(reading, answers)
+                if found is None:
+                    continue
+                source, raw = found
             if reading.states:
                 state = reading.states[min(int(raw), len(reading.states) - 1)]
                 for name in dict.fromkeys(reading.states):
@@ -108,10 +73,12 @@ class Reader:
                 continue
             if reading.counts:
                 raw = self._widened(reading, source, raw, labels, answers)
+                if raw is None:
+                    continue
             times, divided = reading.scale
             yield Sample(reading.family, labels, raw * times / divided)
 
-    def _checked(self, reading: Reading, answers: _Answers) -> tuple[Call | Field | Metric, float] | None:
+    def _checked(self, reading: Reading, answers: Answers) -> tuple[Source, float] | None:
         for source in reading.sources:
             raw = answers.raw(source)
             if raw is None:
@@ -126,16 +93,26 @@ class Reader:
         return None
 
     def _widened(
-        self, reading: Reading, source: Call | Field | Metric, raw: float, labels: tuple[str, ...], answers: _Answers
-    ) -> float:
+        self, reading: Reading, source: Source, raw: float, labels: tuple[str, ...], answers: Answers
+    ) -> float | None:
+        key = (source, labels)
         word = isinstance(source, Field) and answers.is_word(source)
-        expected = None
-        if word and reading.family in table.PCIE_RATES and answers.window is not None:
-            rate = answers.raw(Metric(table.PCIE_RATES[reading.family]))
-            expected = None if rate is None else rate * _MIB * answers.window
-        return self._counters.widen((source, labels), raw, word=word, expected=expected)
+        if not (word and reading.family in table.PCIE_RATES):
+            return self._counters.widen(key, raw, word=word)
+        # At full speed these wrap ten times a second: without the rate nobody knows how often they did.
+        if answers.window is None:
+            return None
+        if not answers.is_new_window:
+            return self._counters.value(key)
+        if not answers.window:
+            return self._counters.widen(key, raw, word=True)
+        rate = answers.rate(table.PCIE_RATES[reading.family])
+        if rate is None:
+            self._counters.skip(key, raw)
+            return None
+        return self._counters.widen(key, raw, word=True, expected=rate * _MIB * answers.window)
 
-    def _clock_events(self, uuid: str, answers: _Answers) -> Iterator[Sample]:
+    def _clock_events(self, uuid: str, answers: Answers) -> Iterator[Sample]:
         found = self._checked(CLOCK_EVENTS, answers)
         if found is not None:
             supported = answers.call(table.SUPPORTED_CLOCK_EVENTS)
@@ -164,59 +141,9 @@ class Reader:
             elif percent is not None:
                 yield Sample(names.GPU_FAN_SPEED, (uuid, str(number)), percent / 100)
 
-    def _links(self, device: Device, answers: _Answers) -> Iterator[Sample]:
+    def _links(self, device: Device, answers: Answers) -> Iterator[Sample]:
         for family, labels, raw in device.links.counters(answers.fields):
             value = self._counters.widen((family, device.uuid, labels), raw)
             yield Sample(family, (device.uuid, *labels), value)
         for state, count in device.links.states(answers.fields, answers.links).items():
             yield Sample(names.GPU_NVLINK_LINKS, (device.uuid, state), count)
-
-
-class _Answers:
-    """What one GPU answers in one scrape; several readings share one call."""
-
-    def __init__(self, nvml: Nvml, device: Device, index: int, driver_release: int, further: Sequence[Request]) -> None:
-        self._nvml = nvml
-        self._device = device
-        self._index = index
-        table_fields = [(field.number, field.scope) for field in _FIELDS if field.since <= driver_release < field.until]
-        wanted = table_fields + device.links.fields
-        requests = [Request(FIELD_VALUES, index, (wanted,)), Request(table.GPM, index, (table.GPM_NUMBERS, None))]
-        calls = (*_FIRST_CALLS, *device.substitutes)
-        requests += [call.on(index) for call in calls]
-        requests += [Request(table.FAN, index, (fan,)) for fan in range(device.fans)]
-        requests += [*device.links.requests(index), *further]
-        fields, activity, *answers = nvml.queries(requests)
-        self._calls = dict(zip(calls, answers, strict=False))
-        answers = answers[len(calls) :]
-        self.fans: list[int | None] = answers[: device.fans]
-        self.links: list[Any] = answers[device.fans : len(answers) - len(further)]
-        self.further: list[Any] = answers[len(answers) - len(further) :]
-        self.window: float | None = None
-        self._activity: dict[int, float] = {}
-        if activity is not None:
-            self.window, self._activity = activity
-        self._types: dict[tuple[int, int], int] = {}
-        self.fields: dict[tuple[int, int], float] = {}
-        for key, answer in zip(wanted, fields or (), strict=False):
-            value = nvml.field(answer, key[0])
-            if value is not None:
-                self.fields[key], self._types[key] = value, answer[1]
-
-    def call(self, source: Call) -> Any:
-        whole = _WHOLE[source]
-        if whole not in self._calls:
-            # From now on it is asked together with the others.
-            self._device.substitutes.add(whole)
-            self._calls[whole] = self._nvml.query(whole.on(self._index))
-        return part(self._calls[whole], source)
-
-    def raw(self, source: Call | Field | Metric) -> float | None:
-        if isinstance(source, Call):
-            return self.call(source)
-        if isinstance(source, Metric):
-            return self._activity.get(source.number)
-        return self.fields.get((source.number, source.scope))
-
-    def is_word(self, source: Field) -> bool:
-        return self._types[source.number, source.scope] == _UNSIGNED_INT

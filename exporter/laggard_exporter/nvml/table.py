@@ -374,7 +374,7 @@ ARCHITECTURES = {
     13: "rubin",
 }
 
-#: The labels of ``gpu_driver_info``.
+#: The labels of ``gpu_driver_info``, before the host's.
 DRIVER_FACTS = {
     "driver": "nvmlSystemGetDriverVersion",
     "nvml": "nvmlSystemGetNVMLVersion",

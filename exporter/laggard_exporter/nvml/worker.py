@@ -6,6 +6,7 @@ is left behind: only a few of them, then no child is started until one of them i
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import marshal
 import mmap
@@ -14,11 +15,11 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laggard_exporter.nvml.child import EVENT
+from laggard_exporter.nvml.child import EVENT, PROGRESS
 
 #: So many children that can not be killed are left behind before no further one is started.
 MAX_STUCK = 2
@@ -78,7 +79,6 @@ class StuckError(Exception):
 
 
 class _Pending(NamedTuple):
-    number: int
     requests: Sequence[Request]
     seconds: float
     deadline: float
@@ -119,50 +119,70 @@ class Child:
         self._input, self._output = self.process.stdin, self.process.stdout
         self._received = bytearray()
         self._number = EVENT
-        self._pending: _Pending | None = None
+        # What was sent and is not answered yet, in the order of the answers, and answers that nobody took yet.
+        self._sent: dict[int, _Pending] = {}
+        self._answers: dict[int, list[Answer]] = {}
+        self._unwanted: set[int] = set()
         self.events: list[Event] = []
 
-    def ask(self, requests: Sequence[Request], seconds: float, end: float) -> list[Answer]:
-        """Return the answers to the requests, which may take ``seconds`` in all and are waited for until ``end``.
+    def send(self, requests: Sequence[Request], seconds: float) -> int:
+        """Ask; the answers come under the number that is returned, and may take ``seconds`` in all.
 
-        Raises :class:`HangError`, :class:`DiedError` and :class:`OutOfTimeError`; after the last the child goes on.
+        What is sent while the child still works at something gets its time when its turn comes.
+
+        Raises :class:`DiedError`.
         """
-        if self._pending is not None:  # of a scrape that could not wait for it
-            self._answer(self._pending, end)
         self._number += 1
-        self._progress[0:4] = bytes(4)
+        self._sent[self._number] = _Pending(requests, seconds, time.monotonic() + seconds)
         data = marshal.dumps((self._number, [tuple(request) for request in requests]))
-        self._pending = _Pending(self._number, requests, seconds, time.monotonic() + seconds)
         try:
             self._input.write(len(data).to_bytes(4, "little") + data)
         except BrokenPipeError as error:
-            raise self._died(self._pending) from error
-        return self._answer(self._pending, end)
+            raise self._died() from error
+        return self._number
 
-    def _answer(self, pending: _Pending, end: float) -> list[Answer]:
-        while True:
-            frame = self._frame(min(pending.deadline, end), pending)
-            if frame is None:
-                now = time.monotonic()
-                if now < pending.deadline:
-                    raise OutOfTimeError
-                if not (pending.patience and self._wants_to_run()):
-                    raise HangError(self._current(pending))
-                pending = pending._replace(deadline=now + pending.seconds, patience=pending.patience - 1)
-                self._pending = pending
-                continue
+    def receive(self, number: int, end: float) -> list[Answer]:
+        """Return the answers to what was sent under this number, waited for until ``end``.
+
+        Raises :class:`HangError`, :class:`DiedError` and :class:`OutOfTimeError`; after the last the child goes on.
+        """
+        while number not in self._answers:
+            self._receive_next(end)
+        return self._answers.pop(number)
+
+    def forget(self) -> None:
+        """Throw away the answers to what was sent before, whenever they come."""
+        self._unwanted |= self._sent.keys()
+        self._answers.clear()
+
+    def _receive_next(self, end: float) -> None:
+        first, pending = next(iter(self._sent.items()))
+        frame = self._frame(min(pending.deadline, end))
+        now = time.monotonic()
+        if frame is not None:
             number, content = frame
-            if number == pending.number:
-                self._pending = None
-                return content
+            del self._sent[number]
+            if number in self._unwanted:
+                self._unwanted.remove(number)
+            else:
+                self._answers[number] = content
+            for following, waiting in self._sent.items():
+                self._sent[following] = waiting._replace(deadline=now + waiting.seconds)
+                break
+        elif now < pending.deadline:
+            raise OutOfTimeError
+        elif pending.patience and self._wants_to_run():
+            self._sent[first] = pending._replace(deadline=now + pending.seconds, patience=pending.patience - 1)
+        else:
+            raise HangError(self._current())
 
-    def _frame(self, deadline: float, pending: _Pending) -> tuple[int, Any] | None:
+    def _frame(self, deadline: float) -> tuple[int, Any] | None:
         while (frame := self._parse()) is None:
             received = self._receive(max(0.0, deadline - time.monotonic()))
             if received is None:
                 return None
             if not received:
-                raise self._died(pending)
+                raise self._died()
         return frame
 
     def _parse(self) -> tuple[int, Any] | None:
@@ -196,16 +216,18 @@ class Child:
         # A call that hangs sleeps; the name of the command stands in parentheses before the state.
         return stat.rpartition(b")")[2].split()[:1] == [b"R"]
 
-    def _died(self, pending: _Pending) -> DiedError:
+    def _died(self) -> DiedError:
         try:
             code = self.process.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
-        return DiedError(self._current(pending), code)
+        return DiedError(self._current(), code)
 
-    def _current(self, pending: _Pending) -> Request:
-        index = int.from_bytes(self._progress[0:4], "little")
-        return pending.requests[min(index, len(pending.requests) - 1)]
+    def _current(self) -> Request:
+        """Return the call that the child is at: one of the oldest requests that are not answered."""
+        first, pending = next(iter(self._sent.items()))
+        number, index = PROGRESS.unpack_from(self._progress)
+        return pending.requests[min(index, len(pending.requests) - 1) if number == first else 0]
 
     def close(self) -> bool:
         """End the child and return whether it is gone. Events that it sent before are in :attr:`events`."""
@@ -232,23 +254,42 @@ class Worker:
         self._stuck: list[Child] = []
         self._events: list[Event] = []
 
-    def ask(self, requests: Sequence[Request], seconds: float, end: float) -> list[Answer]:
-        """Return the child's answers.
+    def send(self, requests: Sequence[Request], seconds: float) -> int:
+        """Ask the child, a new one where there is none, and return the number of the answers.
 
-        Raises :class:`HangError` and :class:`DiedError`, after which the next call goes to a new child,
-        :class:`OutOfTimeError`, and :class:`StuckError`.
+        Raises :class:`DiedError`, after which the next call goes to a new child, and :class:`StuckError`.
         """
         if self._child is None:
             if self.stuck >= MAX_STUCK:
                 raise StuckError
             self._child = self._start()
+        with self._replacing():
+            return self._child.send(requests, seconds)
+
+    def receive(self, number: int, end: float) -> list[Answer]:
+        """Return the child's answers.
+
+        Raises :class:`HangError` and :class:`DiedError`, after which the next call goes to a new child, and
+        :class:`OutOfTimeError`.
+        """
+        assert self._child is not None  # noqa: S101 - who received an error does not go on
+        with self._replacing():
+            answers = self._child.receive(number, end)
+        self._take_events(self._child)
+        return answers
+
+    def forget(self) -> None:
+        """Throw away what was asked before and not waited for."""
+        if self._child is not None:
+            self._child.forget()
+
+    @contextlib.contextmanager
+    def _replacing(self) -> Generator[None, None, None]:
         try:
-            answers = self._child.ask(requests, seconds, end)
+            yield
         except (HangError, DiedError):
             self.close()
             raise
-        self._take_events(self._child)
-        return answers
 
     def close(self) -> None:
         """Give the child up; the next call goes to a new one."""

@@ -6,36 +6,26 @@ one twice, so the larger count of the two is the count, and none is counted doub
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 from laggard_exporter import gpu_conventions as names
+from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.samples import Sample
-
-KERNEL_LOG = Path("/dev/kmsg")
 
 # After NVIDIA's list of XID errors. Critical: the GPU or its memory needs a reset or a repair.
 CRITICAL = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 WARNING = frozenset({94})
 APPLICATION = frozenset({13, 31, 43, 45, 63, 92})
 
-#: A flood of messages is read over several scrapes.
-MOST_RECORDS = 5000
-
 _MESSAGE = re.compile(
-    rb"NVRM: Xid \((?:PCI:)?(?P<domain>[0-9a-fA-F]{4,8}):(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})[^)]*\): "
-    rb"(?P<xid>\d{1,4})\b"
+    r"^NVRM: Xid \((?:PCI:)?(?P<domain>[0-9a-fA-F]{4,8}):(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})[^)]*\): "
+    r"(?P<xid>[0-9]{1,4})\b"
 )
-_MICROSECONDS = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -58,82 +48,17 @@ def address(text: str) -> tuple[int, int, int]:
     return domain, bus, device
 
 
-class Message(NamedTuple):
-    """An XID error in the kernel log, of the GPU at a PCI address."""
-
-    address: tuple[int, int, int]
-    xid: int
-    time: float
-    is_old: bool
-    """Whether it was there before the log was opened."""
-
-
-class KernelLog:
-    """Reads the XID errors of a log in the format of /dev/kmsg.
+class XidErrors:
+    """Counts errors by GPU and code, for GPUs by their PCI address.
 
     ``since_boot`` is the kernel's clock, in seconds.
     """
 
-    def __init__(self, path: Path, since_boot: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
+    def __init__(self, log: KernelLog, since_boot: Callable[[], float] = time.monotonic) -> None:
+        self._log = log.reader(_MESSAGE)
         self._since_boot = since_boot
-        self._descriptor: int | None = None
-        self._rest = b""
-        self._log = LogOnce(_logger)
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the log is open."""
-        return self._descriptor is not None
-
-    def read(self) -> list[Message]:
-        """Return the errors that came since the last call; at the first call those of the whole log, as old."""
-        is_old = self._descriptor is None
-        if self._descriptor is None:
-            try:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError as error:
-                self._log(logging.INFO, f"{self._path}: {error.strerror}; XID errors come from NVML's events alone")
-                return []
-        most = sys.maxsize if is_old else MOST_RECORDS
-        records = self._records(self._descriptor, most)
-        return [message for record in records if (message := self._parse(record, is_old))]
-
-    def _records(self, descriptor: int, most: int) -> Iterator[bytes]:
-        for _ in range(most):
-            try:
-                data = os.read(descriptor, 1 << 13)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:  # the kernel needed the room of records that were not read yet
-                continue
-            except OSError as error:
-                self._log(logging.WARNING, f"{self._path}: {error.strerror}")
-                return
-            if not data:
-                return
-            # One record at a time from the kernel, any piece of the text from a file.
-            *records, self._rest = (self._rest + data).split(b"\n")
-            yield from records
-
-    def _parse(self, record: bytes, is_old: bool) -> Message | None:  # noqa: FBT001 - a private function
-        head, _, text = record.partition(b";")
-        match = _MESSAGE.match(text)
-        if match is None:
-            return None
-        microseconds = 0
-        with contextlib.suppress(IndexError, ValueError):
-            microseconds = int(head.split(b",")[2])
-        happened = time.time() - self._since_boot() + microseconds / _MICROSECONDS
-        place = (int(match["domain"], 16), int(match["bus"], 16), int(match["device"], 16))
-        return Message(place, int(match["xid"]), happened, is_old)
-
-
-class XidErrors:
-    """Counts errors by GPU and code, for GPUs by their PCI address."""
-
-    def __init__(self, log: KernelLog) -> None:
-        self.log = log
+        self._say = LogOnce(_logger)
+        self.is_log_readable = False
         self._logged: Counter[tuple[tuple[int, int, int], int]] = Counter()
         self._told: Counter[tuple[tuple[int, int, int], int]] = Counter()
         self._newest: defaultdict[tuple[tuple[int, int, int], int], float] = defaultdict(float)
@@ -146,11 +71,16 @@ class XidErrors:
 
     def read_log(self) -> None:
         """Count what the kernel log says since the last call."""
-        for message in self.log.read():
-            key = (message.address, message.xid)
-            self._newest[key] = max(self._newest[key], message.time)
+        messages = self._log.read()
+        self.is_log_readable = not self._log.problem
+        if self._log.problem:
+            self._say(logging.INFO, f"{self._log.problem}; XID errors come from NVML's events alone")
+        booted = time.time() - self._since_boot()
+        for match, since_boot, is_old in messages:
+            key = ((int(match["domain"], 16), int(match["bus"], 16), int(match["device"], 16)), int(match["xid"]))
+            self._newest[key] = max(self._newest[key], booted + since_boot)
             # What was there before the exporter is no error that happened under its eyes.
-            if not message.is_old:
+            if not is_old:
                 self._logged[key] += 1
 
     def samples(self, uuid: str, pci: str) -> Iterator[Sample]:

@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from laggard.version import __version__
 from laggard_exporter.collection import DEFAULT_TIMEOUT, Collection, Scrape
+from laggard_exporter.exposition import Encoder, is_open_metrics
 
 #: Prometheus says how long it waits; the answer must be there a little earlier, in seconds.
 TIMEOUT_OFFSET = 0.5
@@ -67,6 +68,7 @@ class Application:
         self._collection = collection
         self._path = telemetry_path
         self._max_requests = max_requests
+        self._encoder = Encoder()
         self._running = 0
         self._lock = threading.Lock()
         self._pages = {
@@ -115,10 +117,24 @@ class Application:
             self._running += 1
         try:
             timeout = scrape_timeout(request.headers.get(TIMEOUT_HEADER)) - (time.monotonic() - started)
-            return _exposition(Scrape(self._collection, names, timeout), request)
+            return self._exposition(request, names, timeout)
         finally:
             with self._lock:
                 self._running -= 1
+
+    def _exposition(self, request: Request, names: frozenset[str] | None, timeout: float) -> Response:
+        # No registry: nothing is served but what the collectors yield, nothing about the Python process.
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        open_metrics = is_open_metrics(content_type)
+        if open_metrics is None:
+            body = encode(Scrape(self._collection, names, timeout))
+        else:
+            body = self._encoder.encode(self._collection.samples(names, timeout), open_metrics=open_metrics)
+        headers = {"Content-Type": content_type}
+        if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+            # The default level takes several times as long and saves little: the text is repetitive.
+            headers["Content-Encoding"], body = "gzip", gzip.compress(body, 1)
+        return Response(HTTPStatus.OK, body, headers)
 
     def _selected(self, request: Request) -> frozenset[str] | None:
         """Return the collectors that ``collect[]`` and ``exclude[]`` leave, None for all."""
@@ -143,13 +159,3 @@ def scrape_timeout(header: str | None) -> float:
     if not 0 < seconds <= LONGEST_TIMEOUT:
         seconds = DEFAULT_TIMEOUT
     return max(seconds - TIMEOUT_OFFSET, seconds / 2)
-
-
-def _exposition(scrape: Scrape, request: Request) -> Response:
-    # No registry: nothing is served but what the collectors yield, nothing about the Python process.
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    headers, body = {"Content-Type": content_type}, encode(scrape)
-    if gzip_accepted(request.headers.get("Accept-Encoding", "")):
-        # The default level takes several times as long and saves little: the text is repetitive.
-        headers["Content-Encoding"], body = "gzip", gzip.compress(body, 1)
-    return Response(HTTPStatus.OK, body, headers)

@@ -28,7 +28,6 @@ class BackwardHook(Hook):
         return {"torch": self._patch}
 
     def _patch(self, torch: ModuleType) -> None:
-        self._depth = 0
         self.replace(torch.autograd, "_engine_run_backward", self._wrap)
 
     def _wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,21 +36,23 @@ class BackwardHook(Hook):
         observers = host.backward_observers
         backward = int(Phase.BACKWARD)
         trains, begin, end = recorder.trains, recorder.begin, recorder.end
+        running = False
 
         @functools.wraps(run)
         def timed_run(*args: Any, **kwargs: Any) -> Any:
-            if self._depth:  # a backward inside a backward is part of the outer one
+            nonlocal running
+            if running:  # a backward inside a backward is part of the outer one
                 return run(*args, **kwargs)
             # `autograd.grad` may be part of a model, also where nothing is trained.
             accumulates = kwargs.get("accumulate_grad", False)
             if accumulates and trains():
                 host.training_evidence()
-            self._depth = 1
+            running = True
             token = begin(backward)
             try:
                 return run(*args, **kwargs)
             finally:
-                self._depth = 0
+                running = False
                 ended = end(token)
                 if token is not None and accumulates:
                     for observer in observers:

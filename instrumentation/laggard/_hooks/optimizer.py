@@ -20,11 +20,15 @@ from laggard.conventions import Phase
 _OPTIMIZER = int(Phase.OPTIMIZER)
 
 
-class _Running(local):
-    """Steps that run on this thread, the innermost last: optimizer, open interval, begin."""
+_Step = tuple[int, "Token | None", int]
+"""A step that runs: the id of its optimizer, the open interval, and when it began if there is none."""
+
+
+class _Elsewhere(local):
+    """Steps that run on a thread that does not train, the innermost last."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[int, Token | None, int]] = []
+        self.steps: list[_Step] = []
 
 
 class OptimizerHook(Hook):
@@ -36,7 +40,11 @@ class OptimizerHook(Hook):
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
         self._handles: list[Any] = []
-        self._running = _Running()
+        #: Steps that run on the thread that trains, the innermost last.
+        self._running: list[_Step] = []
+        self._elsewhere = _Elsewhere()
+        #: The thread that trains is known.
+        self._ready = False
         self._step_code: CodeType | None = None
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
@@ -49,20 +57,41 @@ class OptimizerHook(Hook):
         while self._handles:
             self._handles.pop().remove()
 
+    def forked(self) -> None:
+        """Forget which thread of the parent trains, and what it was at."""
+        self._ready = False
+        self._running.clear()
+
     def _patch(self, torch: ModuleType) -> None:
         is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-        before, after = self.guarded(self._before), self.guarded(self._after)
-        traced = self.host.traced
+        before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
+        traced, host = self.host.traced, self.host
+        begin, end, add = self.recorder.begin, self.recorder.end, self.recorder.add
+        running = self._running
 
+        # The usual case in one function each: what else they would call is cold after a backward.
         def pre_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
             if is_compiling():
                 compiled_pre_hook(optimizer, args, kwargs)
-            else:
+            elif running or not self._ready:
                 before(optimizer)
+            else:
+                token = begin(_OPTIMIZER)
+                if token is None:
+                    before(optimizer)
+                else:
+                    running.append((id(optimizer), token, 0))
 
         def post_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if not is_compiling():
+            if is_compiling():
+                return
+            if len(running) != 1 or running[0][0] != id(optimizer):
                 after(optimizer)
+                return
+            ended = end(running.pop()[1])
+            add(UPDATE, ended, ended)
+            if host.at_step is not None:
+                tell()
 
         # The compiler follows an optimizer's step, hooks included. To ask it whether it does would already make it
         # compile what it else leaves alone.
@@ -79,7 +108,7 @@ class OptimizerHook(Hook):
 
     def _before(self, optimizer: Any) -> None:
         recorder = self.recorder
-        running = self._running.steps
+        running = self._steps()
         if running:
             self._forget_raised(running)
             # A subclass that calls its parent's step fires twice.
@@ -89,6 +118,7 @@ class OptimizerHook(Hook):
         if not recorder.thread:
             self.host.training_evidence()
             recorder.thread = get_ident()
+        self._ready = True
         token = recorder.begin(_OPTIMIZER)
         started = 0
         if token is None:
@@ -98,7 +128,7 @@ class OptimizerHook(Hook):
         running.append((id(optimizer), token, started))
 
     def _after(self, optimizer: Any) -> None:
-        running = self._running.steps
+        running = self._steps()
         if not running or running[-1][0] != id(optimizer):
             return
         _, token, started = running.pop()
@@ -110,11 +140,17 @@ class OptimizerHook(Hook):
             self.recorder.add(Phase.OPTIMIZER, started, ended)
         if ended:
             self.recorder.add(UPDATE, ended, ended)
-            at_step = self.host.at_step
-            if at_step is not None:
-                at_step(UPDATE)
+            self._tell()
 
-    def _forget_raised(self, running: list[tuple[int, Token | None, int]]) -> None:
+    def _tell(self) -> None:
+        at_step = self.host.at_step
+        if at_step is not None:
+            at_step(UPDATE)
+
+    def _steps(self) -> list[_Step]:
+        return self._running if self.recorder.thread in (0, get_ident()) else self._elsewhere.steps
+
+    def _forget_raised(self, running: list[_Step]) -> None:
         """Drop the steps that raised and so never reached their post hook: they are not on the stack any more."""
         frame = inspect.currentframe()
         alive = -1  # the step that is about to begin is on the stack too

