@@ -15,25 +15,24 @@ MISSING = Firing("TrainingRankMissing", 3, host="host-b")
 
 
 def killed() -> Scenario:
-    """Names a killed rank, its host and phase two scrapes after its death, and ends when it is back."""
+    """Names a killed rank, its host and phase within a minute of its death, and ends when it is back."""
     scenario = Scenario(ranks(4, per_host=2))
     scenario.after(minutes=3)
     scenario[3].alive, scenario[3].phase = False, Phase.BACKWARD
     scenario.after(seconds=15)
     scenario.never()
-    scenario.after(seconds=15)
-    scenario.fires(died(3, "backward", "host-b"))
+    scenario.after(seconds=45)
+    scenario.fires(died(3, "backward", "host-b"), MISSING)
     scenario.says(
         died(3, "backward", "host-b"),
         summary="The process of a rank died while others work on.",
         description="The process of rank 3 of run run-a on host host-b ended without a clean end, and gave its last "
-        "sign 15s ago in phase backward. The others can not make a step without it.",
+        "sign 45s ago in phase backward. The others can not make a step without it.",
         recommendation="Read the rank's log and the kernel's on its host (dmesg: out of memory, XID) for the cause, "
         "take the host out if it is at fault, then restart the run from its last checkpoint.",
         runbook_url=f"{RUNBOOKS}/TrainingRankDied.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
-    scenario.after(seconds=30)
     scenario[3].exporter_lost = True
     scenario.after(seconds=15)
     scenario.fires(died(3, "backward", "host-b"), MISSING)
@@ -71,19 +70,19 @@ def stopped() -> Scenario:
     scenario.after(minutes=3)
     stick(scenario, culprit=2)
     scenario[2].stopped = scenario[2].lost = True
-    scenario.after(seconds=30)
+    scenario.after(seconds=45)
     scenario.fires(frozen(2, "stopped", "forward"))
     scenario.says(
         frozen(2, "stopped", "forward"),
         summary="The process of a rank is stopped.",
         description="The kernel holds the process of rank 2 of run run-a on host host-a stopped in phase forward; its "
-        "last sign of progress is 15s old.",
+        "last sign of progress is 30s old.",
         recommendation="Find who stopped it: a debugger or a profiler that is attached, a job scheduler that suspends, "
         "a frozen container, a SIGSTOP. kill -CONT lets it go on, if the timeout of the collective has not passed.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
-    scenario.after(seconds=45)
+    scenario.after(seconds=30)
     scenario[2].exporter_lost = True
     scenario.after(seconds=15)
     scenario.fires(frozen(2, "stopped", "forward"), stalled(2, "forward", "host-a"))

@@ -33,6 +33,7 @@ SUFFIXES = (
     "rate",
     "compared",
     "recent",
+    "slow",
     "persistent",
     "spread",
     "median",
