@@ -246,7 +246,7 @@ def ranks_end_one_by_one() -> Scenario:
 
 
 def end_of_a_stalled_run() -> Scenario:
-    """Ends with its run: nothing fires once the processes are gone, nor later."""
+    """Ends with its run: nothing fires half a minute after the processes are gone, nor later."""
     scenario = Scenario(ranks(4))
     scenario.after(minutes=3)
     stick(scenario, culprit=1)
@@ -254,7 +254,7 @@ def end_of_a_stalled_run() -> Scenario:
     scenario.fires(stalled(1, "forward", "host-a"))
     for rank in scenario.world.ranks:
         rank.alive = False
-    scenario.after(seconds=15)
+    scenario.after(seconds=30)
     scenario.silent()
     scenario.after(minutes=15)
     scenario.silent()
