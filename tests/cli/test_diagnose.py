@@ -38,6 +38,15 @@ def diagnosis_of(capsys: pytest.CaptureFixture[str], address: str, *arguments: s
     return run
 
 
+def _step_seconds(diagnosis: dict[str, Any]) -> float:
+    return diagnosis["facts"].get("step_seconds", 0.0)
+
+
+def _excess(diagnosis: dict[str, Any]) -> float:
+    first, second, *_ = diagnosis["ranks"]
+    return first["own_seconds"] / second["own_seconds"]
+
+
 def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Too early nothing is judged, health is said, a slow rank is named with evidence; a wrong run is one line."""
     play = Play()
@@ -55,7 +64,8 @@ def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixt
         healthy = diagnosis_of(capsys, address, "--run", RUN)
         assert (healthy["verdicts"], healthy["missing"]) == ([], [])
         assert healthy["facts"]["ranks_live"] == healthy["facts"]["ranks_expected"] == 4
-        assert healthy["facts"]["step_seconds"] == pytest.approx(0.125, rel=0.05)
+        # The length of a step is recorded each minute, which is eight seconds here, from what another group records.
+        wait_until(lambda: _step_seconds(diagnosis_of(capsys, address)) == pytest.approx(0.125, rel=0.05), 30)
 
         assert main(["diagnose", "--prometheus", address, "--run", "other"]) == 2
         assert capsys.readouterr().err == (
@@ -64,6 +74,8 @@ def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixt
 
         play.data[2] += 0.05
         wait_until(lambda: len(server.firing()) == 1, 30)
+        # The alert compares intervals; what is shown of each rank is a mean that is recorded each minute.
+        wait_until(lambda: _excess(diagnosis_of(capsys, address)) > 1.2, 30)
         slow = diagnosis_of(capsys, address)
         (verdict,) = slow["verdicts"]
         found = {name: verdict[name] for name in ("alert", "severity", "rank", "phase", "host")}
@@ -76,7 +88,6 @@ def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixt
         }
         assert verdict["runbook_url"].endswith("TrainingStraggler.md")
         assert slow["ranks"][0]["rank"] == "2"
-        assert slow["ranks"][0]["own_seconds"] > 1.2 * slow["ranks"][1]["own_seconds"]
 
         assert main(["diagnose", "--prometheus", address]) == 0
         text = capsys.readouterr().out

@@ -76,9 +76,15 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         # The launcher gives each rank a session of its own; a stopped rank could not even obey its SIGTERM.
         self.signal_ranks(signal.SIGCONT)
+        children = [child for process in self._processes.values() for child in _children(process)]
         for process in reversed(list(self._processes.values())):
             _end(process)
+        # A rank that is still on its way to the first step has no state file, and may hear no SIGTERM in native code.
         self.signal_ranks(signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
         self._cleanup.close()
 
     def signal_ranks(self, number: signal.Signals, rank: int | None = None) -> None:
@@ -223,6 +229,15 @@ def _free_ports(count: int) -> list[int]:
 
 def _host(address: str) -> str:
     return address.removeprefix("http://")
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return a descriptor for each child of a process, by which it can be ended and no other one."""
+    children: list[int] = []
+    for listed in Path(f"/proc/{process.pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it ends just now
+            children += map(os.pidfd_open, map(int, listed.read_text().split()))
+    return children
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
