@@ -176,7 +176,7 @@ def in_turns(found: dict[str, Any]) -> list[str]:
             for name, key in (("by the clock", "wall"), ("processor time of the training thread", "processor"))
         ),
         "",
-        f"By their own count laggard's hooks took {found['self_time_us']} µs of it, {found['self_time_us'] / step:.3%}.",
+        f"By their own count the hooks took {found['self_time_us']} µs of it, {found['self_time_us'] / step:.3%}.",
         "",
     ]
 

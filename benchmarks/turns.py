@@ -2,8 +2,8 @@
 
     python benchmarks/turns.py MILLISECONDS TURNS       prints one line of JSON
 
-From one process to the next, a step of 30 ms differs by more than what is asked for here. So the hooks are suspended and
-resumed between stretches of steps of one process, and each stretch is compared with the one beside it: slow changes
+From one process to the next, a step of 30 ms differs by more than what is asked for here. So the hooks are taken out
+and put back between stretches of steps of one process, and each stretch is compared with the one beside it: changes
 of the machine strike both. Beside the clock on the wall stands the training thread's processor time, which leaves out
 what other threads and programs take.
 """
