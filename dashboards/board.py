@@ -103,7 +103,6 @@ def _variable(variable: Variable) -> Any:
         .label(variable.label)
         .datasource(_SOURCE)
         .query({"query": variable.query, "refId": variable.name})
-        .definition(variable.query)
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )
@@ -125,11 +124,9 @@ def _firing() -> Any:
         .datasource(_SOURCE)
         .enable(enable=True)
         .icon_color(RED)
-        .expr(expr)
-        .step("15s")
         .title_format("{{alertname}}")
         .text_format("rank {{training_rank}} {{host_name}}")
-        .target(prometheus.Dataquery().expr(expr).ref_id("Verdicts"))
+        .target(prometheus.Dataquery().expr(expr).interval("15s").ref_id("Verdicts"))
     )
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 from dashboards.sdk import encoder
 
+#: What the SDK writes though Grafana's schema has it for other kinds of variable only.
+_FOREIGN = ("auto", "auto_min", "auto_count", "definition")
+
 
 def encode(dashboard: Any) -> str:
     """Return the classic form of a dashboard, which every Grafana since version 10 imports."""
-    return json.dumps(json.loads(encoder.JSONEncoder().encode(dashboard)), indent=2, sort_keys=True) + "\n"
+    board = json.loads(encoder.JSONEncoder().encode(dashboard))
+    for variable in board["templating"]["list"]:
+        for name in _FOREIGN:
+            variable.pop(name, None)
+    for panel in board["panels"]:
+        if panel["type"] == "table":
+            del panel["options"]["footer"]  # of versions before 13, and empty
+    return json.dumps(board, indent=2, sort_keys=True) + "\n"

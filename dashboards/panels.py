@@ -208,6 +208,7 @@ def listing(
         link: a label, and the address to which its cells lead.
     """
     panel = _common(table.Panel(), title, description, [query], instant=True)
+    panel.cell_options(shared.TableAutoCellOptions())
     order = {label: index for index, label in enumerate((*columns, "Value"))}
     transformed = {
         "indexByName": order,
