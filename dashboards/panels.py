@@ -196,8 +196,9 @@ def listing(
     *,
     unit: str = "none",
     link: tuple[str, str] | None = None,
+    least_first: bool = False,
 ) -> Panel:
-    """Return a table of the newest values, the largest first.
+    """Return a table of the newest values, the largest first unless it is the least that matters.
 
     Args:
         title: what is listed.
@@ -206,6 +207,7 @@ def listing(
         columns: heading of each label that is shown, in order.
         unit: Grafana's name of the value's unit.
         link: a label, and the address to which its cells lead.
+        least_first: the other order.
     """
     panel = _common(table.Panel(), title, description, [query], instant=True)
     panel.cell_options(shared.TableAutoCellOptions())
@@ -218,7 +220,9 @@ def listing(
     panel.transformations(
         [
             models.DataTransformerConfig("organize", options=transformed),
-            models.DataTransformerConfig("sortBy", options={"sort": [{"field": query.legend, "desc": True}]}),
+            models.DataTransformerConfig(
+                "sortBy", options={"sort": [{"field": query.legend, "desc": not least_first}]}
+            ),
         ]
     )
     panel.override_by_name(query.legend, [models.DynamicConfigValue("unit", unit)])

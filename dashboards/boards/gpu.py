@@ -47,7 +47,7 @@ GPUS = Board(
                     steps=((None, GREEN), (1, RED)),
                 ),
                 number(
-                    "XID errors in a day",
+                    "XID errors, 1 day",
                     "Errors that the driver reported, without those that an application causes.",
                     "none",
                     Query(
@@ -57,8 +57,8 @@ GPUS = Board(
                     decimals=0,
                 ),
                 number(
-                    "Uncorrected memory errors in a day",
-                    "Double-bit errors since the driver was loaded.",
+                    "Memory errors, 1 day",
+                    "Memory errors that could not be corrected.",
                     "none",
                     Query(
                         f'sum(increase(gpu_ecc_volatile_errors_total{{{_GPU}, severity="uncorrected"}}[1d])) '
@@ -84,7 +84,7 @@ GPUS = Board(
                     "Alerts that name a GPU, with the rank and run that it hurts.",
                     Query(
                         "topk(50, max by (alertname, uuid, host_name, training_run, training_rank) "
-                        f'(ALERTS{{alertstate="firing", {_GPU}}} * 0 + 1))',
+                        f'(ALERTS{{alertstate="firing", uuid!="", {_GPU}}} * 0 + 1))',
                         "Fires",
                     ),
                     {
@@ -97,10 +97,11 @@ GPUS = Board(
                 ),
                 listing(
                     "Slowest against their peers",
-                    "Clock as a share of the median of the GPUs of the same run: the lowest stands last.",
+                    "Clock as a share of the median of the GPUs of the same run.",
                     Query(f"bottomk(50, gpu:gpu_clock_peers:ratio{{{_GPU}}} * {_PLACE})", "Clock"),
                     {"uuid": "GPU", "host_name": "Host", "training_run": "Run", "training_rank": "Rank"},
                     unit="percentunit",
+                    least_first=True,
                 ),
             ],
         ),

@@ -36,10 +36,11 @@ MEMORY = Board(
                 listing(
                     "Time until memory ends",
                     "Where the least of a window rises window after window: the rank and memory that end first stand "
-                    "last. Empty means that nothing grows steadily.",
+                    "on top. Empty means that nothing grows steadily.",
                     Query(f"bottomk(50, run_rank_memory:training_memory_left_seconds:estimate{{{_RUN}}})", "Left"),
                     {"training_rank": "Rank", "host_name": "Host", "training_memory_kind": "Memory"},
                     unit="s",
+                    least_first=True,
                 ),
                 series(
                     "Steady growth",

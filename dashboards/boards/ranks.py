@@ -9,13 +9,19 @@ from dashboards.panels import MOST_SERIES, PHASES, Query, heat_map, listing, ser
 _HOST = (
     'on (training_run, training_rank) group_left (host_name) run_rank:training_place:info{training_run="$training_run"}'
 )
-_OWN = 'run_rank:training_step_own_seconds:mean{{training_run="$training_run"}}{at}'
-_SCORE = 'run_rank:training_straggler_score:ratio{training_run="$training_run"}'
+_OWN = 'run_rank:training_step_own_seconds:mean{training_run="$training_run"}'
+_IDLE = 'run_rank:training_idle_seconds:mean{training_run="$training_run"}'
+#: The rank with the longest own time at the end.
+_SLOWEST = f"and on (training_run, training_rank) topk(1, {_OWN} @ end())"
 
 
-def _most(of: str, shown: str) -> str:
-    """Return a query for what is shown of the ranks with the highest score at the end."""
-    return f"({of} and on (training_run, training_rank) topk({MOST_SERIES}, {shown} @ end()))"
+def _rows(of: str) -> Query:
+    """Return a row for each of the ranks with the longest own time at the end: the culprit is among them."""
+    chosen = f"topk({MOST_SERIES}, {_OWN} @ end())"
+    return Query(
+        f"({of} and on (training_run, training_rank) {chosen}) * {_HOST}",
+        "rank {{training_rank}} {{host_name}}",
+    )
 
 
 RANKS = Board(
@@ -27,15 +33,17 @@ RANKS = Board(
             "Culprit first",
             [
                 listing(
-                    "Straggler score",
-                    "Own time of a rank as a multiple of its peers', the highest first. A culprit is above the "
-                    "threshold of TrainingStraggler and waits less than the others.",
-                    Query(f"topk({MOST_SERIES}, {_SCORE} * {_HOST})", "Score"),
+                    "Own time now",
+                    "What a rank does itself in a step, the longest first: data, copies, forward, backward, optimizer "
+                    "and other. The others wait for the rank on top.",
+                    Query(f"topk({MOST_SERIES}, {_OWN} * {_HOST})", "Own time"),
                     {"training_rank": "Rank", "host_name": "Host", "training_peer_group": "Peer group"},
+                    unit="s",
                 ).span(8),
                 series(
                     "Straggler score over time",
-                    "The ranks with the highest score at the end of the time shown.",
+                    "Own time as a multiple of the peers', of ranks that are suspected at all. TrainingStraggler fires "
+                    "when it stays above the line and the rank waits less than its peers.",
                     "none",
                     Query(
                         top('run_rank:training_straggler_score:ratio{{training_run="$training_run"}}{at}'),
@@ -48,25 +56,17 @@ RANKS = Board(
                 .height(9),
                 heat_map(
                     "Own time by rank",
-                    "The ranks with the highest score: one bright line is a straggler, bright lines of one host are a "
-                    "slow node, spots that roam are unbalanced data.",
+                    "The ranks with the longest own time: one bright line is a straggler, bright lines of one host are "
+                    "a slow node, spots that roam are unbalanced data.",
                     "s",
-                    Query(
-                        _most('run_rank:training_step_own_seconds:mean{training_run="$training_run"}', _SCORE)
-                        + f" * {_HOST}",
-                        "rank {{training_rank}} {{host_name}}",
-                    ),
+                    _rows(_OWN),
                 ),
                 heat_map(
                     "Waiting by rank",
-                    "Time in collectives: the culprit is the dark line, since the others wait for it. The longest "
-                    "collective belongs to a victim.",
+                    "Time in collectives of the same ranks: the culprit is the dark line, since the others wait for "
+                    "it. The longest collective belongs to a victim.",
                     "s",
-                    Query(
-                        _most('run_rank:training_idle_seconds:mean{training_run="$training_run"}', _SCORE)
-                        + f" * {_HOST}",
-                        "rank {{training_rank}} {{host_name}}",
-                    ),
+                    _rows(_IDLE),
                 ),
             ],
         ),
@@ -75,24 +75,24 @@ RANKS = Board(
             [
                 series(
                     "Excess over the peers by phase",
-                    "How much longer than its peers' median a suspected rank takes for each phase.",
+                    "How much longer a suspected rank takes for a phase than its peers on average.",
                     "s",
                     Query(
-                        top('run_rank_phase:training_straggler_phase:margin{{training_run="$training_run"}}{at}', 24),
+                        'topk(24, run_rank_phase:training_phase_seconds:mean{training_run="$training_run"} '
+                        "- on (training_run, training_peer_group, training_phase) group_left () "
+                        'run_peer_group_phase:training_phase_seconds:mean{training_run="$training_run"} > 0)',
                         "rank {{training_rank}} {{training_phase}}",
                     ),
                 ),
                 series(
                     "Phases of the slowest rank",
-                    "Mean time of each phase on the rank with the highest score at the end of the time shown.",
+                    "Mean time of each phase on the rank with the longest own time at the end of the time shown.",
                     "s",
                     Query(
                         "sum by (training_phase) (rate(training_phase_duration_seconds_sum"
-                        '{training_run="$training_run"}[$__rate_interval]) and on (training_run, training_rank) '
-                        f"topk(1, {_SCORE} @ end())) / on () group_left () "
+                        f'{{training_run="$training_run"}}[$__rate_interval]) {_SLOWEST}) / on () group_left () '
                         "sum(rate(training_step_duration_seconds_count"
-                        '{training_run="$training_run"}[$__rate_interval]) and on (training_run, training_rank) '
-                        f"topk(1, {_SCORE} @ end()))",
+                        f'{{training_run="$training_run"}}[$__rate_interval]) {_SLOWEST})',
                         "{{training_phase}}",
                     ),
                     stacked=True,
@@ -112,10 +112,10 @@ RANKS = Board(
                     "Own time: the whole distribution",
                     "Over all ranks of the run. A wide band without one rank above it is jitter or unbalanced data.",
                     "s",
-                    Query(f"max({_OWN.format(at='')})", "most"),
-                    Query(f"quantile(0.95, {_OWN.format(at='')})", "p95"),
-                    Query(f"quantile(0.5, {_OWN.format(at='')})", "median"),
-                    Query(f"min({_OWN.format(at='')})", "least"),
+                    Query(f"max({_OWN})", "most"),
+                    Query(f"quantile(0.95, {_OWN})", "p95"),
+                    Query(f"quantile(0.5, {_OWN})", "median"),
+                    Query(f"min({_OWN})", "least"),
                 ).height(12),
             ],
         ),

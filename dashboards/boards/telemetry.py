@@ -34,8 +34,8 @@ TELEMETRY = Board(
                     steps=((None, GREEN), (1, ORANGE)),
                 ),
                 number(
-                    "Ranks that live and do not report",
-                    "Their process lives, and no metrics of theirs arrive.",
+                    "Silent ranks",
+                    "Ranks of a run of which no metrics arrive.",
                     "none",
                     Query(
                         "sum(clamp_min(run:training_ranks_expected:max - on (training_run) "

@@ -12,7 +12,7 @@ import pytest
 from dashboards.panels import MOST_SERIES
 from evaluation import engine
 from tests.dashboards.queries import PANELS, NamedPanel
-from tests.dashboards.world import World, world
+from tests.dashboards.world import RANKS, World, world
 
 #: Plots of what must not happen, which no fault of the simulation shows.
 SILENT = {
@@ -45,16 +45,17 @@ def test_panel_has_data(simulated: World, panel: NamedPanel) -> None:
 
 
 def test_the_culprit_stands_first(simulated: World) -> None:
-    """The listing of scores shows the slow rank of a run above all others, with its host."""
-    (panel,) = (each for each in PANELS if str(each) == "laggard-ranks: Straggler score")
+    """The listing of own times shows the slow rank of a run above all others, with its host."""
+    (panel,) = (each for each in PANELS if str(each) == "laggard-ranks: Own time now")
     (target,) = panel.targets
-    scores = simulated.answers(target, "slow_backward-8-1")
+    times = simulated.answers(target, "slow_backward-8-1")
     (verdict,) = (each for each in PANELS if str(each) == "laggard-fleet: Verdicts that fire now")
     named = {
         each["metric"]["training_rank"]
         for each in simulated.answers(verdict.targets[0], "slow_backward-8-1")
         if each["metric"]["alertname"] == "TrainingStraggler" and each["metric"]["training_run"] == "slow_backward-8-1"
     }
-    first = max(scores, key=lambda each: float(each["value"][1]))
+    first = max(times, key=lambda each: float(each["value"][1]))
     assert {first["metric"]["training_rank"]} == named
     assert first["metric"]["host_name"]
+    assert len(times) == RANKS

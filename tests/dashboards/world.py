@@ -43,6 +43,8 @@ FAULTS = (
     "memory_short",
 )
 RANKS = 8
+#: Seconds between two points of a plot.
+STEP = 15
 #: Hosts whose links and disks are at fault.
 _HOSTS = 4
 SEED = 1
@@ -55,19 +57,24 @@ class World:
     client: httpx.Client
     ends: Mapping[str, float]
 
+    def times(self, run: str) -> list[float]:
+        """Return the times of a range query over the last hour of a run."""
+        end = self.ends[run]
+        start = max(EPOCH, end - 3600)
+        return [start + STEP * number for number in range(int((end - start) / STEP) + 1)]
+
     def answers(self, target: Mapping[str, Any], run: str) -> list[dict[str, Any]]:
         """Return the series of a panel's query, as Grafana would ask at the end of a run's last hour.
 
         Raises:
             AssertionError: Prometheus refuses the query.
         """
-        end = self.ends[run]
-        start = max(EPOCH, end - 3600)
+        start, *_, end = self.times(run)
         query = concrete(target["expr"], training_run=run, __range=f"{end - start:.0f}s")
         if target.get("instant"):
             answer = self.client.get("/query", params={"query": query, "time": end})
         else:
-            answer = self.client.get("/query_range", params={"query": query, "start": start, "end": end, "step": 15})
+            answer = self.client.get("/query_range", params={"query": query, "start": start, "end": end, "step": STEP})
         found = answer.json()
         assert found["status"] == "success", f"{query}: {found['error']}"
         return found["data"]["result"]
@@ -93,7 +100,7 @@ def world(folder: Path) -> Iterator[World]:
     try:
         with httpx.Client(base_url=f"http://{address}/api/v1", timeout=30) as client:
             _wait(client)
-            yield World(client, {job.run: EPOCH + job.horizon for job in jobs})
+            yield World(client, {job.run: float(round(EPOCH + job.horizon)) for job in jobs})
     finally:
         process.terminate()
         process.wait(10)
