@@ -114,6 +114,28 @@ def ended_ranks() -> Scenario:
     return scenario
 
 
+def ended_before_the_others() -> Scenario:
+    """Where all that are left wait for a rank that has ended cleanly, it is named."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    scenario[2].finish()
+    scenario[2].phase = Phase.OTHER
+    stick(scenario, culprit=None)
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(2, "other", "host-a"))
+    scenario.says(
+        stalled(2, "other", "host-a"),
+        summary="A training run makes no progress.",
+        description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
+        "The others wait for rank 2 on host host-a, last seen in phase other.",
+        recommendation="It ended cleanly before the others, who wait for it: look for fewer batches than theirs, or a "
+        "way out of the loop that one rank takes alone.",
+        runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
 def fewer_collectives() -> Scenario:
     """Where all wait in a collective, names the rank that has started fewer of them."""
     scenario = Scenario(ranks(4))
@@ -281,6 +303,7 @@ PLAYS: tuple[Play, ...] = (
     phases_alone,
     all_at_work,
     ended_ranks,
+    ended_before_the_others,
     fewer_collectives,
     nobody_stands_out,
     eight_groups,
