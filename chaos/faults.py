@@ -81,8 +81,7 @@ FAULTS = (
     Fault("receive", "a rank waits for a message that nobody sends", "receive"),
     Fault("left-early", "a rank has less data and leaves the loop early", "left-early"),
     Fault("raise-linger", "a rank raises and lingers in the handler", "raise-linger"),
-    # All wait, and nothing but a flight recorder knows in what.
-    Fault("mismatch", "a rank calls another collective than the others", "mismatch", culprit=False),
+    Fault("mismatch", "a rank calls another collective than the others", "mismatch"),
     Fault("link-down", "the link between two nodes is down", "link-down", culprit=False),
     Fault("link-lossy", "packets from one node to the other are dropped", "link-lossy", culprit=False),
     _silent("healthy", "nothing is wrong"),

@@ -19,6 +19,7 @@ from typing import Any
 from laggard import environment
 from laggard_cli.errors import CommandError
 from laggard_cli.local import LocalRank, choose
+from laggard_cli.terminal import printable
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.family import Children
 from laggard_exporter.ranks.files import RankProcess
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({rank: [asdict(process) for process in each] for rank, each in found.items()}, indent=2))
     else:
-        print("\n".join(text for rank, each in found.items() for text in lines(rank, each)))
+        print(printable("\n".join(text for rank, each in found.items() for text in lines(rank, each))))
     return int(any(process.problem for each in found.values() for process in each))
 
 

@@ -9,6 +9,9 @@ from world import RUN, Rank
 
 FAMILIES = ("process",)
 
+#: Collectives as torch numbers them.
+ALL_REDUCE, BARRIER = 3, 8
+
 
 def stuck_rank() -> Scenario:
     """Names the rank that the others wait for, within a minute of the last step, and ends with the stall."""
@@ -145,6 +148,31 @@ def fewer_collectives() -> Scenario:
     scenario[3].groups["world"] = (sequence - 1, True)
     scenario.after(minutes=1.25)
     scenario.fires(stalled(3, "communication", "host-a"))
+    return scenario
+
+
+def another_collective() -> Scenario:
+    """Where all wait for the same collective, names the rank that calls another one there."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.operations["world"] = ALL_REDUCE
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    scenario[1].operations["world"] = BARRIER
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(1, "communication", "host-a"))
+    return scenario
+
+
+def two_sides() -> Scenario:
+    """Where half of the ranks call another collective than the other half, nobody is named."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    for rank in scenario.world.ranks:
+        rank.operations["world"] = BARRIER if rank.rank % 2 else ALL_REDUCE
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled())
     return scenario
 
 
@@ -305,6 +333,8 @@ PLAYS: tuple[Play, ...] = (
     ended_ranks,
     ended_before_the_others,
     fewer_collectives,
+    another_collective,
+    two_sides,
     nobody_stands_out,
     eight_groups,
     moved_host,

@@ -16,6 +16,7 @@ from laggard_cli.diagnose.view import show
 from laggard_cli.local import local_ranks
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.stacks import Process, find_spy, lines, processes_of
+from laggard_cli.terminal import printable
 
 #: Verdicts on a rank whose process lives and does nothing that can be seen.
 _STANDS_STILL = ("TrainingStalled", "TrainingRankFrozen")
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         show(Console(), diagnoses)
         for (run_name, rank), found in stacks.items():
             where = f"laggard stacks --run {run_name} --ranks {rank}"
-            print("\n".join(lines(int(rank), found)) if found else f"rank {rank}: not on this host; there: {where}")
+            print(printable("\n".join(lines(int(rank), found)) or f"rank {rank}: not on this host; there: {where}"))
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from laggard_cli.errors import CommandError
+from laggard_cli.terminal import printable
 from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
 from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_as_text
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**_plain(verdict), "left_out": left_out}, indent=2))
     else:
-        print("\n".join(_lines(verdict, left_out)))
+        print(printable("\n".join(_lines(verdict, left_out))))
     return int(not verdict.culprits)
 
 
