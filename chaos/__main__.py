@@ -44,6 +44,8 @@ def main() -> int:
     except CommandError as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     finally:
         if options.keep:
             print(f"logs and data: {folder}")
@@ -74,10 +76,15 @@ def _play(options: argparse.Namespace, folder: Path) -> tuple[list[Result], list
     stack = Stack(folder, options.jobs)
     play, own = Play(stack, _show), OwnPlay(stack, _show)
     with stack.servers, ThreadPoolExecutor(options.jobs) as pool, contextlib.closing(play):
-        results = list(pool.map(play.play, cases(options.faults, options.placements)))
-        # After the others: these take away what finds them.
-        chosen = [fault for fault in OWN_FAULTS if fault.name in options.faults]
-        return results, list(pool.map(own.play, chosen))
+        try:
+            results = list(pool.map(play.play, cases(options.faults, options.placements)))
+            # After the others: these take away what finds them.
+            chosen = [fault for fault in OWN_FAULTS if fault.name in options.faults]
+            return results, list(pool.map(own.play, chosen))
+        except KeyboardInterrupt:
+            stack.interrupt()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _show(text: str) -> None:

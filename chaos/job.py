@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 _PROGRAM = Path(__file__).with_name("rank.py")
 _BINARIES = Path(sys.executable).parent
-#: A job gone wrong ends by itself: nobody waits for longer.
-_END_SECONDS = 10
 
 
 class Job:
@@ -84,11 +81,6 @@ class Job:
     def node(self, rank: int) -> int:
         """Return the node that a rank is on."""
         return rank * len(self._state_directories) // self.world
-
-    def wait(self, seconds: float) -> list[int]:
-        """Wait for all ranks and return their exit codes. Raises :class:`subprocess.TimeoutExpired`."""
-        deadline = time.monotonic() + seconds
-        return [process.wait(max(0.0, deadline - time.monotonic())) for process in self.processes]
 
     def log(self, rank: int) -> str:
         """Return what a rank has printed."""

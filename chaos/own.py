@@ -90,7 +90,7 @@ def _nothing(_: Scene) -> Generator[dict[str, str], None, None]:
 def _prometheus(scene: Scene) -> Generator[dict[str, str], None, None]:
     yield {}
     scene.stack.servers.kill("prometheus")
-    time.sleep(_DOWN_SECONDS)
+    scene.stack.pause(_DOWN_SECONDS)
     scene.stack.servers.start("prometheus")
     yield {}
 
@@ -98,7 +98,7 @@ def _prometheus(scene: Scene) -> Generator[dict[str, str], None, None]:
 def _exporter(scene: Scene) -> Generator[dict[str, str], None, None]:
     yield {}
     scene.stack.servers.kill("exporter")
-    time.sleep(_DOWN_SECONDS)
+    scene.stack.pause(_DOWN_SECONDS)
     scene.stack.servers.start("exporter")
     yield {}
 
@@ -338,7 +338,8 @@ class OwnPlay:
                 ) as job:
                     self._wait_for_start(job)
                     next(acts)
-                    codes = job.wait(_RUN_SECONDS)
+                    self._wait_for_end(job)
+                    codes = [process.poll() for process in job.processes]
                     if any(codes):
                         raise CommandError(f"exit codes {codes}: {job.log(0)[-2000:]}")
                     steps = self._count(name) if counted else None
@@ -351,7 +352,14 @@ class OwnPlay:
         while not (job.folder / "started").exists():
             if time.monotonic() > deadline or any(process.poll() is not None for process in job.processes):
                 raise CommandError(f"the job did not start: {job.log(0)[-2000:]}")
-            time.sleep(0.1)
+            self._stack.pause(0.1)
+
+    def _wait_for_end(self, job: Job) -> None:
+        deadline = time.monotonic() + _RUN_SECONDS
+        while any(process.poll() is None for process in job.processes):
+            if time.monotonic() > deadline:
+                raise CommandError(f"the job did not end within {_RUN_SECONDS:.0f} s: {job.log(0)[-2000:]}")
+            self._stack.pause(0.1)
 
     def _count(self, run: str) -> float | None:
         """Return the steps of the rank that made fewest, as the node exporter's series says, once it is up to date."""
@@ -359,7 +367,7 @@ class OwnPlay:
         deadline = time.monotonic() + _COUNT_SECONDS
         value = None
         while value != _STEPS and time.monotonic() < deadline:
-            time.sleep(0.5)
+            self._stack.pause(0.5)
             with contextlib.suppress(CommandError):  # somebody else's fault has just ended it
                 found = prometheus.query(f'min(training_process_steps_total{{training_run="{run}"}})')
                 value = found[0].value if found else None

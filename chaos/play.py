@@ -144,7 +144,7 @@ class Play:
             counted = self._prometheus.query(live)
             if counted and counted[0].value == job.world and self._prometheus.query(known):
                 return
-            time.sleep(_POLL_SECONDS)
+            self._stack.pause(_POLL_SECONDS)
         raise CommandError(f"the job did not start within {_START_SECONDS:.0f} s; log of rank 0: {job.log(0)[-2000:]}")
 
     def _limit(self, case: Case) -> float:
@@ -173,7 +173,7 @@ class Play:
         while time.monotonic() < deadline:
             if broken.exists() and (text := broken.read_text()):
                 return float(text)
-            time.sleep(0.1)
+            self._stack.pause(0.1)
         raise CommandError(f"the fault did not happen within {_BREAK_SECONDS:.0f} s; is its place ever reached?")
 
     def _watch(self, case: Case, result: Result, broke: float, seconds: float) -> None:
@@ -183,7 +183,7 @@ class Play:
                     result.note(verdict, elapsed)
             if result.seconds is not None and elapsed > result.seconds + _HOLD_SECONDS:
                 return
-            time.sleep(_POLL_SECONDS)
+            self._stack.pause(_POLL_SECONDS)
 
 
 def _inside(case: Case) -> dict[str, str]:

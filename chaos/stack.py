@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from laggard_cli.demo.servers import Servers
+from laggard_cli.errors import CommandError
 from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
 
@@ -46,6 +47,16 @@ class Stack:
         ports = self.servers.rank_ports
         self._free = [ports[first : first + _PORTS] for first in range(0, len(ports), _PORTS)]
         self._lock = threading.Lock()
+        self._interrupted = threading.Event()
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises :class:`CommandError` when the suite is interrupted."""
+        if self._interrupted.wait(seconds):
+            raise CommandError("interrupted")
+
+    def interrupt(self) -> None:
+        """End all cases at their next pause."""
+        self._interrupted.set()
 
     @contextmanager
     def place(self) -> Generator[list[int], None, None]:
