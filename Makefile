@@ -7,6 +7,8 @@
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
+#   make dashboards   write the Grafana dashboards anew, after a change of their builders
+#   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -31,7 +33,7 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate chaos lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate chaos dashboards pictures lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -63,6 +65,14 @@ evaluate: $(INSTALLED)
 
 chaos: $(INSTALLED) servers
 	python -m chaos $(CHAOS)
+
+dashboards: $(INSTALLED)
+	python -m dashboards
+
+pictures: dashboards
+	scripts/build_rule_engine.sh
+	pytest tests/dashboards/test_schema.py
+	python -m tests.dashboards.preview docs/images
 
 lint: $(INSTALLED)
 	ruff format --check

@@ -1,7 +1,7 @@
 // Command laggard-rule-engine evaluates Prometheus rule files over samples in virtual time, with Prometheus' own rule
 // manager, PromQL engine and storage, and prints the alerts that begin and stop to fire.
 //
-//	laggard-rule-engine [-seed N] [-ask EXPR] RULES.yml... < SAMPLES > EVENTS
+//	laggard-rule-engine [-seed N] [-ask EXPR] [-blocks FOLDER] RULES.yml... < SAMPLES > EVENTS
 //
 // Hours pass in seconds, every time alike: each group is evaluated at its own moment of the interval, as a server does,
 // but the moments follow from the seed. The form of SAMPLES and EVENTS stands in stream.go.
@@ -40,6 +40,7 @@ func main() {
 func run() error {
 	seed := flag.Int("seed", 0, "decides at which moments of their interval the groups are evaluated")
 	ask := flag.String("ask", "", "an expression to print with every frame of run 0, to look closer")
+	blocks := flag.String("blocks", "", "a folder for all series, also the recorded ones and ALERTS: any Prometheus serves it")
 	lookback := flag.Duration("lookback", 5*time.Minute, "Prometheus' lookback")
 	flag.Parse()
 
@@ -90,6 +91,9 @@ func run() error {
 		}
 	}
 	clock.end(output)
+	if *blocks != "" {
+		return database.Snapshot(*blocks, true)
+	}
 	return nil
 }
 
