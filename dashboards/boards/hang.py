@@ -24,7 +24,7 @@ HANG = Board(
                     Query(
                         f"topk({MOST_SERIES}, run_rank:training_process_behind:info{{{_RUN}}} * on (training_run, "
                         "training_rank) group_left (host_name, training_phase) "
-                        f"run_rank:training_process_place:info{{{_RUN}}})",
+                        f"run_rank:training_process_place:last{{{_RUN}}} ^ 0)",
                         "Behind",
                     ),
                     {"training_rank": "Rank", "host_name": "Host", "training_phase": "Phase"},
