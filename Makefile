@@ -6,6 +6,7 @@
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
+#   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
 #   make dashboards   write the Grafana dashboards anew, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make lint     formatter, linter, strict types, import layers
@@ -23,6 +24,8 @@ DEMO ?=
 CUDA ?=
 # Flags for the benchmarks: BENCH=--quick for one short round.
 BENCH ?=
+# Flags for the chaos suite, such as CHAOS="--placements 3 --json chaos.json".
+CHAOS ?=
 # Seeds of the evaluation, the file for its figures, and further flags, such as EVALUATE="--sizes 8 --scenarios healthy".
 SEEDS ?= 1 2
 JSON ?= accuracy.json
@@ -30,7 +33,7 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate dashboards pictures lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate chaos dashboards pictures lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -59,6 +62,9 @@ bench: $(INSTALLED)
 evaluate: $(INSTALLED)
 	scripts/build_rule_engine.sh
 	python -m evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
+
+chaos: $(INSTALLED) servers
+	python -m chaos $(CHAOS)
 
 dashboards: $(INSTALLED)
 	python -m dashboards

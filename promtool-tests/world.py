@@ -75,6 +75,8 @@ class Rank:
     more_exporters: tuple[str, ...] = ()
     #: Process group -> started collectives and whether the rank is inside one.
     groups: dict[str, tuple[int, bool]] = field(default_factory=lambda: {"world": (0, False)})
+    #: Process group -> torch's number of the collective that was started last.
+    operations: dict[str, int] = field(default_factory=dict[str, int])
     # What the rank has counted so far, in units.
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
@@ -287,6 +289,8 @@ class World:
         for group, (sequence, inside) in rank.groups.items():
             yield sample("collective_sequence", sequence, process_group=group)
             yield sample("in_collective", inside, process_group=group)
+        for group, operation in rank.operations.items():
+            yield sample("collective_operation", operation, process_group=group)
         yield sample("world_size", self._world_size(rank))
         yield sample("start_timestamp_seconds", rank.start)
         info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))

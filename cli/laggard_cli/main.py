@@ -22,6 +22,7 @@ COMMANDS = {
         "run the shipped rules over a recording, and score them against the truth",
     ),
     "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
+    "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
 }

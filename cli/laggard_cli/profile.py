@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from laggard import control, environment, statefile
 from laggard.control import MAX_STEPS, ControlError, Request
 from laggard_cli.errors import CommandError
+from laggard_cli.local import LocalRank, choose
 
 _POLL_SECONDS = 0.2
 #: A rank looks for requests once a second; one that takes none for so long has no laggard that listens.
@@ -19,13 +19,9 @@ _ACCEPT_SECONDS = 20.0
 
 
 @dataclass
-class _Rank:
+class _Rank(LocalRank):
     """One rank on this host, and what has become of its profile."""
 
-    number: int
-    state_file: Path
-    user: int
-    started: int
     request: Request | None = None
     target: Path = Path()
     accepted: bool = False
@@ -50,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
     output: Path = (options.output or directory).absolute()
     if not output.is_dir():
         raise CommandError(f"--output {output} is no folder")
-    name, ranks = _chosen(_ranks(directory), directory, options.name, options.ranks)
+    name, chosen = choose(directory, options.name, options.ranks)
+    ranks = [_Rank(**vars(rank)) for rank in chosen]
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     try:
         for rank in ranks:
@@ -70,53 +67,6 @@ def run(options: argparse.Namespace) -> int:
                 # The reply of a rank of another user stays: its folder lets only the owner remove it.
                 with contextlib.suppress(OSError):
                     (directory / f"{control.stem(name, rank.number)}{suffix}").unlink()
-
-
-def _ranks(directory: Path) -> dict[str, dict[int, _Rank]]:
-    """Return the ranks that live on this host, by run; of two with the same number the newer."""
-    try:
-        files = sorted(file for file in directory.iterdir() if file.name.endswith(statefile.SUFFIX))
-    except OSError as error:
-        raise CommandError(f"state folder {directory}: {error.strerror}; does training run on this host?") from error
-    runs: dict[str, dict[int, _Rank]] = {}
-    for file in files:
-        try:
-            found = statefile.read(file)
-            user = file.lstat().st_uid
-        except (statefile.StateFileError, OSError):
-            continue
-        facts = found.facts
-        ranks = runs.setdefault(facts.run, {})
-        known = ranks.get(facts.rank)
-        if found.alive and facts.run and (known is None or known.started < facts.start_boottime_ns):
-            ranks[facts.rank] = _Rank(facts.rank, file, user, facts.start_boottime_ns)
-    return {name: ranks for name, ranks in runs.items() if ranks}
-
-
-def _chosen(
-    runs: dict[str, dict[int, _Rank]], directory: Path, name: str | None, numbers: str | None
-) -> tuple[str, list[_Rank]]:
-    here = f"the runs in {directory} are {', '.join(sorted(runs))}" if runs else f"no run is alive in {directory}"
-    if name is None:
-        if len(runs) != 1:
-            raise CommandError(f"--run is needed: {here}")
-        (name,) = runs
-    if name not in runs:
-        raise CommandError(f"--run {name!r} is not on this host: {here}")
-    ranks = runs[name]
-    try:
-        wanted = sorted({int(part) for part in numbers.split(",")}) if numbers is not None else sorted(ranks)
-    except ValueError as error:
-        raise CommandError(f"--ranks {numbers!r} are no numbers; example: 0,3") from error
-    absent = [str(number) for number in wanted if number not in ranks]
-    if absent:
-        there = ", ".join(map(str, sorted(ranks)))
-        raise CommandError(f"rank {', '.join(absent)} of {name} is not on this host; here are {there}")
-    chosen = [ranks[number] for number in wanted]
-    for rank in chosen:
-        if os.geteuid() not in (0, rank.user):
-            raise CommandError(f"rank {rank.number} belongs to user {rank.user}; ask as that user or as root")
-    return name, chosen
 
 
 def _wait(directory: Path, name: str, ranks: list[_Rank], seconds: float) -> int:

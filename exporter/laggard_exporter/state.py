@@ -72,6 +72,9 @@ SERIES: dict[conventions.Metric, Callable[[_Rank], _Values]] = {
     conventions.PROCESS_COLLECTIVE_SEQUENCE: lambda rank: [
         ((f"{group.identity:016x}",), group.started) for group in rank.file.groups
     ],
+    conventions.PROCESS_COLLECTIVE_OPERATION: lambda rank: [
+        ((f"{group.identity:016x}",), group.operation) for group in rank.file.groups if group.started
+    ],
     conventions.PROCESS_IN_COLLECTIVE: lambda rank: [
         ((f"{group.identity:016x}",), group.started > group.finished) for group in rank.file.groups
     ],

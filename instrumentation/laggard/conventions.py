@@ -485,6 +485,14 @@ PROCESS_COLLECTIVE_SEQUENCE = Metric(
     "Collectives that the rank started on a process group, point to point excluded.",
     (Attribute.PROCESS_GROUP,),
 )
+PROCESS_COLLECTIVE_OPERATION = Metric(
+    "training.process.collective.operation",
+    "gauge",
+    "",
+    "Which collective the rank started last on a process group, as torch numbers them (c10d OpType); absent before the "
+    "first. Of ranks at the same sequence, one that differs calls another collective than the others.",
+    (Attribute.PROCESS_GROUP,),
+)
 PROCESS_IN_COLLECTIVE = Metric(
     "training.process.in_collective",
     "gauge",
@@ -522,6 +530,7 @@ PROCESS_METRICS = (
     PROCESS_PHASE_AGE,
     PROCESS_LAST_STEP_AGE,
     PROCESS_COLLECTIVE_SEQUENCE,
+    PROCESS_COLLECTIVE_OPERATION,
     PROCESS_IN_COLLECTIVE,
     PROCESS_WORLD_SIZE,
     PROCESS_START_TIMESTAMP,

@@ -231,7 +231,7 @@ def wrong_clock() -> Scenario:
 
 
 def ranks_end_one_by_one() -> Scenario:
-    """While some ranks have ended cleanly the others may take their time, unless one of them waits for a peer."""
+    """While some ranks have ended cleanly the others may take their time, unless they wait: for who has ended."""
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
     scenario.after(minutes=3)
     scenario.world.training.clear()
@@ -241,7 +241,7 @@ def ranks_end_one_by_one() -> Scenario:
         elif rank.run != RUN:
             rank.enters(Phase.COMMUNICATION, world=(rank.groups["world"][0] + 1, True))
     scenario.after(minutes=5)
-    scenario.fires(Firing("TrainingStalled", source="exporter", run="run-b"))
+    scenario.fires(Firing("TrainingStalled", 0, "forward", "host-a", "exporter", run="run-b"))
     return scenario
 
 

@@ -9,6 +9,9 @@ from world import RUN, Rank
 
 FAMILIES = ("process",)
 
+#: Collectives as torch numbers them.
+ALL_REDUCE, BARRIER = 3, 8
+
 
 def stuck_rank() -> Scenario:
     """Names the rank that the others wait for, within a minute of the last step, and ends with the stall."""
@@ -114,6 +117,28 @@ def ended_ranks() -> Scenario:
     return scenario
 
 
+def ended_before_the_others() -> Scenario:
+    """Where all that are left wait for a rank that has ended cleanly, it is named."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    scenario[2].finish()
+    scenario[2].phase = Phase.OTHER
+    stick(scenario, culprit=None)
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(2, "other", "host-a"))
+    scenario.says(
+        stalled(2, "other", "host-a"),
+        summary="A training run makes no progress.",
+        description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
+        "The others wait for rank 2 on host host-a, last seen in phase other.",
+        recommendation="It ended cleanly before the others, who wait for it: look for fewer batches than theirs, or a "
+        "way out of the loop that one rank takes alone.",
+        runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
 def fewer_collectives() -> Scenario:
     """Where all wait in a collective, names the rank that has started fewer of them."""
     scenario = Scenario(ranks(4))
@@ -123,6 +148,31 @@ def fewer_collectives() -> Scenario:
     scenario[3].groups["world"] = (sequence - 1, True)
     scenario.after(minutes=1.25)
     scenario.fires(stalled(3, "communication", "host-a"))
+    return scenario
+
+
+def another_collective() -> Scenario:
+    """Where all wait for the same collective, names the rank that calls another one there."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.operations["world"] = ALL_REDUCE
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    scenario[1].operations["world"] = BARRIER
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(1, "communication", "host-a"))
+    return scenario
+
+
+def two_sides() -> Scenario:
+    """Where half of the ranks call another collective than the other half, nobody is named."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    for rank in scenario.world.ranks:
+        rank.operations["world"] = BARRIER if rank.rank % 2 else ALL_REDUCE
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled())
     return scenario
 
 
@@ -281,7 +331,10 @@ PLAYS: tuple[Play, ...] = (
     phases_alone,
     all_at_work,
     ended_ranks,
+    ended_before_the_others,
     fewer_collectives,
+    another_collective,
+    two_sides,
     nobody_stands_out,
     eight_groups,
     moved_host,

@@ -39,7 +39,7 @@ def test_the_verdict_reads_as_a_sentence(tmp_path: Path, capsys: pytest.CaptureF
         "",
         "Who waits for whom:",
         "  all_gather 2 of group 0 (default_pg): ranks 0-1 wait for ranks 2-3",
-        "  broadcast 1 of group 7 (mesh_7): ranks 2 wait for ranks 3",
+        "  broadcast 1 of group 7 (mesh_7): rank 2 waits for rank 3",
     ]
 
 
@@ -122,7 +122,7 @@ def test_of_two_dumps_of_a_rank_the_newer_counts(tmp_path: Path) -> None:
         ({}, [], "no dump of a flight recorder in it"),
         ({"rank_0": b"nothing"}, [], "rank_0: neither JSON nor a pickle that can be read (JSONDecodeError)"),
         ({"rank_5": b'{"entries": []}'}, ["--ranks", "2"], "--ranks 2: there is a dump of rank 5"),
-        ({}, ["--ranks", "0"], "--ranks 0: a job has one rank or more"),
+        ({}, ["--ranks", "0"], "--ranks 0: a job has 1 to 1048576 ranks"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -160,3 +160,22 @@ def test_dumps_of_a_real_hang_name_the_real_culprit(
     assert code == 0
     assert [(culprit["rank"], culprit["reason"]) for culprit in found["culprits"]] == [(2, "outside")]
     assert found["dumps"] == 4
+
+
+def test_ranks_that_no_job_has_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a flag, in the name of a file, in a group of a dump: one line each, and the rest is judged."""
+    RecordedJob({"0": (0, 1, 2)}, [("0", "all_reduce")] * 2, stops={1: 1}).write(tmp_path, as_pickle=False)
+    (tmp_path / "rank_4294967295").write_text("{}")
+    hostile = {"entries": [], "pg_config": {"0": {"ranks": "[0, 4294967295]"}}}
+    (tmp_path / "rank_3").write_text(json.dumps(hostile))
+    code, printed, _ = hang(tmp_path, capsys, "--json")
+    found = json.loads(printed)
+    assert (code, found["ranks"], [culprit["rank"] for culprit in found["culprits"]]) == (0, 3, [1])
+    assert found["left_out"] == {
+        "rank_4294967295": "rank 4294967295 is beyond the 1048576 that a job may have",
+        "rank_3": "no dump of a flight recorder (ValueError: a group has a rank that is none of 0 to 1048575)",
+    }
+    assert hang(tmp_path, capsys, "--ranks", "4294967295")[::2] == (
+        2,
+        "laggard hang: error: --ranks 4294967295: a job has 1 to 1048576 ranks\n",
+    )

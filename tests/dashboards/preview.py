@@ -68,7 +68,7 @@ def _found(simulated: World, target: Mapping[str, Any], run: str) -> list[dict[s
     times = simulated.times(run)
     found: list[dict[str, Any]] = []
     for each in simulated.answers(target, run):
-        values: Mapping[Any, Any] = dict(each["values"]) if "values" in each else dict.fromkeys(times, each["value"][1])
+        values: dict[Any, Any] = dict(each.get("values") or dict.fromkeys(times, each.get("value", ["", ""])[1]))
         labels: dict[str, str] = each["metric"]
         name = target.get("legendFormat", "")
         for label in re.findall(r"{{(\w+)}}", name):

@@ -47,7 +47,11 @@ def test_rank_metrics_are_the_contract() -> None:
 def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
     """With GPUs and a rank every family of the tables is served, with its type, help and labels, and no other."""
     facts = fresh()
-    words = {statefile.LAST_STEP: facts.start_boottime_ns, statefile.GROUPS: 1}
+    words = {
+        statefile.LAST_STEP: facts.start_boottime_ns,
+        statefile.GROUPS: 1,
+        statefile.GROUPS + 1: statefile.pack(3, 1),
+    }
     scenario.write(*EVERYTHING)
     (tmp_path / "log").write_text("4,1,2000000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
     (tmp_path / "web.yml").touch()

@@ -66,7 +66,7 @@ def test_a_rank_without_a_dump_is_named_where_most_have_one() -> None:
     assert named(verdict(job, without=(5,))) == {5: Reason.NO_DUMP}
     found = verdict(job, without=(1, 3, 5, 7))
     assert named(found) == {}
-    assert "left no dump, so nothing is known of them" in found.remarks[0]
+    assert "left no dump, so nothing is known there" in found.remarks[0]
 
 
 def test_a_rank_that_calls_another_collective_is_named() -> None:

@@ -80,6 +80,8 @@ WAITING_SERIES = {
     rank_series("training_process_last_step_age_seconds"): 6.5,
     rank_series("training_process_collective_sequence", training_process_group="0000000000000abc"): 41,
     rank_series("training_process_collective_sequence", training_process_group="fedcba9876543210"): 7,
+    rank_series("training_process_collective_operation", training_process_group="0000000000000abc"): 3,
+    rank_series("training_process_collective_operation", training_process_group="fedcba9876543210"): 1,
     rank_series("training_process_in_collective", training_process_group="0000000000000abc"): 1,
     rank_series("training_process_in_collective", training_process_group="fedcba9876543210"): 0,
     rank_series("training_process_world_size"): 8,

@@ -37,7 +37,14 @@ _THRESHOLDS = {
 
 
 def write(
-    folder: Path, run: str, addresses: Mapping[str, str], targets: Mapping[str, Sequence[int]], pager: int
+    folder: Path,
+    run: str,
+    addresses: Mapping[str, str],
+    targets: Mapping[str, Sequence[int]],
+    pager: int,
+    *,
+    rules: Mapping[str, str] | None = None,
+    interval: str = "1s",
 ) -> None:
     """Write rules and configuration files into a folder.
 
@@ -47,13 +54,16 @@ def write(
         addresses: of the servers by their names; Alertmanager's is needed.
         targets: job to the ports on loopback that Prometheus scrapes.
         pager: port of the pager on loopback.
+        rules: name and text of each rule file, when not the demo's.
+        interval: of scrapes, as Prometheus writes it.
     """
-    rules = folder / "rules"
-    rules.mkdir()
-    for name, text in rule_files().items():
-        (rules / name).write_text(text)
-    (rules / "demo.yml").write_text(yaml.safe_dump(_overrides(run)))
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(_prometheus(rules, addresses["alertmanager"], targets)))
+    place = folder / "rules"
+    place.mkdir()
+    for name, text in (rule_files() if rules is None else rules).items():
+        (place / name).write_text(text)
+    (place / "demo.yml").write_text(yaml.safe_dump(_overrides(run)))
+    prometheus = _prometheus(place, addresses["alertmanager"], targets, interval)
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(prometheus))
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(_alertmanager(pager)))
 
 
@@ -85,13 +95,13 @@ def _family(name: str) -> str:
     return Path(name).stem.partition("-")[2]
 
 
-def _prometheus(rules: Path, alertmanager: str, targets: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _prometheus(rules: Path, alertmanager: str, targets: Mapping[str, Sequence[int]], interval: str) -> dict[str, Any]:
     scrape = [
         {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
         for job, ports in targets.items()
     ]
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
         "rule_files": [f"{rules}/*.yml"],
         "scrape_configs": scrape,
         "alerting": {

@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from laggard import environment
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import show
+from laggard_cli.local import local_ranks
 from laggard_cli.prometheus import Prometheus
+from laggard_cli.stacks import Process, find_spy, lines, processes_of
+from laggard_cli.terminal import printable
+
+#: Verdicts on a rank whose process lives and does nothing that can be seen.
+_STANDS_STILL = ("TrainingStalled", "TrainingRankFrozen")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +28,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prometheus", required=True, metavar="URL", help="a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="also say where ranks that stand still are in their Python code, if they run on this host; needs py-spy",
+    )
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files, for --stacks"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,12 +45,35 @@ def run(options: argparse.Namespace) -> int:
         diagnoses = diagnose(prometheus, options.name)
     finally:
         prometheus.close()
+    stacks = _stacks(diagnoses, options.state_dir or environment.state_directory()) if options.stacks else {}
     if options.json:
-        print(json.dumps({"runs": [_plain(diagnosis) for diagnosis in diagnoses]}, indent=2))
+        print(json.dumps({"runs": [_plain(diagnosis, stacks) for diagnosis in diagnoses]}, indent=2))
     else:
         show(Console(), diagnoses)
+        for (run_name, rank), found in stacks.items():
+            where = f"laggard stacks --run {run_name} --ranks {rank}"
+            print(printable("\n".join(lines(int(rank), found)) or f"rank {rank}: not on this host; there: {where}"))
     return 0
 
 
-def _plain(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {**asdict(diagnosis), "missing": list(diagnosis.missing)}
+def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, str], list[Process]]:
+    """Return run and number of each rank that stands still, with what it does; nothing for one of another host."""
+    spy = find_spy()
+    here = local_ranks(directory) if directory.is_dir() else {}
+    still = {
+        (verdict.run, verdict.rank)
+        for diagnosis in diagnoses
+        for verdict in diagnosis.verdicts
+        if verdict.alert in _STANDS_STILL and verdict.rank.isdecimal()
+    }
+    found: dict[tuple[str, str], list[Process]] = {}
+    for run_name, rank in sorted(still):
+        known = here.get(run_name, {}).get(int(rank))
+        found[run_name, rank] = processes_of(spy, run_name, known) if known else []
+    return found
+
+
+def _plain(diagnosis: Diagnosis, stacks: dict[tuple[str, str], list[Process]]) -> dict[str, Any]:
+    plain = {**asdict(diagnosis), "missing": list(diagnosis.missing)}
+    of_run = {rank: list(map(asdict, each)) for (name, rank), each in stacks.items() if name == diagnosis.run}
+    return {**plain, "stacks": of_run} if stacks else plain

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
+from laggard_cli.terminal import printable
 
 #: Ranks shown: the slowest tell, a list of thousands does not.
 _MAX_RANKS = 8
@@ -17,9 +20,19 @@ _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"
 def show(console: Console, diagnoses: list[Diagnosis]) -> None:
     """Print the diagnoses."""
     for diagnosis in diagnoses:
-        console.print(_one(diagnosis))
+        console.print(_one(_printable(diagnosis)))
     if not diagnoses:
         console.print("No training run is known to Prometheus now.")
+
+
+def _printable(diagnosis: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with every text as a terminal may have it."""
+    verdicts = tuple(
+        replace(verdict, **{name: printable(text) for name, text in vars(verdict).items() if isinstance(text, str)})
+        for verdict in diagnosis.verdicts
+    )
+    ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
+    return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks)
 
 
 def _one(diagnosis: Diagnosis) -> RenderableType:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from laggard_cli.errors import CommandError
-from laggard_exporter.hang.dump import Dump, DumpError, rank_of, read
-from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, spans
+from laggard_cli.terminal import printable
+from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
+from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_as_text
 
 #: Dumps come from elsewhere: what reads them gets so much memory and no more.
 _READER_BYTES = 4 * 2**30
@@ -34,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdict; return 1 when nobody can be named."""
-    if options.ranks is not None and options.ranks < 1:
-        raise CommandError(f"--ranks {options.ranks}: a job has one rank or more")
+    if options.ranks is not None and not 1 <= options.ranks <= MAX_RANKS:
+        raise CommandError(f"--ranks {options.ranks}: a job has 1 to {MAX_RANKS} ranks")
     dumps, left_out = collect(options.folder)
     if options.ranks is not None and (beyond := [rank for rank in dumps if rank >= options.ranks]):
         raise CommandError(f"--ranks {options.ranks}: there is a dump of rank {max(beyond)}")
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**_plain(verdict), "left_out": left_out}, indent=2))
     else:
-        print("\n".join(_lines(verdict, left_out)))
+        print(printable("\n".join(_lines(verdict, left_out))))
     return int(not verdict.culprits)
 
 
@@ -63,6 +64,8 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
         rank = rank_of(path)
         if rank is None:
             left_out[path.name] = "the name does not end with a rank"
+        elif rank >= MAX_RANKS:
+            left_out[path.name] = f"rank {rank} is beyond the {MAX_RANKS} that a job may have"
         elif rank in newest and newest[rank].stat().st_mtime > path.stat().st_mtime:
             left_out[path.name] = f"rank {rank} has a newer dump"
         else:
@@ -112,8 +115,8 @@ def _lines(verdict: Verdict, left_out: dict[str, str]) -> list[str]:
     lines += [f"  left out {name}: {reason}" for name, reason in list(left_out.items())[:_SHOWN]]
     lines += [f"  and {len(left_out) - _SHOWN} more files"] if len(left_out) > _SHOWN else []
     if verdict.culprits:
-        ranks = spans(culprit.rank for culprit in verdict.culprits)
-        lines += ["", f"Culprit{'s' if len(verdict.culprits) > 1 else ''}: rank {ranks}"]
+        ranks = ranks_as_text(culprit.rank for culprit in verdict.culprits)
+        lines += ["", f"Culprit{'s' if len(verdict.culprits) > 1 else ''}: {ranks}"]
         lines += [f"  rank {culprit.rank} {_because(culprit)}" for culprit in verdict.culprits[:_SHOWN]]
         lines += [f"  and {len(verdict.culprits) - _SHOWN} more"] if len(verdict.culprits) > _SHOWN else []
     else:
@@ -130,14 +133,18 @@ def _because(culprit: Culprit) -> str:
     wait = culprit.wait
     at = f"{' / '.join(wait.operations)} {wait.sequence} of group {wait.group}"
     last = "" if culprit.newest is None else f", the newest that it issued there is {culprit.newest}"
-    return f"{culprit.reason.value}: ranks {spans(wait.waiting)} wait in {at}{last}"
+    return f"{culprit.reason.value}: {_who_waits(wait)} in {at}{last}"
 
 
 def _wait(wait: Wait) -> str:
     calls = ", ".join(f"{name} on {count}" for name, count in wait.operations.items())
     called = next(iter(wait.operations)) if len(wait.operations) == 1 else calls
-    for_whom = f"ranks {spans(wait.missing)}" if wait.missing else "nobody: all members have issued it"
-    return f"{called} {wait.sequence} of group {wait.group}: ranks {spans(wait.waiting)} wait for {for_whom}"
+    for_whom = ranks_as_text(wait.missing) if wait.missing else "nobody: all members have issued it"
+    return f"{called} {wait.sequence} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
+
+
+def _who_waits(wait: Wait) -> str:
+    return f"{ranks_as_text(wait.waiting)} wait{'s' if len(wait.waiting) == 1 else ''}"
 
 
 def _plain(verdict: Verdict) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from typing import Any, NoReturn
 
 #: A file beyond this is not read; 2000 entries with stacks are about 3 MB.
 MAX_BYTES = 256 * 2**20
+#: No job has more ranks. Whoever says so, a file's name, a group in a dump or a flag, must not make us count to it.
+MAX_RANKS = 2**20
 
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?$")
 _PICKLE_MARK = b"\x80"
@@ -168,4 +170,7 @@ def _members(group: Mapping[str, Any]) -> tuple[int, ...] | None:
     ranks = group.get("ranks")
     if isinstance(ranks, str):
         ranks = json.loads(ranks)
-    return tuple(sorted(int(rank) for rank in ranks)) if ranks else None
+    members = tuple(sorted(int(rank) for rank in ranks)) if ranks else None
+    if members and not 0 <= members[0] <= members[-1] < MAX_RANKS:
+        raise ValueError(f"a group has a rank that is none of 0 to {MAX_RANKS - 1}")
+    return members

@@ -119,6 +119,12 @@ def spans(ranks: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
+def ranks_as_text(ranks: Iterable[int]) -> str:
+    """Return ranks as text, with the word: ``rank 7``, ``ranks 0-3, 7``."""
+    known = set(ranks)
+    return f"rank{'s' if len(known) != 1 else ''} {spans(known)}"
+
+
 def _everybody(dumps: Iterable[Dump], ranks: int | None) -> set[int]:
     if ranks is not None:
         return set(range(ranks))
@@ -199,8 +205,10 @@ def _look_at_complete(
     (most, count), *others = calls.most_common()
     if others:
         if 2 * count <= len(operations):
-            sides = [spans(r for r, each in operations.items() if (each.name, each.shape) == call) for call in calls]
-            found.remarks.append(f"in {where} ranks {' and ranks '.join(sides)} call different things; no side is most")
+            sides = [
+                ranks_as_text(r for r, each in operations.items() if (each.name, each.shape) == call) for call in calls
+            ]
+            found.remarks.append(f"in {where} {' and '.join(sides)} call different things; no side is most")
         else:
             name((r for r, each in operations.items() if (each.name, each.shape) != most), Reason.MISMATCH)
         return
@@ -221,7 +229,7 @@ def _look_at_absent(
         return
     without = everybody - dumps.keys()
     if found.culprits or 2 * len(without) >= len(everybody):
-        found.remarks.append(f"ranks {spans({rank for rank, _ in absent})} left no dump, so nothing is known of them")
+        found.remarks.append(f"{ranks_as_text(rank for rank, _ in absent)} left no dump, so nothing is known there")
         return
     for rank, wait in absent:
         found.name(rank, Reason.NO_DUMP, wait, None)
