@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scenario import Firing, Play, Scenario, ranks
 
-FAMILIES = ("pipeline",)
+FAMILIES = ("pipeline", "shape")
 
 SAVED = "training_checkpoint_last_save_timestamp_seconds"
 FIRST_BATCH = "training_steps_excluded_duration_seconds_total{reason=first_batch}"
