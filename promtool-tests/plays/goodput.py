@@ -141,7 +141,7 @@ def young() -> Scenario:
     for rank in scenario.world.ranks:
         rank.has_exporter = False
     scenario.after(minutes=30)
-    scenario.value("round(run:training_goodput:ratio, 0.1)", {f'{{training_run="{RUN}"}}': 1})
+    scenario.value("sum by (training_run) (round(run:training_goodput:ratio, 0.1))", {f'{{training_run="{RUN}"}}': 1})
     _whole(scenario)
     scenario.after(minutes=28)
     scenario.never()

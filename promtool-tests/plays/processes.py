@@ -70,13 +70,17 @@ def stopped() -> Scenario:
     scenario.after(minutes=3)
     stick(scenario, culprit=2)
     scenario[2].stopped = scenario[2].lost = True
-    scenario.after(seconds=30)
-    scenario.fires(frozen(2, "stopped", "forward"))
+    scenario.after(seconds=45)
+    # The stall itself is told at about the same time.
+    scenario.value(
+        'count by (training_rank) (ALERTS{alertname="TrainingRankFrozen", alertstate="firing"})',
+        {'{training_rank="2"}': 1},
+    )
     scenario.says(
         frozen(2, "stopped", "forward"),
         summary="The process of a rank is stopped.",
         description="The kernel holds the process of rank 2 of run run-a on host host-a stopped in phase forward; its "
-        "last sign of progress is 15s old.",
+        "last sign of progress is 30s old.",
         recommendation="Find who stopped it: a debugger or a profiler that is attached, a job scheduler that suspends, "
         "a frozen container, a SIGSTOP. kill -CONT lets it go on, if the timeout of the collective has not passed.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",

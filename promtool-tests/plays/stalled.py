@@ -17,12 +17,12 @@ def stuck_rank() -> Scenario:
     stick(scenario, culprit=2)
     scenario.after(seconds=30)
     scenario.silent()
-    scenario.after(seconds=15)
+    scenario.after(seconds=30)
     scenario.fires(stalled(2, "forward", "host-b"))
     scenario.says(
         stalled(2, "forward", "host-b"),
         summary="A training run makes no progress.",
-        description="Run run-a has shown no sign of progress for 30s; its limit now is 15s. "
+        description="Run run-a has shown no sign of progress for 45s; its limit now is 15s. "
         "The others wait for rank 2 on host host-b, last seen in phase forward.",
         recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. "
         "A process that lives shows where it stands in py-spy dump.",
