@@ -6,6 +6,8 @@
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
+#   make dashboards   write the Grafana dashboards anew, after a change of their builders
+#   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -28,7 +30,7 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate dashboards pictures lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -57,6 +59,14 @@ bench: $(INSTALLED)
 evaluate: $(INSTALLED)
 	scripts/build_rule_engine.sh
 	python -m evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
+
+dashboards: $(INSTALLED)
+	python -m dashboards
+
+pictures: dashboards
+	scripts/build_rule_engine.sh
+	pytest tests/dashboards/test_schema.py
+	python -m tests.dashboards.preview docs/images
 
 lint: $(INSTALLED)
 	ruff format --check

@@ -105,8 +105,9 @@ def document(found: dict[str, Any]) -> str:
         *(f"| {text} | {hot_path[name]['hot']} | {hot_path[name]['cold']} |" for name, text in levels.items()),
         "",
     ]
-    for title, key in (("A toy model, eager", "eager"), ("The same, compiled", "compiled"), ("A longer step", "long")):
+    for title, key in (("A toy model, eager", "eager"), ("The same, compiled", "compiled")):
         lines += compared(title, found[key])
+    lines += in_turns(found["long"])
     process = found["process"]
     lines += [
         "## A process",
@@ -148,14 +149,36 @@ def exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
         ),
         "",
     ]
-    if day := found["laggard"].get("day"):
+    if days := found["laggard"].get("days"):
         lines += [
-            f"{day['scrapes']} scrapes back to back, a day at one every 15 seconds: memory went from",
-            f"{day['rss_mb_first']} to {day['rss_mb_last']} MB,",
-            f"by {day['growth_second_half_mb']} MB in the second half.",
+            f"{days['scrapes']} scrapes back to back, three days at one every 15 seconds: memory went from",
+            f"{days['rss_mb_first']} to {days['rss_mb_last']} MB,",
+            f"by {days['growth_last_day_mb']} MB on the last day.",
             "",
         ]
     return lines
+
+
+def in_turns(found: dict[str, Any]) -> list[str]:
+    """Return the section on a step that is long beside what laggard adds."""
+    step = found["step_us"]
+    return [
+        f"## A longer step: {step / 1000:.2f} ms",
+        "",
+        f"With laggard and without it in turns of one process, {found['turns']} times; plus or minus what the median",
+        "of so many differences varies by.",
+        "",
+        "| | added to a step, µs | share of the step |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {found[f'added_{key}_us']} ± {found[f'added_{key}_error_us']} "
+            f"| {found[f'added_{key}_us'] / step:.3%} |"
+            for name, key in (("by the clock", "wall"), ("processor time of the training thread", "processor"))
+        ),
+        "",
+        f"By their own count the hooks took {found['self_time_us']} µs of it, {found['self_time_us'] / step:.3%}.",
+        "",
+    ]
 
 
 def compared(title: str, rows: dict[str, dict[str, Any]]) -> list[str]:
@@ -200,7 +223,7 @@ def main() -> None:
         "hot_path": run("hot_path.py", 2 if quick else 25),
         "eager": compare("eager", 0.8, steps, rounds, VARIANTS),
         "compiled": compare("compiled", 0.8, steps, rounds, VARIANTS),
-        "long": compare("eager", 30, steps // 10, rounds, ("bare", "laggard")),
+        "long": run("turns.py", 30, 3 if quick else 60),
         "process": run("process.py", 200 if quick else 2000),
         "exporters": exporters(quick=quick),
     }
@@ -209,7 +232,7 @@ def main() -> None:
 
 def exporters(*, quick: bool) -> dict[str, Any]:
     """Measure the node exporter and its peers."""
-    return run("exporters.py", 50) if quick else run("exporters.py", 150, "--day")
+    return run("exporters.py", 50) if quick else run("exporters.py", 150, "--days")
 
 
 def write(found: dict[str, Any], *, quick: bool) -> None:

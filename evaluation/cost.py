@@ -3,7 +3,7 @@
     python -m evaluation.cost --ranks 100 1000 10000
 
 Process time of storage and rules together, less that of storage alone, for each interval of 15 seconds; and how long
-each group of rules takes, by the clock of Prometheus' own rule manager.
+each group of rules takes: what Prometheus' own rule manager says, less the time that others used the processor.
 """
 
 from __future__ import annotations

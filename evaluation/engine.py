@@ -63,7 +63,16 @@ def read_by_rules(files: Iterable[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: bool = True, ask: str = "") -> Result:
+def run(
+    jobs: list[Job],
+    seed: int,
+    *,
+    files: list[Path] | None = None,
+    rules: bool = True,
+    ask: str = "",
+    names: frozenset[str] = frozenset(),
+    blocks: Path | None = None,
+) -> Result:
     """Evaluate the rules over some jobs that one Prometheus scrapes.
 
     Args:
@@ -72,9 +81,11 @@ def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: b
         files: rule files, the shipped ones by default.
         rules: False stores the samples and evaluates nothing, to tell the cost of the rules.
         ask: an expression to answer each time the first target of all is scraped.
+        names: series to expose beside those that the rules read.
+        blocks: a folder into which all series are written, recorded ones and ALERTS too, for a Prometheus to serve.
     """
     files = rule_files() if files is None else files
-    names = read_by_rules(files)
+    names |= read_by_rules(files)
     everyone = [each for job in jobs for each in (*job.earlier, job)]
     targets = [
         (target, min(target.end, job.horizon))
@@ -83,11 +94,17 @@ def run(jobs: list[Job], seed: int, *, files: list[Path] | None = None, rules: b
         for target in each.targets(names)
     ]
     horizons = {job.run: job.horizon for job in jobs}
-    return evaluate(targets, seed, files=files if rules else [], horizons=horizons, ask=ask)
+    return evaluate(targets, seed, files=files if rules else [], horizons=horizons, ask=ask, blocks=blocks)
 
 
 def evaluate(
-    targets: list[tuple[Target, float]], seed: int, *, files: list[Path], horizons: dict[str, float], ask: str = ""
+    targets: list[tuple[Target, float]],
+    seed: int,
+    *,
+    files: list[Path],
+    horizons: dict[str, float],
+    ask: str = "",
+    blocks: Path | None = None,
 ) -> Result:
     """Evaluate rule files over targets that are scraped until a time each.
 
@@ -97,8 +114,10 @@ def evaluate(
         files: rule files; without any the samples are stored and nothing else.
         horizons: until when what fires for a run counts; for ever if it is not among them.
         ask: an expression to answer each time the first target of all is scraped.
+        blocks: a folder into which all series are written.
     """
-    command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else []), *files]
+    command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else [])]
+    command += [*(["-blocks", blocks] if blocks else []), *files]
     with tempfile.TemporaryFile() as events:
         # Half of a machine is often somebody else's: the engine's garbage collector takes one core, not all.
         environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "400"}

@@ -66,6 +66,8 @@ class Rank:
     pid: int = 1
     workload: str = ""
     hw_id: str = ""
+    #: Share of its steps that goes into the histograms, as where steps are very short.
+    recorded: float = 1.0
     #: What else the rank exposes: gauges with their value, counters with their growth in a second.
     gauges: dict[str, float] = field(default_factory=dict[str, float])
     counters: dict[str, float] = field(default_factory=dict[str, float])
@@ -233,10 +235,13 @@ class World:
         steps = rank.steps / UNIT
         yield sample("training_steps_total", steps)
         for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
-            yield sample(f"training_{metric}_duration_seconds_sum", seconds / UNIT)
-            yield sample(f"training_{metric}_duration_seconds_count", steps)
+            yield sample(f"training_{metric}_duration_seconds_sum", rank.recorded * seconds / UNIT)
+            yield sample(f"training_{metric}_duration_seconds_count", rank.recorded * steps)
         for phase, seconds in rank.seconds.items():
-            yield sample("training_phase_duration_seconds_sum", seconds / UNIT, phase=phase)
+            yield sample("training_phase_duration_seconds_sum", rank.recorded * seconds / UNIT, phase=phase)
+        if rank.recorded < 1:
+            left_out = (1 - rank.recorded) * sum(rank.seconds.values()) / UNIT
+            yield sample("training_steps_excluded_duration_seconds_total", left_out, reason="sampling")
         if rank.fetch is not None:
             yield sample("training_dataloader_workers", rank.workers)
             yield sample("training_dataloader_fetch_duration_seconds_sum", rank.fetched / UNIT)

@@ -217,7 +217,7 @@ class Labels:
         self._known(by, labels, node)
         if str(node.op) == "count_values" and isinstance(node.param, promql.StringLiteral):
             return by | {node.param.val}
-        return labels if str(node.op) == "topk" else by
+        return labels if str(node.op) in ("topk", "bottomk") else by
 
     def _combined(self, node: promql.BinaryExpr) -> frozenset[str]:
         left, right = self.of(node.lhs), self.of(node.rhs)

@@ -21,7 +21,11 @@ _FACTS = {
 }
 
 _RUNS = "count by (training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
-_OWN = "run_rank:training_step_own_seconds:mean"
+#: In which ranks are compared, in each interval as verdicts are; but without data in runs that wait for it as a whole.
+_OWN = (
+    "run_rank:training_step_own_seconds:compared unless on (training_run) run:training_data_limited:info"
+    " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
+)
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
 
 

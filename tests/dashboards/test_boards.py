@@ -1,0 +1,140 @@
+"""The dashboards: what is committed is what the builders make, and every query uses series and labels that exist."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import promql_parser as promql
+import pytest
+
+from dashboards.__main__ import FOLDER
+from dashboards.boards import BOARDS
+from dashboards.encoding import encode
+from tests.dashboards.queries import PANELS, NamedPanel, concrete
+from tests.rules.pack import Labels, alerts, known
+
+JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding="utf-8")) for board in BOARDS}
+
+
+@functools.cache
+def series() -> Mapping[str, frozenset[str]]:
+    """Return all series, and with ALERTS the labels of every alert."""
+    found = known()
+    labels = (Labels(found).of(promql.parse(rule.expr)) for rule in alerts())
+    return {**found, "ALERTS": found["ALERTS"].union(*labels)}
+
+
+def test_committed() -> None:
+    """The files are what the builders make today, and there is no other file."""
+    assert {f"{board.uid}.json": encode(board.build()) for board in BOARDS} == {
+        path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()
+    }
+
+
+@pytest.mark.parametrize("uid", JSON)
+def test_shape(uid: str) -> None:
+    """A dashboard is in UTC, says what it answers, links to its siblings, and its data source can be chosen."""
+    board = JSON[uid]
+    assert board["uid"] == uid
+    assert board["timezone"] == "utc"
+    assert board["description"].endswith((".", "?"))
+    assert board["tags"] == ["laggard"]
+    (link,) = board["links"]
+    assert (link["type"], link["includeVars"], link["keepTime"]) == ("dashboards", True, True)
+    variables = board["templating"]["list"]
+    assert variables[0]["name"] == "datasource"
+    assert variables[0]["query"] == "prometheus"
+    assert all(variable["datasource"]["uid"] == "${datasource}" for variable in variables[1:])
+
+
+@pytest.mark.parametrize("uid", JSON)
+def test_layout(uid: str) -> None:
+    """Panels have numbers of their own, stay inside of the grid and do not lie over each other."""
+    panels = JSON[uid]["panels"]
+    assert sorted(panel["id"] for panel in panels) == list(range(1, len(panels) + 1))
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = set(
+            itertools.product(range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"]))
+        )
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=str)
+def test_panel(panel: NamedPanel) -> None:
+    """A panel says what it shows and in which unit, and asks the data source that was chosen."""
+    assert panel.json["title"]
+    assert panel.json["description"].endswith(".")
+    assert panel.json["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert _unit(panel.json)
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=str)
+def test_queries_use_our_series(panel: NamedPanel) -> None:
+    """Every query parses, uses series and labels that exist, and the names of its lines use labels that it returns."""
+    for target in panel.targets:
+        labels = Labels(series()).of(promql.parse(concrete(target["expr"])))
+        shown = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+        assert shown <= labels, target["expr"]
+    for transformation in panel.json.get("transformations", []):
+        if transformation["id"] == "organize":
+            columns = set(transformation["options"]["includeByName"]) - {"Value"}
+            assert columns <= Labels(series()).of(promql.parse(concrete(panel.targets[0]["expr"])))
+
+
+@pytest.mark.parametrize("uid", JSON)
+def test_variables_use_our_series(uid: str) -> None:
+    """What can be chosen comes from series that exist."""
+    for variable in JSON[uid]["templating"]["list"][1:]:
+        match = re.fullmatch(r"label_values\(([\w:]+), (\w+)\)", variable["query"]["query"])
+        assert match is not None
+        assert match[2] in series()[match[1]]
+
+
+def test_thresholds_exist() -> None:
+    """Every line that a panel draws is a threshold of the pack."""
+    shipped = {rule.labels.get("name") for rule in _thresholds()}
+    drawn = {
+        name
+        for panel in PANELS
+        for target in panel.targets
+        for name in re.findall(r'threshold(?::value)?{name="(\w+)"', target["expr"])
+    }
+    assert len(drawn) >= 10
+    assert drawn <= shipped
+
+
+def test_alerts_link_to_dashboards() -> None:
+    """The address in an alert leads to a dashboard that there is, with a variable that it has."""
+    addresses = {re.sub(r"{{.*?}}", "x", rule.annotations["dashboard_url"]) for rule in alerts()}
+    for address in addresses:
+        uid = urlsplit(address).path.removeprefix("/d/")
+        variables = {variable["name"] for variable in JSON[uid]["templating"]["list"]}
+        assert {name.removeprefix("var-") for name in parse_qs(urlsplit(address).query)} <= variables
+
+
+def _thresholds() -> Iterator[Any]:
+    from tests.rules.pack import rules  # noqa: PLC0415
+
+    return (rule for rule in rules() if rule.name == "laggard_threshold")
+
+
+def _unit(panel: Mapping[str, Any]) -> str | None:
+    """Return the unit of a panel's values; bars of a timeline stand for texts."""
+    if panel["type"] == "state-timeline":
+        return "a state"
+    if panel["type"] == "heatmap":
+        return panel["options"]["cellValues"]["unit"]
+    if panel["type"] == "table":
+        overrides = panel["fieldConfig"]["overrides"]
+        return next(each["properties"][0]["value"] for each in overrides if each["properties"][0]["id"] == "unit")
+    return panel["fieldConfig"]["defaults"]["unit"]
