@@ -25,6 +25,9 @@ _STEPS = (
 _PATIENCE = ((3.6, 330.0), (11.0, 720.0), (37.0, 1900.0), (FOREVER, 4400.0))
 
 
+#: The same for a verdict on steps that differ, whose windows must hold 150 steps.
+_UNSTEADY = ((0.37, 420.0), (1.1, 900.0), (3.6, 2100.0), (FOREVER, 4400.0))
+
 #: With more ranks than these, steps are of seconds at most, for which minutes suffice.
 _MANY = 100
 
@@ -32,6 +35,11 @@ _MANY = 100
 def patience(step: float) -> float:
     """Return how long a verdict on means may take, with such steps."""
     return next(seconds for limit, seconds in _PATIENCE if step < limit)
+
+
+def unsteady_patience(step: float) -> float:
+    """Return how long a verdict on steps that differ may take, with such steps."""
+    return next(seconds for limit, seconds in _UNSTEADY if step < limit)
 
 
 class Draw:

@@ -168,11 +168,15 @@ def _read(events: Any, horizons: dict[str, float]) -> Result:
         time = event["time_ms"] / 1000 - EPOCH
         labels = event.get("labels", {})
         key = json.dumps(labels, sort_keys=True)
+        # A GPU that no run uses has a number behind those of the ranks of the run on whose host it is.
+        run, culprit = labels.get("training_run", ""), ""
+        if not run:
+            run, _, culprit = labels.get("uuid", "").removeprefix("GPU-").rpartition("-")
         match event["state"]:
-            case "firing" if time <= horizons.get(labels.get("training_run", ""), np.inf):
+            case "firing" if time <= horizons.get(run, np.inf):
                 open_alerts[key] = Fired(
-                    labels["alertname"], labels["severity"], labels.get("training_run", ""),
-                    _first(labels, _CULPRIT), _first(labels, _DETAIL), begin=time,
+                    labels["alertname"], labels["severity"], run,
+                    _first(labels, _CULPRIT) or culprit, _first(labels, _DETAIL), begin=time,
                 )  # fmt: skip
             case "resolved" if key in open_alerts:
                 begun = open_alerts.pop(key)

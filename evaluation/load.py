@@ -176,6 +176,7 @@ def _exported(ranks: int, chance: np.random.Generator) -> Iterator[_Row]:
     yield _rank("process_last_step_age_seconds", age)
     for group in ("world", "data_parallel"):
         yield _rank("process_collective_sequence", 0.0, 1 / _STEP, process_group=group)
+        yield _rank("process_collective_operation", 0.0, process_group=group)
         yield _rank("process_in_collective", np.asarray(chance.random(ranks) < 0.1, dtype=float), process_group=group)  # noqa: PLR2004  # one in ten
     yield _rank("process_world_size", float(ranks))
     yield _rank("process_start_timestamp_seconds", EPOCH - 60.0)

@@ -33,12 +33,8 @@ def table(result: dict[str, Any]) -> str:
         "\n".join(
             f"- {name}: {found['median']:.2f} ({found['runs']} verdicts)" for name, found in result["targets"].items()
         ),
-        "What fired in how many runs, by what should have fired:",
-        "\n".join(
-            f"- {truth} ({counts['runs']}): "
-            + (", ".join(f"{alert} {count}" for alert, count in counts.items() if alert != "runs") or "nothing")
-            for truth, counts in result["confusion"].items()
-        ),
+        "What fired falsely, and in how many runs, by what was wrong with the run; what is not listed had nothing:",
+        _confusion(result["confusion"]),
     ]
     if result["others"]:
         parts.append("Alerts that no scenario judges, by the scenarios in which they fired:")
@@ -49,6 +45,33 @@ def table(result: dict[str, Any]) -> str:
     if result["failed_rules"]:
         parts.append(f"Rules that failed: {result['failed_rules']}")
     return "\n\n".join(parts)
+
+
+#: Between these lines of a document stand the figures.
+BEGIN, END = "<!-- figures: made by python -m evaluation --document -->", "<!-- end of figures -->"
+
+
+def with_figures(document: str, result: dict[str, Any]) -> str:
+    """Return a document with the figures in their place.
+
+    Raises:
+        ValueError: it has no place for them.
+    """
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the document has no lines {BEGIN!r} and {END!r}")
+    seeds = " and ".join(map(str, result["seeds"]))
+    head = f"Seeds {seeds}: {result['runs']} runs of {result['scenarios']} scenarios."
+    return f"{before}{begin}\n\n{head}\n\n{table(result)}\n\n{end}{after}"
+
+
+def _confusion(confusion: dict[str, dict[str, Any]]) -> str:
+    lines = ["| what is wrong | runs | what fired falsely |", "|---|---:|---|"]
+    for truth, row in confusion.items():
+        false = ", ".join(f"{alert} {count}" for alert, count in row["false"].items())
+        lines += [f"| {truth or 'nothing'} | {row['runs']} | {false} |"] if false else []
+    return "\n".join(lines)
 
 
 def _rows(head: str, groups: dict[str, Any], columns: dict[str, str]) -> str:

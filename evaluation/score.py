@@ -148,16 +148,19 @@ def _targets(records: list[Record]) -> dict[str, dict[str, float | None]]:
     return {name: {"median": median(found), "runs": len(found)} for name, found in sorted(ratios.items())}
 
 
-def _confusion(records: list[Record]) -> dict[str, dict[str, int]]:
-    """Return, for each kind of run (what must fire), in how many runs each alert fired, or was missed."""
+def _confusion(records: list[Record]) -> dict[str, dict[str, Any]]:
+    """Return, for each alert that must fire in a run, in how many runs which others fired falsely beside it.
+
+    A run with two faults counts for both; one without any under an empty name.
+    """
+    runs: Counter[str] = Counter()
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for each in records:
-        truth = " + ".join(each["expected"]) or "nothing"
-        table[truth]["runs"] += 1
-        fired = {outcome["alert"] for outcome in each["outcomes"] if outcome["kind"] != "missed"}
-        missed = {f"no {outcome['alert']}" for outcome in each["outcomes"] if outcome["kind"] == "missed"}
-        table[truth].update(fired | missed)
-    return {truth: dict(sorted(counts.items())) for truth, counts in sorted(table.items())}
+        wrong = {outcome["alert"] for outcome in each["outcomes"] if outcome["kind"] in {"false", "wrong rank"}}
+        for truth in each["expected"] or [""]:
+            runs[truth] += 1
+            table[truth].update(wrong)
+    return {truth: {"runs": runs[truth], "false": dict(table[truth].most_common())} for truth in sorted(runs)}
 
 
 def _others(records: list[Record]) -> dict[str, dict[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evaluation.model.blocks import Array
-from evaluation.model.faults import GpuFault, Throttle
+from evaluation.model.faults import GpuFault, Idle, Throttle
 from evaluation.model.job import Gpus, Job
 from evaluation.model.rows import Rows, add
 from evaluation.model.steps import Moment
@@ -122,7 +122,11 @@ class Devices:
         computed = moment.phase_seconds[list(_COMPUTE)].sum(axis=0)
         if passed > 0:
             # Of the step that goes on nothing is counted yet, so the share is smoothed.
-            self._share = 0.7 * self._share + 0.3 * np.clip((computed - self._computed) / passed, 0, 1)
+            share = np.clip((computed - self._computed) / passed, 0, 1)
+            for idle in self._job.of(Idle):
+                if idle.at(time):
+                    share[list(idle.ranks) if idle.ranks is not None else slice(None)] *= idle.left
+            self._share = 0.7 * self._share + 0.3 * share
             self._then, self._computed = time, computed
             self._held["sw_power_cap"] += self._capped * self._share * passed
             for throttle in self._job.of(Throttle):

@@ -16,12 +16,15 @@ from evaluation.model.memory import memory_rows
 from evaluation.model.numbers import number_rows
 from evaluation.model.rows import Key, Rows, add
 from evaluation.model.steps import RECENT_PHASES, Moment, Training
+from evaluation.model.surroundings import EXCESS, SPARE, exported_rows, own_rows
 from evaluation.model.target import EPOCH, Target
 from laggard.conventions import QUANTILES, Phase
 
 #: Ranks' own metrics are scraped at so many moments of an interval, where there are enough of them.
 _PARTS = 3
 _RANKS_OF_A_PART = 4
+#: What all ranks call, as torch numbers collectives.
+_ALL_REDUCE = 1.0
 
 
 class Incarnation:
@@ -50,7 +53,7 @@ class Incarnation:
             kinds.append((self._exported, np.ones(self._ranks, dtype=bool), True))
         for rows, chosen, exported in kinds:
             numbers = np.flatnonzero(chosen)
-            kept = [key for key in rows(self._start, numbers) if key[0] in read_by_rules]
+            kept = [key for key in rows(self._start, numbers) if key[0] in read_by_rules or key[0] == EXCESS]
             yield Target(
                 series=[self._line(key, int(rank), exported) for key in kept for rank in numbers],
                 read=self._reader(rows, kept, numbers, exported),
@@ -65,6 +68,8 @@ class Incarnation:
         name, labels = key
         if name.startswith("gpu_") and name != "gpu_workload_info":
             found = {"uuid": f"GPU-{self.job.run}-{rank}", **dict(labels)}
+            if found.pop(SPARE, ""):
+                found["uuid"] = f"GPU-{self.job.run}-{rank + self._ranks}"
         else:
             found = {"training_run": self.job.run, "training_rank": str(rank), **dict(labels)}
         if name == "gpu_workload_info":
@@ -135,11 +140,13 @@ class Incarnation:
                 put("steps_excluded_total", moment.excluded[index], training_reason=reason)
                 put("steps_excluded_duration_seconds_total", moment.excluded_seconds[index], training_reason=reason)
         put("compile_recompilations_total", moment.recompilations)
-        put(
-            "gc_duration_seconds_total",
-            moment.collected_seconds + 1e-4 * moment.steps * job.own,
-            training_gc_generation="2",
-        )
+        # Young objects are collected at every step, in no time.
+        for generation, collections, spent in (
+            ("0", moment.steps, 1e-4 * moment.steps * job.own),
+            ("2", moment.collections, moment.collected_seconds),
+        ):
+            put("gc_collections_total", collections, training_gc_generation=generation)
+            put("gc_duration_seconds_total", spent, training_gc_generation=generation)
         put("checkpoint_last_save_timestamp_seconds", moment.saved + EPOCH)
         loader = job.loader
         put("dataloader_fetch_duration_seconds_sum", moment.fetched_seconds if loader else np.nan)
@@ -157,6 +164,7 @@ class Incarnation:
         facts = {"training_workload": job.workload} if job.workload else {}
         put("rank_start_timestamp_seconds", self._start + EPOCH, host_name="", **facts)
         put("telemetry_dropped_total", self._dropped(time, moment), training_reason="buffer_full")
+        rows |= own_rows(job, ranks, time)
         rows |= memory_rows(job, ranks, self._start, time, self._random)
         rows |= number_rows(job, moment, self._random, start=self._start, time=time)
         return rows
@@ -197,13 +205,14 @@ class Incarnation:
         put("phase_age_seconds", time - self._start if before else moment.phase_age)
         put("last_step_age_seconds", time - moment.last_step)
         put("collective_sequence", moment.sequence, training_process_group="world")
+        put("collective_operation", np.where(before, np.nan, _ALL_REDUCE), training_process_group="world")
         put("in_collective", moment.inside & (not before), training_process_group="world")
         put("world_size", ranks)
         put("start_timestamp_seconds", self._start + EPOCH)
         put("info", 1.0, host_name="", process_pid=str(1 + self._number))
         if self._devices is not None:
             rows |= self._devices.rows(time, moment, EPOCH)
-        return rows
+        return rows | exported_rows(self.job, ranks, time)
 
 
 def incarnations(job: Job) -> list[Incarnation]:

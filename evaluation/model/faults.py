@@ -209,3 +209,41 @@ class WrongClock(Fault):
 
     ranks: tuple[int, ...] = ()
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Idle(Fault):
+    """GPUs of ranks, or of all, have nothing to do: the script trains on the processor. Some work may be left."""
+
+    ranks: tuple[int, ...] | None = None
+    left: float = 0.0
+
+
+@dataclass(frozen=True)
+class Held(Fault):
+    """A GPU that the run does not use, beside that of a rank, has this share of its memory taken, and works as much."""
+
+    rank: int = 0
+    share: float = 0.0
+    busy: float = 0.0
+
+
+@dataclass(frozen=True)
+class OtherDriver(Fault):
+    """The hosts of these ranks have another version of the GPU driver."""
+
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class OtherLibrary(Fault):
+    """The libraries of the driver were replaced on the hosts of these ranks, and NVML refuses all calls."""
+
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class MoreSeries(Fault):
+    """Something on the way adds labels to the series of rank 0, so that it has so many more."""
+
+    count: int = 0

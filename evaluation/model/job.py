@@ -130,6 +130,8 @@ class Job:
     measures_communication: bool = True
     lost_scrapes: float = 0.002
     per_host: int = 8
+    #: Before the names of its hosts.
+    cluster: str = ""
     workload: str = ""
     #: Runs of the same workload before this one.
     earlier: tuple[Job, ...] = ()
@@ -142,7 +144,7 @@ class Job:
 
     def host(self, rank: int, moved: int = 0) -> str:
         """Return the name of the host on which a rank runs."""
-        return f"{self.run}-node-{rank // self.per_host + 1000 * moved}"
+        return f"{self.cluster}{self.run}-node-{rank // self.per_host + 1000 * moved}"
 
 
 @dataclass(frozen=True)

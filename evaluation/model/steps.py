@@ -31,6 +31,7 @@ class Moment:
     excluded: Array
     excluded_seconds: Array
     collected_seconds: Array
+    collections: Array
     recompilations: int
     #: When each rank last completed a checkpoint; NaN before the first.
     saved: Array
@@ -59,6 +60,7 @@ class Training:
         self._counted = np.zeros(ranks)
         self._fetched = np.zeros(ranks)
         self._collected = np.zeros(ranks)
+        self._collections = np.zeros(ranks)
         self._excluded = np.zeros(len(REASONS))
         self._excluded_seconds = np.zeros(len(REASONS))
         self._recompilations = 0
@@ -148,6 +150,7 @@ class Training:
             self._fetched += counted @ block.fetches[part]
         if block.collected.size:
             self._collected += block.collected[part].sum(axis=0)
+            self._collections += (block.collected[part] > 0).sum(axis=0)
         for row, phase in enumerate(OWN):
             self._seconds[phase] += counted @ block.work[row, part]
         self._seconds[Phase.COMMUNICATION] += counted @ block.waits[part]
@@ -181,6 +184,7 @@ class Training:
             excluded=self._excluded.copy(),
             excluded_seconds=self._excluded_seconds.copy(),
             collected_seconds=self._collected.copy(),
+            collections=self._collections.copy(),
             recompilations=self._recompilations,
             saved=np.where(self._saved <= time, self._saved, np.nan),
             floor=np.min([floor for _, floor in self._floors], axis=0) if self._floors else np.full(ranks, np.nan),

@@ -55,13 +55,13 @@ def input_bound_pushed(draw: Draw) -> Case:
     return _input(draw, push=True, exporter=False)
 
 
-@drawn(5)
+@drawn(8)
 def workers_busy(draw: Draw) -> Case:
     """All loaders deliver too slowly, since decoding takes long."""
     return _input(draw, busy=True)
 
 
-@drawn(5)
+@drawn(8)
 def storage_slow(draw: Draw) -> Case:
     """All loaders deliver too slowly, since they wait for storage."""
     return _input(draw, busy=False)

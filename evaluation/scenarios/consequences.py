@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.draw import patience
+from evaluation.draw import unsteady_patience
 from evaluation.model.blocks import Maker
 from evaluation.model.faults import Death, Hang, Recompile
 from evaluation.model.job import OWN, Case, Expectation, Job
@@ -73,7 +73,9 @@ class _Found:
         if alert in self._known or max(values) < _NEAR * limit:
             return
         if enough and values[-1] >= _CLEAR * limit:
-            self.expected.append(Expectation(alert, **{"begin": self.at, **says}))
+            # Where it was so before the fault, it was so from the start.
+            begin = self.at if values[0] < _NEAR * limit else self.job.start + self.job.startup
+            self.expected.append(Expectation(alert, **{"begin": begin, **says}))
         else:
             self.allowed.add(alert)
 
@@ -82,7 +84,7 @@ def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
     job = found.job
     if job.measures_communication and job.ranks_after is None:
         # The floor of the waits is the least of 256 steps.
-        enough = found.left > patience(now.step) + _STEPS * now.step + 120
+        enough = found.left > unsteady_patience(now.step) + _STEPS * now.step + 120
         steady = max(now.agreement, *job.stages) < _AGREEMENT
         # The rule takes the least transfer of these steps for the usual one, and so a little more for waiting.
         waiting = tuple(1.15 * each.imbalance for each in (before, now))

@@ -8,6 +8,7 @@ from evaluation.draw import Draw
 from evaluation.model.faults import Death
 from evaluation.model.job import Case, Expectation
 from evaluation.scenarios.registry import (
+    CLASH,
     COMMUNICATION,
     DIED,
     FROZEN,
@@ -100,7 +101,7 @@ def restart(draw: Draw) -> Case:
             moves=bool(draw.random.random() < 0.5),  # noqa: PLR2004
             pauses=(),
         ),
-        near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FROZEN, RESTARTS),
+        near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FROZEN, RESTARTS, CLASH),
     )
 
 

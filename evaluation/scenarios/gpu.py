@@ -159,7 +159,7 @@ def lukewarm(draw: Draw) -> Case:
     return Case(job, near=(THERMAL, POWER, THROTTLED, CLOCK, STRAGGLER))
 
 
-@drawn(16)
+@drawn(20)
 def inefficient(draw: Draw) -> Case:
     """The GPUs of a run are at their power limit, have little to do, or do not use their tensor cores."""
     draw.shorten(5.0)

@@ -69,7 +69,7 @@ def hang_stopped(draw: Draw) -> Case:
     return _hang(draw, Phase.FORWARD, stopped=True)
 
 
-@drawn(7)
+@drawn(9)
 def hang_stopped_elsewhere(draw: Draw) -> Case:
     """A rank's process is stopped in one phase or another."""
     return _hang(draw, (Phase.DATA, Phase.BACKWARD)[draw.random.integers(2)], stopped=True)

@@ -31,6 +31,8 @@ THROTTLED, CLOCK, PCIE, NVLINK = (
 CAPPED, UNDERUSED, TENSOR = "TrainingGpuPowerCapped", "TrainingGpuUnderused", "TrainingGpuTensorIdle"
 GOODPUT = "TrainingGoodputLow"
 DROPPED, SKEW = "TrainingTelemetryDropped", "TrainingClockSkew"
+CLASH, EXCESS = "TrainingRankClash", "TrainingSeriesExcess"
+DRIVERS, IDLE, HELD = "TrainingDriverMismatch", "TrainingGpuIdle", "TrainingGpuHeld"
 
 #: Alerts that are judged: those of the core first. What else fires is listed, by scenario.
 CORE = (STRAGGLER, STALLED, MISSING, INPUT, COMMUNICATION, TELEMETRY)
@@ -39,6 +41,7 @@ ALL = (
     SERIAL, COLLECTION, SAVES, STALE_SAVE, JITTER, TAIL, REGRESSION, RECOMPILES, EPOCHS, LEAK, HEADROOM, FRAGMENTS,
     OUT_OF_MEMORY, LOSS_NAN, GRADIENT_NAN, LOSS_SPIKE, GRADIENT_SPIKE, GPU_LOST, XID_CRITICAL, XID_CONTAINED, ECC,
     RECOVERY, REMAP, THROTTLED, CLOCK, PCIE, NVLINK, CAPPED, UNDERUSED, TENSOR, GOODPUT, DROPPED, SKEW,
+    CLASH, EXCESS, DRIVERS, IDLE, HELD,
 )  # fmt: skip
 
 Make = Callable[[Draw], Case]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evaluation.draw import Draw
+from evaluation.draw import Draw, unsteady_patience
 from evaluation.model.faults import Roaming, Slow
 from evaluation.model.job import Case, Expectation
 from evaluation.scenarios.registry import CONTENTION, IMBALANCE, NETWORK, NODE, STAGE, STRAGGLER, drawn
@@ -92,10 +92,13 @@ def nearly_even_stages(draw: Draw) -> Case:
 def uneven_batches(draw: Draw) -> Case:
     """In each step another rank has much more to do: what follows of that says what must fire."""
     draw.calm(0.1)
-    draw.shorten(2.0)
+    draw.shorten(1.0)
     factor, begin = draw.between(1.4, 2.6), draw.begin()
     step = draw.plain.own * factor
-    job = draw.job(begin + draw.patience(factor) + 300 * step + 300, faults=(Roaming(begin=begin, factor=factor),))
+    job = draw.job(
+        begin + unsteady_patience(step / (1 - draw.plain.transfer)) + 300 * step + 300,
+        faults=(Roaming(begin=begin, factor=factor),),
+    )
     return Case(job, near=(STRAGGLER, NETWORK, CONTENTION), facts={"effect": factor})
 
 

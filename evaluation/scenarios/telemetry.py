@@ -74,7 +74,7 @@ def _doubtful(draw: Draw, *, real: bool) -> Case:
     return Case(replace(job, faults=faults), expected if real else (), near=(*near, TELEMETRY))
 
 
-@drawn(16)
+@drawn(20)
 def doubtful(draw: Draw) -> Case:
     """A rank drops many events, or the clock of a host is wrong."""
     return _doubtful(draw, real=True)

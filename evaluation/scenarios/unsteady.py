@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluation.draw import Draw
+from evaluation.draw import Draw, unsteady_patience
 from evaluation.model.faults import Bursts, Fault, Unsteady
 from evaluation.model.job import Case, Expectation
 from evaluation.scenarios.registry import (
@@ -18,13 +18,11 @@ from evaluation.scenarios.registry import (
 from laggard.conventions import Phase
 
 _PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
-#: Up to so many seconds a step, a verdict on unsteady steps takes so long.
-_PATIENCE = ((0.37, 420.0), (1.1, 900.0), (3.6, 2100.0))
 
 
 def _watched(fault: Fault, step: float) -> float:
     """Return how long to watch after a fault: its verdict, and the 256 steps of its quantiles."""
-    return fault.begin + next(seconds for limit, seconds in _PATIENCE if step < limit) + 300 * step + 300
+    return fault.begin + unsteady_patience(step) + 300 * step + 300
 
 
 def _phase(draw: Draw) -> Phase:

@@ -37,7 +37,7 @@ def short_pauses() -> Scenario:
     scenario.after(minutes=2)
     for _ in range(4):
         stick(scenario, culprit=1)
-        scenario.after(seconds=30)
+        scenario.after(seconds=15)
         resume(scenario)
         scenario.after(seconds=30)
     scenario.never()

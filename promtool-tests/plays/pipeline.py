@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from scenario import Firing, Play, Scenario, ranks
 from world import Device, Rank
 
-FAMILIES = ("pipeline",)
+FAMILIES = ("pipeline", "shape")
 
 CPU = "training_dataloader_worker_cpu_time_seconds_total"
 GC = "training_gc_duration_seconds_total{gc_generation=2}"
 COMPILED = "training_steps_excluded_duration_seconds_total{reason=compile}"
+COLLECTIONS = "training_gc_collections_total{gc_generation=2}"
+WAIT = "training_phase_duration_quantile_seconds{{phase=communication,quantile={}}}"
 RECOMPILATIONS = "training_compile_recompilations_total"
 
 
@@ -115,6 +117,27 @@ def near_misses() -> Scenario:
     return scenario
 
 
+def collections() -> Scenario:
+    """Ranks that collect at the same step lose one share, at steps of their own the sum."""
+    names = ("together", "seldom", "often")
+    scenario = _runs(*names, count=4)
+    for rank in scenario.world.ranks:
+        # Each collects for 2 % of its time, and steps vary: four ranks wait for the slowest a tenth of a step of 0.2 s.
+        rank.counters[GC] = 0.015625
+        rank.measured_wait, rank.floor = 0.03, 0.01
+    usual = {"together": (0.03, 0.06), "seldom": (0.012, 0.02), "often": (0.03, 0.09)}
+    # A pause takes 0.15 s, or in the last run 0.07.
+    rate = {"together": 0.104, "seldom": 0.104, "often": 0.223}
+    for name in names:
+        for rank in _of(scenario, name):
+            rank.counters[COLLECTIONS] = rate[name]
+            for quantile, seconds in zip(("p50", "p95"), usual[name], strict=True):
+                rank.gauges[WAIT.format(quantile)] = seconds
+    scenario.after(minutes=16)
+    scenario.fires(Firing("TrainingGarbageCollection", run="seldom"), Firing("TrainingGarbageCollection", run="often"))
+    return scenario
+
+
 def one_rank_alone() -> Scenario:
     """Slow copies, or slow work between the phases, of one rank are that rank's fault and not the run's."""
     scenario = _runs("copy", "serial", count=4)
@@ -129,4 +152,4 @@ def one_rank_alone() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (faults, near_misses, one_rank_alone)
+PLAYS: tuple[Play, ...] = (faults, near_misses, collections, one_rank_alone)

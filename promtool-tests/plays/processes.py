@@ -71,7 +71,11 @@ def stopped() -> Scenario:
     stick(scenario, culprit=2)
     scenario[2].stopped = scenario[2].lost = True
     scenario.after(seconds=45)
-    scenario.fires(frozen(2, "stopped", "forward"))
+    # The stall itself is told at about the same time.
+    scenario.value(
+        'count by (training_rank) (ALERTS{alertname="TrainingRankFrozen", alertstate="firing"})',
+        {'{training_rank="2"}': 1},
+    )
     scenario.says(
         frozen(2, "stopped", "forward"),
         summary="The process of a rank is stopped.",

@@ -300,6 +300,37 @@ def contention_near_miss() -> Scenario:
     return scenario
 
 
+def unsteady_for_a_reason() -> Scenario:
+    """A rank that waits for its own data workers is not in contention, nor one that is slow and differs as much."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    for rank in scenario.world.ranks:
+        _steps(rank)
+    scenario.after(minutes=3)
+    starved, slow = scenario.world.ranks[2], scenario.world.ranks[6]
+    _steps(starved, 1.6)
+    # Two workers, for steps of 0.2 s.
+    starved.fetch = 0.36
+    make_slow(slow, 5)
+    _steps(slow)
+    scenario.after(minutes=8)
+    scenario.fires(Firing("TrainingStraggler", 2, "mixed", "host-a", run="run-b"))
+    scenario.value('count(last_over_time(ALERTS{alertname="TrainingContention"}[1h]))', {})
+    return scenario
+
+
+def transfer_varies() -> Scenario:
+    """Where the transfer is long and the usual one well above the least one, nobody waits for another."""
+    scenario = Scenario(ranks(4))
+    scenario.world.transfer = 0.17
+    for rank in scenario.world.ranks:
+        _steps(rank, wait=0.17, longest_wait=0.2)
+        rank.floor = 0.11
+    scenario.after(minutes=7)
+    scenario.fires(Firing("TrainingCommunicationBound", phase="communication"))
+    scenario.value('count(last_over_time(ALERTS{alertname="TrainingDataImbalance"}[1h]))', {})
+    return scenario
+
+
 def becomes_slow() -> Scenario:
     """A rank that has become slow is not unsteady, though its last 256 steps hold both kinds for some minutes."""
     scenario = Scenario(ranks(4))
@@ -330,5 +361,7 @@ PLAYS: tuple[Play, ...] = (
     bursts_near_miss,
     contention,
     contention_near_miss,
+    unsteady_for_a_reason,
+    transfer_varies,
     becomes_slow,
 )

@@ -18,9 +18,9 @@ def stuck_rank() -> Scenario:
     scenario = Scenario(ranks(4, per_host=2))
     scenario.after(minutes=4)
     stick(scenario, culprit=2)
-    scenario.after(seconds=45)
+    scenario.after(seconds=30)
     scenario.silent()
-    scenario.after(seconds=15)
+    scenario.after(seconds=30)
     scenario.fires(stalled(2, "forward", "host-b"))
     scenario.says(
         stalled(2, "forward", "host-b"),

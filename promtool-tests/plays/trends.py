@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from scenario import Firing, Play, Scenario, ranks
+from world import WORK
 
-FAMILIES = ("pipeline",)
+FAMILIES = ("pipeline", "shape")
 
 SAVED = "training_checkpoint_last_save_timestamp_seconds"
 FIRST_BATCH = "training_steps_excluded_duration_seconds_total{reason=first_batch}"
@@ -121,4 +122,21 @@ def earlier_runs() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (slow_trends, earlier_runs)
+def becomes_longer() -> Scenario:
+    """A step that becomes longer and stays so is no jitter, though its last 256 steps hold both kinds for a while."""
+    scenario = _runs("grows")
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 10 * seconds for phase, seconds in WORK.items()}
+    _quantiles(scenario, "grows", "forward", (0.5, 0.55, 0.6))
+    scenario.after(minutes=15)
+    for rank in scenario.world.ranks:
+        rank.work["forward"] = 1.5
+    _quantiles(scenario, "grows", "forward", (0.5, 1.6, 1.7))
+    scenario.after(minutes=6)
+    _quantiles(scenario, "grows", "forward", (1.5, 1.6, 1.7))
+    scenario.after(minutes=5)
+    scenario.never()
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (slow_trends, earlier_runs, becomes_longer)

@@ -113,6 +113,7 @@ def test_names_of_recorded_series() -> None:
         "host": "host_name",
         "gpu": "uuid",
         "driver": "training_driver_version",
+        "generation": "training_gc_generation",
     }
     for rule in rules():
         if rule.is_alert or rule.is_adapter or rule.name in ("laggard_rules_info", "laggard_threshold"):
