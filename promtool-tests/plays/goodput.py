@@ -159,4 +159,17 @@ def repeated() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (adds_up, sampled, repeated, low)
+def young() -> Scenario:
+    """A run that is as old as its Prometheus has lost nothing of the hour before it."""
+    scenario = Scenario(ranks(2), tick=60)
+    for rank in scenario.world.ranks:
+        rank.has_exporter = False
+    scenario.after(minutes=30)
+    scenario.value("round(run:training_goodput:ratio, 0.1)", {f'{{training_run="{RUN}"}}': 1})
+    _whole(scenario)
+    scenario.after(minutes=28)
+    scenario.never()
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (adds_up, sampled, young, repeated, low)

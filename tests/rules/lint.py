@@ -18,7 +18,7 @@ SCRAPES = 4
 _PICKING = {"topk", "bottomk", "limitk", "limit_ratio"}
 
 _COUNTERS = {"rate", "irate", "increase"}
-_OF_COUNTERS = ("_total", "_sum", "_count", "_bucket")
+_OF_COUNTERS = ("_total", "_sum", "_count", "_bucket", ":total")
 
 _COMPARISONS = {"==", "!=", ">", "<", ">=", "<=", "unless"}
 

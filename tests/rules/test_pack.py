@@ -36,7 +36,7 @@ SUFFIXES = (
     "slow",
     "persistent",
     "spread",
-    "median",
+    "total",
     "most",
     "excess",
 )
