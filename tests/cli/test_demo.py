@@ -99,6 +99,7 @@ def test_the_demo_has_the_rules_of_the_fast_profile(tmp_path: Path) -> None:
     assert {name for name, value in most.thresholds.items() if value != fast.thresholds.get(name)} == {
         "memory_leak_window_seconds",
         "imbalance_agreement",
+        "spread_steps",
     }
 
 
