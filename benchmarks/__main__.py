@@ -90,8 +90,8 @@ def document(found: dict[str, Any]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`, all in one run; the figures with all rounds are in `benchmarks.json`. Ratios carry",
-        "over to other machines better than microseconds do.",
+        "Written by `make bench`; what is compared ran in turns of one run. The figures with all rounds are in",
+        "`benchmarks.json`. Ratios carry over to other machines better than microseconds do.",
         "",
         f"Machine: {where['processor']}, {where['cores']} cores, no GPU; Python {where['python']},",
         f"torch {where['torch']}, OpenTelemetry SDK {where['opentelemetry_sdk']}.",
