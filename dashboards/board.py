@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dashboards.panels import RED, Panel
+from dashboards.panels import RED, SOURCE, Panel
 from dashboards.sdk import dashboard as builders
-from dashboards.sdk import models, prometheus, shared
+from dashboards.sdk import models, prometheus
 
 TAG = "laggard"
 #: Columns of Grafana's grid.
 WIDTH = 24
-_SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Variable:
 
 
 RUN = Variable("training_run", "Run", "label_values(run:training_ranks_expected:max, training_run)")
-GPU_HOST = Variable("host_name", "Host", "label_values(gpu:training_place:info, host_name)", every=True)
 GPU = Variable("uuid", "GPU", "label_values(gpu_up, uuid)", every=True)
 
 
@@ -101,7 +99,7 @@ def _variable(variable: Variable) -> Any:
     query = (
         builders.QueryVariable(variable.name)
         .label(variable.label)
-        .datasource(_SOURCE)
+        .datasource(SOURCE)
         .query({"query": variable.query, "refId": variable.name})
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
@@ -121,7 +119,7 @@ def _firing() -> Any:
     return (
         builders.AnnotationQuery()
         .name("Verdicts")
-        .datasource(_SOURCE)
+        .datasource(SOURCE)
         .enable(enable=True)
         .icon_color(RED)
         .title_format("{{alertname}}")

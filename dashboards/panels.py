@@ -43,7 +43,8 @@ PHASES = {
     "evaluation": "#7F6BB0",
     "other": GREY,
 }
-_SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
+#: The data source that a person chose.
+SOURCE = shared.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 Panel = Any
 """A builder of the SDK; what they share has no type there."""
@@ -233,10 +234,10 @@ def listing(
 
 
 def _common(panel: Panel, title: str, description: str, queries: Sequence[Query], *, instant: bool = False) -> Panel:
-    panel.title(title).description(description).datasource(_SOURCE).span(12).height(8)
+    panel.title(title).description(description).datasource(SOURCE).span(12).height(8)
     for index, query in enumerate(queries):
         target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(chr(ord("A") + index))
-        target.datasource(_SOURCE)
+        target.datasource(SOURCE)
         if instant:
             target.instant().format(prometheus_models.PromQueryFormat.TABLE)
         else:

@@ -70,8 +70,6 @@ def run(
     files: list[Path] | None = None,
     rules: bool = True,
     ask: str = "",
-    names: frozenset[str] = frozenset(),
-    blocks: Path | None = None,
 ) -> Result:
     """Evaluate the rules over some jobs that one Prometheus scrapes.
 
@@ -81,11 +79,9 @@ def run(
         files: rule files, the shipped ones by default.
         rules: False stores the samples and evaluates nothing, to tell the cost of the rules.
         ask: an expression to answer each time the first target of all is scraped.
-        names: series to expose beside those that the rules read.
-        blocks: a folder into which all series are written, recorded ones and ALERTS too, for a Prometheus to serve.
     """
     files = rule_files() if files is None else files
-    names |= read_by_rules(files)
+    names = read_by_rules(files)
     everyone = [each for job in jobs for each in (*job.earlier, job)]
     targets = [
         (target, min(target.end, job.horizon))
@@ -94,7 +90,7 @@ def run(
         for target in each.targets(names)
     ]
     horizons = {job.run: job.horizon for job in jobs}
-    return evaluate(targets, seed, files=files if rules else [], horizons=horizons, ask=ask, blocks=blocks)
+    return evaluate(targets, seed, files=files if rules else [], horizons=horizons, ask=ask)
 
 
 def evaluate(
@@ -114,7 +110,7 @@ def evaluate(
         files: rule files; without any the samples are stored and nothing else.
         horizons: until when what fires for a run counts; for ever if it is not among them.
         ask: an expression to answer each time the first target of all is scraped.
-        blocks: a folder into which all series are written.
+        blocks: a folder into which all series are written, recorded ones and ALERTS too, for a Prometheus to serve.
     """
     command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else [])]
     command += [*(["-blocks", blocks] if blocks else []), *files]

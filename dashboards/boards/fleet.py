@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.board import Board, Row
 from dashboards.boards.verdicts import verdict_list
-from dashboards.panels import BLUE, GREEN, ORANGE, RED, Query, listing, number, series, top
+from dashboards.panels import GREEN, ORANGE, RED, Query, listing, number, series, top
 
 #: Ranks of a run with its workload; of a rank in two places the newer counts.
 _WORKLOAD = (
@@ -119,7 +119,6 @@ FLEET = Board(
                     "GPUs that runs hold and that compute nothing, on average over five minutes.",
                     "none",
                     Query(top("run:gpu_idle_seconds:rate{at}"), "{{training_run}}"),
-                    colours={"idle": BLUE},
                 ),
             ],
         ),

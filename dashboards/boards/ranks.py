@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Row
-from dashboards.panels import MOST_SERIES, PHASES, Query, heat_map, listing, series, threshold, top
+from dashboards.boards.verdicts import straggler_score
+from dashboards.panels import MOST_SERIES, PHASES, Query, heat_map, listing, series
 
 #: The host of each rank, to name it in a legend.
 _HOST = (
@@ -40,20 +41,7 @@ RANKS = Board(
                     {"training_rank": "Rank", "host_name": "Host", "training_peer_group": "Peer group"},
                     unit="s",
                 ).span(8),
-                series(
-                    "Straggler score over time",
-                    "Own time as a multiple of the peers', of ranks that are suspected at all. TrainingStraggler fires "
-                    "when it stays above the line and the rank waits less than its peers.",
-                    "none",
-                    Query(
-                        top('run_rank:training_straggler_score:ratio{{training_run="$training_run"}}{at}'),
-                        "rank {{training_rank}}",
-                    ),
-                    threshold("straggler_score"),
-                    most=1.5,
-                )
-                .span(16)
-                .height(9),
+                straggler_score().span(16).height(9),
                 heat_map(
                     "Own time by rank",
                     "The ranks with the longest own time: one bright line is a straggler, bright lines of one host are "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Row
-from dashboards.boards.verdicts import verdict_timeline
-from dashboards.panels import BLUE, GREEN, ORANGE, PHASES, RED, Query, number, series, threshold, top
+from dashboards.boards.verdicts import straggler_score, verdict_timeline
+from dashboards.panels import BLUE, GREEN, ORANGE, PHASES, RED, Query, number, series, threshold
 
 RUN_BOARD = Board(
     "run",
@@ -96,18 +96,7 @@ RUN_BOARD = Board(
                     ),
                     colours={"step": BLUE, "most own": ORANGE, "median own": GREEN},
                 ),
-                series(
-                    "Straggler score",
-                    "Own time of a rank as a multiple of that of its peers. TrainingStraggler fires when it stays "
-                    "above the line and the rank waits less than its peers.",
-                    "none",
-                    Query(
-                        top('run_rank:training_straggler_score:ratio{{training_run="$training_run"}}{at}'),
-                        "rank {{training_rank}}",
-                    ),
-                    threshold("straggler_score"),
-                    most=1.5,
-                ),
+                straggler_score(),
                 series(
                     "Against the past",
                     "Own time as a multiple of what it was earlier in this run, and in earlier runs of the workload.",

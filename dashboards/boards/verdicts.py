@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import GREY, ORANGE, RED, Panel, Query, listing, timeline
+from dashboards.panels import GREY, ORANGE, RED, Panel, Query, listing, series, threshold, timeline, top
 
 #: Rank of a severity, so that the worst stands first: its value in a query and what it is called.
 _SEVERITIES = {"3": ("critical", RED), "2": ("warning", ORANGE), "1": ("info", GREY)}
@@ -46,3 +46,19 @@ def verdict_list(selector: str) -> Panel:
         },
         link=("training_run", "/d/laggard-run?var-training_run=${__value.text}&${__url_time_range}"),
     ).span(24)
+
+
+def straggler_score() -> Panel:
+    """Return the score of the ranks that are suspected at all, with the threshold of the alert."""
+    return series(
+        "Straggler score",
+        "Own time as a multiple of the peers', of ranks that are suspected at all. TrainingStraggler fires when it "
+        "stays above the line and the rank waits less than its peers.",
+        "none",
+        Query(
+            top('run_rank:training_straggler_score:ratio{{training_run="$training_run"}}{at}'),
+            "rank {{training_rank}}",
+        ),
+        threshold("straggler_score"),
+        most=1.5,
+    )

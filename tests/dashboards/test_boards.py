@@ -17,7 +17,7 @@ from dashboards.__main__ import FOLDER
 from dashboards.boards import BOARDS
 from dashboards.encoding import encode
 from tests.dashboards.queries import PANELS, NamedPanel, concrete
-from tests.rules.pack import Labels, alerts, known
+from tests.rules.pack import Labels, Rule, alerts, known, rules
 
 JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding="utf-8")) for board in BOARDS}
 
@@ -122,9 +122,7 @@ def test_alerts_link_to_dashboards() -> None:
         assert {name.removeprefix("var-") for name in parse_qs(urlsplit(address).query)} <= variables
 
 
-def _thresholds() -> Iterator[Any]:
-    from tests.rules.pack import rules  # noqa: PLC0415
-
+def _thresholds() -> Iterator[Rule]:
     return (rule for rule in rules() if rule.name == "laggard_threshold")
 
 

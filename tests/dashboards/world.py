@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import promql_parser as promql
 
 from evaluation import engine
 from evaluation.draw import Draw
@@ -23,6 +22,7 @@ from evaluation.model.target import EPOCH, Target
 from evaluation.scenarios import SCENARIOS
 from tests.dashboards.queries import PANELS, concrete
 from tests.rules.engine import free_address
+from tests.rules.pack import selectors
 
 #: What is wrong with the runs, one each.
 FAULTS = (
@@ -132,17 +132,8 @@ def _play(jobs: list[Job], blocks: Path) -> None:
 
 
 def _read_by_panels() -> frozenset[str]:
-    names: set[str] = set()
-
-    def visit(node: promql.Expr) -> None:
-        selector = node.vector_selector if isinstance(node, promql.MatrixSelector) else node
-        if isinstance(selector, promql.VectorSelector) and selector.name:
-            names.add(selector.name)
-
-    for panel in PANELS:
-        for target in panel.targets:
-            promql.walk(promql.parse(concrete(target["expr"])), visit)
-    return frozenset(names)
+    queries = (concrete(target["expr"]) for panel in PANELS for target in panel.targets)
+    return frozenset(selector.name for query in queries for selector in selectors(query) if selector.name)
 
 
 #: What the simulation leaves out: of each rank, GPU and host a value, and how much it grows in a second.
