@@ -132,10 +132,13 @@ class Play:
             self._watch(case, result, self._break(job, case, link), result.limit + _LATE_SECONDS)
 
     def _wait_for_start(self, job: Job) -> None:
-        """Wait until all ranks run and the rules know the run's usual step."""
+        """Wait until all ranks run, and the rules know them and the run's usual step."""
         live = f'count(run_rank:training_rank_live:info{{training_run="{job.run}",training_state="running"}})'
         # A run whose usual step is not known yet has the limit of a start, or of its first steps.
-        known = f'run:training_stall_limit_seconds:max{{training_run="{job.run}"}} <= {_HIGHEST_LIMIT}'
+        known = (
+            f'run:training_stall_limit_seconds:max{{training_run="{job.run}"}} <= {_HIGHEST_LIMIT}'
+            f" and on (training_run) count by (training_run) (run_rank_host:training_roster:info) == {job.world}"
+        )
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             for rank, process in enumerate(job.processes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hang import died
+from hang import died, stalled, stick
 from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import Rank
@@ -39,6 +39,27 @@ def killed() -> Scenario:
     scenario[3].start = scenario[3].last_edge = scenario.world.now
     scenario.after(seconds=30)
     scenario.silent()
+    return scenario
+
+
+def killed_in_its_first_minute() -> Scenario:
+    """A rank that dies before the roster of its run is written is named, and nothing is said of the run as a whole."""
+    scenario = Scenario(ranks(4))
+    for name in ("stall_seconds", "stall_starting_seconds", "stall_pause_seconds"):
+        scenario.threshold(name, 20)
+    for rank in scenario.world.ranks:
+        rank.has_metrics = rank.has_exporter = False
+    scenario.after(seconds=75)
+    for rank in scenario.world.ranks:
+        rank.has_metrics = rank.has_exporter = True
+        rank.start = 60
+    scenario.after(seconds=15)
+    stick(scenario, culprit=2)
+    scenario[2].alive = False
+    scenario.after(minutes=3)
+    whole = '{alertstate="firing", alertname=~"Training(Stalled|RankMissing)", training_rank=""}'
+    scenario.value(f"last_over_time(ALERTS{whole}[10m])", {})
+    scenario.fires(died(2), _missing(2, "host-a"), stalled(2, "forward", "host-a"))
     return scenario
 
 
@@ -240,6 +261,7 @@ def lost_scrapes() -> Scenario:
 
 PLAYS: tuple[Play, ...] = (
     killed,
+    killed_in_its_first_minute,
     restarted_at_once,
     host_down,
     never_seen,
