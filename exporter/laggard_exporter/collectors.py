@@ -45,6 +45,7 @@ COLLECTORS: dict[str, Entry] = {
             workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
             kernel_log=options.shared_kernel_log,
             sysfs=options.sysfs,
+            details=options.nvml_details,
         ),
     ),
     "state": Entry(

@@ -25,6 +25,7 @@ from laggard_exporter.nvml.library import (
     Nvml,
     SessionLostError,
 )
+from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.processes import GpuProcess, Processes
 from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import DRIVER_FACTS
@@ -87,6 +88,7 @@ class NvmlCollector:
         workloads: tells what the processes on the GPUs belong to.
         kernel_log: where XID errors are read too.
         sysfs: shows the PCI bus.
+        details: reads what a search for a fault in hardware needs as well.
         clock: counts seconds, for what is tried again later.
     """
 
@@ -100,11 +102,13 @@ class NvmlCollector:
         workloads: Workloads | None = None,
         kernel_log: KernelLog | None = None,
         sysfs: Path = pci.SYSFS,
+        details: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml = Nvml(worker or Worker(), FUNCTIONS)
         self._devices = Devices(self._nvml, clock)
-        self._reader = Reader()
+        self._plan = Plan(details=details)
+        self._reader = Reader(self._plan)
         self._processes = Processes(self._nvml, self._reader)
         self._xids = XidErrors(kernel_log or KernelLog())
         self._host = host
@@ -233,7 +237,7 @@ class NvmlCollector:
             device = waiting.popleft()
             if (index := device.index) is not None:
                 further = [*mig.requests(index), *self._processes.requests(index)]
-                return device, Answers(self._nvml, device, index, release, further)
+                return device, Answers(self._plan, self._nvml, device, index, release, further=further)
         return None
 
     def _read_device(self, device: Device, answers: Answers, workloads: list[GpuWorkload]) -> list[Sample]:
