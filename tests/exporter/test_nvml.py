@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 
 from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
-from laggard_exporter.nvml.child import SHORTEST_WINDOW
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
 from laggard_exporter.nvml.reading import CHECKED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laggard_exporter.nvml import table
-from laggard_exporter.nvml.child import SHORTEST_WINDOW
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.counters import Counters
 from laggard_exporter.nvml.library import Nvml, Question
 from tests.exporter.support import NvmlProbe, nvml_probe, starting_with

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import marshal
 import mmap
 import os
 import select
@@ -19,7 +18,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laggard_exporter.nvml.child import EVENT, PROGRESS
+from laggard_exporter.nvml import child
+from laggard_exporter.nvml.child.frames import EVENT, HEAD, PROGRESS, pack, size_of, unpack
 
 #: So many children that can not be killed are left behind before no further one is started.
 MAX_STUCK = 2
@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
 
 Answer = tuple[int, Any]
-"""A return code of NVML, or of :mod:`laggard_exporter.nvml.child`, and a plain value."""
+"""A return code of NVML, or of :mod:`laggard_exporter.nvml.child.driver`, and a plain value."""
 
 
 class Event(NamedTuple):
@@ -98,10 +98,12 @@ class Child:
         self._page = os.memfd_create("laggard-nvml")
         os.ftruncate(self._page, mmap.PAGESIZE)
         self._progress = mmap.mmap(self._page, mmap.PAGESIZE)
-        program = Path(__file__).with_name("child.py")
+        program = Path(child.__path__[0], "__main__.py")
+        # The folders in which it finds nvidia-ml-py, and its own modules.
+        folders = [str(Path(found.origin).parent), str(program.parents[3])]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(program), str(Path(found.origin).parent), str(self._page)],
+                [sys.executable, "-I", "-S", str(program), *folders, str(self._page)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(self._page,),
@@ -134,9 +136,8 @@ class Child:
         """
         self._number += 1
         self._sent[self._number] = _Pending(requests, seconds, time.monotonic() + seconds)
-        data = marshal.dumps((self._number, [tuple(request) for request in requests]))
         try:
-            self._input.write(len(data).to_bytes(4, "little") + data)
+            self._input.write(pack(self._number, [tuple(request) for request in requests]))
         except BrokenPipeError as error:
             raise self._died() from error
         return self._number
@@ -187,12 +188,12 @@ class Child:
 
     def _parse(self) -> tuple[int, Any] | None:
         """Take the next answer out of what was received, and all events before it."""
-        while len(self._received) > 4:  # noqa: PLR2004 - the bytes of a frame's length
-            size = int.from_bytes(self._received[:4], "little") + 4
-            if len(self._received) < size:
+        while len(self._received) > HEAD:
+            end = HEAD + size_of(self._received)
+            if len(self._received) < end:
                 break
-            number, content = marshal.loads(self._received[4:size])  # noqa: S302 - our own child
-            del self._received[:size]
+            number, content = unpack(self._received[HEAD:end])
+            del self._received[:end]
             if number != EVENT:
                 return number, content
             self.events.append(Event(*content))
