@@ -222,6 +222,41 @@ def test_nonsense_of_every_kind(probe: NvmlProbe, scenario: Scenario) -> None:
         time.sleep(SHORTEST_WINDOW if line.startswith("gpm") else 0)
 
 
+def test_memory_errors(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Errors of the memory, and what becomes of their rows, are in the next scrape and change no other series."""
+    before = probe.gpus()
+    scenario.write(
+        *("0 field.3 3 11", "0 field.4 3 2", "0 field.5 3 12", "0 field.6 3 3"),
+        *("0 field.142 1 4", "0 field.143 1 5", "0 field.144 1 1", "0 field.145 1 1"),
+        *("0 nvmlDeviceGetSramEccErrorStatus 1", "0 nvmlDeviceGetRowRemapperHistogram 2556 1 1 1 1"),
+        *("0 nvmlDeviceGetRepairStatus 1 0", "0 field.230 1 1"),
+    )
+    after = probe.gpus()
+    assert {series: value for series, value in after.items() if before[series] != value} == {
+        gpu("gpu_ecc_volatile_errors_total", severity="corrected"): 11,
+        gpu("gpu_ecc_volatile_errors_total", severity="uncorrected"): 2,
+        gpu("gpu_ecc_aggregate_errors_total", severity="corrected"): 12,
+        gpu("gpu_ecc_aggregate_errors_total", severity="uncorrected"): 3,
+        gpu("gpu_ecc_sram_threshold_exceeded"): 1,
+        gpu("gpu_remapped_rows_total", cause="corrected"): 4,
+        gpu("gpu_remapped_rows_total", cause="uncorrected"): 5,
+        gpu("gpu_row_remap_pending"): 1,
+        gpu("gpu_row_remap_failed"): 1,
+        gpu("gpu_row_remap_banks", availability="max"): 2556,
+        gpu("gpu_row_remap_banks", availability="partial"): 1,
+        gpu("gpu_row_remap_banks", availability="low"): 1,
+        gpu("gpu_row_remap_banks", availability="none"): 1,
+        gpu("gpu_repair_pending", kind="channel"): 1,
+        gpu("gpu_recovery_action", action="none"): 0,
+        gpu("gpu_recovery_action", action="reset"): 1,
+    }
+    # The driver counts from 0 again after a reload, and volatile errors are those that were told and those since.
+    scenario.write("system generation 2", "0 field.3 3 1")
+    samples = probe.gpus()
+    assert samples[gpu("gpu_ecc_volatile_errors_total", severity="corrected")] == 12
+    assert samples[gpu("gpu_ecc_volatile_errors_total", severity="uncorrected")] == 2
+
+
 def test_an_action_that_is_not_known(probe: NvmlProbe, scenario: Scenario) -> None:
     """A number that a later driver may give is unknown, not none."""
     scenario.write("0 field.230 1 99")

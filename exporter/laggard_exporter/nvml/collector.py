@@ -40,12 +40,22 @@ SCRAPE_SECONDS = 5.0
 #: So many times a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
 
-_WATCH = "nvmlEventSetCreate"
+# The child makes a set of events, adds each GPU, and waits for events from then on.
+_EVENTS, _ADD, _WAIT = "nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"
 
 #: Every function whose failures are counted.
 FUNCTIONS = tuple(
     dict.fromkeys(
-        (*DRIVER_FACTS.values(), *devices.FUNCTIONS, *asking.FUNCTIONS, *mig.FUNCTIONS, *Processes.FUNCTIONS, _WATCH)
+        (
+            *DRIVER_FACTS.values(),
+            *devices.FUNCTIONS,
+            *asking.FUNCTIONS,
+            *mig.FUNCTIONS,
+            *Processes.FUNCTIONS,
+            _EVENTS,
+            _ADD,
+            _WAIT,
+        )
     )
 )
 
@@ -211,7 +221,8 @@ class NvmlCollector:
         if count is not None:
             yield Sample(names.GPU_DEVICES, ("nvml",), count)
         if changed:
-            self._nvml.query(Request(_WATCH, None, (self._devices.indices,)))
+            added = [Request(_ADD, index) for index in self._devices.indices]
+            self._nvml.queries([Request(_EVENTS), *added, Request(_WAIT)])
         workloads: list[GpuWorkload] = []
         waiting = deque(device for device in known if device.index is not None)
         asked = self._ask(waiting, release)

@@ -72,7 +72,9 @@ class Driver:
             "nvmlDeviceGetGpuFabricInfoV": self._fabric,
             "nvmlDeviceGetProcessUtilization": self._process_utilization,
             "nvmlGpmMetricsGet": self._gpm_metrics,
-            "nvmlEventSetCreate": self._watch,
+            "nvmlEventSetCreate": self._new_events,
+            "nvmlDeviceRegisterEvents": self._add_events,
+            "nvmlEventSetWait_v2": self._wait_for_events,
         }
 
     def call(self, function: str, device: Any, arguments: Any) -> tuple[int, Any]:
@@ -155,6 +157,11 @@ class Driver:
     def _gpm_metrics(self, gpu: int, numbers: Any, instance: int | None) -> Any:
         return self._activity.metrics(gpu, self._handles[gpu], numbers, instance)
 
-    def _watch(self, _: None, gpus: Any) -> bool:
-        self._events.watch({gpu: self._handles[gpu] for gpu in gpus})
-        return True
+    def _new_events(self, _: None) -> None:
+        self._events.create()
+
+    def _add_events(self, gpu: int) -> None:
+        self._events.register(gpu, self._handles[gpu])
+
+    def _wait_for_events(self, _: None) -> None:
+        self._events.start()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from laggard_exporter.nvml.child.frames import EVENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 _TIMEOUT = 10
 _XID = 0x8
@@ -25,20 +25,24 @@ class Events:
         self._library = library
         self._send = send
         self._set: Any = None
+        self._watched: dict[int | None, int] = {}
 
-    def watch(self, handles: Mapping[int, Any]) -> None:
+    def create(self) -> None:
+        """Begin with a new set, without a GPU; the thread of the one before ends."""
+        self._watched = {}
+        self._set = self._library.nvmlEventSetCreate()
+
+    def register(self, gpu: int, handle: Any) -> None:
+        """Watch a GPU."""
+        # One without events must not take those of the others; one that is lost says so elsewhere.
+        with contextlib.suppress(self._library.NVMLError):
+            if self._library.nvmlDeviceGetSupportedEventTypes(handle) & _XID:
+                self._library.nvmlDeviceRegisterEvents(handle, _XID, self._set)
+                self._watched[_pointer(handle)] = gpu
+
+    def start(self) -> None:
         """Send the XID events of these GPUs from now on; NVML does not tell earlier ones."""
-        library = self._library
-        events = library.nvmlEventSetCreate()
-        watched: dict[int | None, int] = {}
-        for gpu, handle in handles.items():
-            # A GPU without events must not take those of the others.
-            with contextlib.suppress(library.NVMLError):
-                if library.nvmlDeviceGetSupportedEventTypes(handle) & _XID:
-                    library.nvmlDeviceRegisterEvents(handle, _XID, events)
-                    watched[_pointer(handle)] = gpu
-        self._set = events
-        threading.Thread(target=self._forward, args=(events, watched), daemon=True).start()
+        threading.Thread(target=self._forward, args=(self._set, self._watched), daemon=True).start()
 
     def _forward(self, events: Any, watched: dict[int | None, int]) -> None:
         while self._set is events:
