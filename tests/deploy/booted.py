@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import time
@@ -94,7 +95,7 @@ def booted(units: Path, unit: str) -> Generator[Booted, None, None]:
         (units / f"{name}.target").write_text("[Unit]\nDefaultDependencies=no\n")
     above = groups()
     assert above is not None
-    group = above / f"laggard-{units.parent.name}"
+    group = above / f"laggard-{os.getpid()}"
     group.mkdir()
     shell = ["sh", "-c", _BOOT, "sh", str(group), str(units), str(SYSTEMD), unit]
     process = subprocess.Popen(shell, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from laggard_exporter.nvml import collector, devices, library, worker
+from laggard_exporter.nvml.child_process import Child
 from laggard_exporter.nvml.library import ReturnCode
-from laggard_exporter.nvml.worker import Child
 from tests.exporter.support import TIMEOUT, NvmlProbe, nvml_probe, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, LOST, about, failures, gpu, status
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build, copies
@@ -114,6 +114,20 @@ def test_the_next_gpu_hangs_meanwhile(probe: NvmlProbe, scenario: Scenario) -> N
     for uuid in (BUSY, mig):
         assert comparable(about(samples, uuid)) == comparable(about(before, uuid))
     scenario.write(*gpus)
+    assert comparable(timed(probe, later=LATER)) == comparable(before)
+
+
+def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A call for a MIG device that never returns makes its GPU down, and no other."""
+    scenario.write(*EVERYTHING)
+    before = probe.collect()
+    scenario.write(*EVERYTHING, "1/0 nvmlDeviceGetMemoryInfo_v2:delay 60000")
+    samples = timed(probe)
+    assert (samples[gpu("gpu_up")], samples[gpu("gpu_up", IDLE)]) == (1, 0)
+    assert starting_with(samples, "gpu_mig_") == {}
+    assert comparable(about(samples, BUSY)) == comparable(about(before, BUSY))
+    assert timeouts(samples) == {"nvmlDeviceGetMemoryInfo": 1}
+    scenario.write(*EVERYTHING)
     assert comparable(timed(probe, later=LATER)) == comparable(before)
 
 

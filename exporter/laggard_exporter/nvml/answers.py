@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from laggard_exporter.nvml import nvlink, table
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.devices import Device
 from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
 from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.table import Call, Field, Source, part
-from laggard_exporter.nvml.worker import Request
 
 _UNSIGNED_INT = 1
 """NVML's type of a field that counts in 32 bits."""

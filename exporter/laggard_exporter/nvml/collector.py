@@ -15,6 +15,7 @@ from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import answers as asking
 from laggard_exporter.nvml import devices, mig
 from laggard_exporter.nvml.answers import Answers
+from laggard_exporter.nvml.child_process import DiedError, HangError, OutOfTimeError, Request
 from laggard_exporter.nvml.devices import Device, Devices
 from laggard_exporter.nvml.library import (
     AVAILABLE,
@@ -29,7 +30,7 @@ from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.processes import GpuProcess, Processes
 from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import DRIVER_FACTS
-from laggard_exporter.nvml.worker import DiedError, HangError, OutOfTimeError, Request, StuckError, Worker
+from laggard_exporter.nvml.worker import StuckError, Worker
 from laggard_exporter.nvml.xid import XidErrors
 from laggard_exporter.samples import PartialFailureError, Sample
 

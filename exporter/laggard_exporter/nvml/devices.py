@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import OPEN_SECONDS, DeviceLostError, Nvml
 from laggard_exporter.nvml.nvlink import LINK_COUNT, Links
 from laggard_exporter.nvml.table import ARCHITECTURES, FACTS, Call
-from laggard_exporter.nvml.worker import Request
 
 _COUNT = "nvmlDeviceGetCount"
 _HANDLE = "nvmlDeviceGetHandleByIndex"

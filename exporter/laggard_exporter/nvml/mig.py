@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from laggard_exporter import gpu_conventions as names
 from laggard_exporter.nvml import table
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import Call
-from laggard_exporter.nvml.worker import Request
 from laggard_exporter.samples import Sample
 
 _MODE = "nvmlDeviceGetMigMode"

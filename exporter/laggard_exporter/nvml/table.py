@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from laggard_exporter import gpu_conventions as names
-from laggard_exporter.nvml.worker import Request
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.samples import Family
 
 
