@@ -112,8 +112,8 @@ class Nvml:
         """Start a session and return one of :data:`STATUSES`.
 
         Raises :class:`~laggard_exporter.nvml.child_process.OutOfTimeError`,
-        :class:`~laggard_exporter.nvml.worker.StuckError`, and :class:`~laggard_exporter.nvml.child_process.HangError` for a
-        call that an earlier scrape could not wait for.
+        :class:`~laggard_exporter.nvml.worker.StuckError`, and
+        :class:`~laggard_exporter.nvml.child_process.HangError` for a call that an earlier scrape could not wait for.
         """
         try:
             # A node whose GPUs all fell off the bus still has a driver to report.
