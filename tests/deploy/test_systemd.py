@@ -173,6 +173,7 @@ def test_systemd_runs_it(tmp_path: Path) -> None:
     failed = {series for series in starting_with(samples, "laggard_exporter_collector_success") if not samples[series]}
     assert failed == set()
     assert list(starting_with(samples, "gpu_up").values()) == [1, 1]
+    assert samples["laggard_exporter_kernel_log_readable"] == Path("/dev/kmsg").exists()
     assert samples['training_process_up{training_rank="3",training_run="run-1"}'] == 1
     assert set(ended.split()) == {"ActiveState=inactive", "Result=success"}
 
