@@ -377,3 +377,25 @@ def test_mig_devices_come_and_go(probe: NvmlProbe, scenario: Scenario) -> None:
     scenario.write("1 nvmlDeviceGetMigMode 1")
     assert starting_with(probe.gpus(), "gpu_mig_") == {}
     assert failures(probe.collect()) == {}
+
+
+def test_mig_devices_with_gaps(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Each MIG device has its own facts, whatever places between them are empty or do not tell who they are."""
+    lines = ["0 nvmlDeviceGetMigMode 1"]
+    for index in (1, 4, 6):
+        lines += [
+            f"0/{index} nvmlDeviceGetUUID MIG-{index}",
+            f"0/{index} nvmlDeviceGetComputeInstanceId 0",
+            f"0/{index} nvmlDeviceGetName NVIDIA H100 80GB HBM3 MIG {index}g.10gb",
+            f"0/{index} nvmlDeviceGetMemoryInfo_v2 {index}000 0 1 {index}",
+        ]
+    scenario.write(*lines, "0/1 nvmlDeviceGetGpuInstanceId 11", "0/6 nvmlDeviceGetGpuInstanceId 16")
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    found = starting_with(probe.gpus(), "gpu_mig_")
+    for index in (1, 6):
+        of_device = {"gpu_instance_id": f"1{index}", "mig_uuid": f"MIG-{index}"}
+        info = gpu("gpu_mig_info", uuid, **of_device, compute_instance_id="0", profile=f"{index}g.10gb")
+        assert found.pop(info) == 1
+        assert found.pop(gpu("gpu_mig_memory_capacity_bytes", uuid, **of_device)) == index * 1000
+        assert found.pop(gpu("gpu_mig_memory_used_bytes", uuid, **of_device)) == index
+    assert found == {}
