@@ -13,7 +13,7 @@ from laggard_exporter.host.facts import HostCollector
 from laggard_exporter.host.infiniband import InfinibandCollector
 from laggard_exporter.host.oom import OomCollector
 from laggard_exporter.host.pressure import PressureCollector
-from laggard_exporter.nvml import NvmlCollector
+from laggard_exporter.nvml.collector import NvmlCollector
 from laggard_exporter.ranks import conventions as ranks
 from laggard_exporter.ranks.cgroup import CgroupCollector
 from laggard_exporter.ranks.files import RankFiles
@@ -45,6 +45,7 @@ COLLECTORS: dict[str, Entry] = {
             workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
             kernel_log=options.shared_kernel_log,
             sysfs=options.sysfs,
+            details=options.nvml_details,
         ),
     ),
     "state": Entry(

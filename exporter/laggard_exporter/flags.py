@@ -49,6 +49,7 @@ class Options:
     host: str
     devices: Mapping[str, Filter]
     """By collector."""
+    nvml_details: bool
     collectors: tuple[str, ...]
     """Names of the collectors that are on."""
     otlp_endpoint: str
@@ -108,6 +109,7 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         sysfs=options["path.sysfs"],
         host=conventions.clip_name(options["host.name"] or socket.gethostname()),
         devices={name: _devices(options, name) for name in DEVICE_FILTERS},
+        nvml_details=options["collector.nvml.details"],
         collectors=tuple(
             name
             for name in known
@@ -196,6 +198,12 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
             type=_expression,
             metavar="REGEX",
         )
+    add(
+        "collector.nvml.details",
+        "the collector nvml also tells kinds of PCIe errors, pipes, clocks, thresholds and clock events that only a "
+        "search for a fault in hardware needs",
+        action="store_true",
+    )
     add("collector.disable-defaults", "switch off every collector that no flag switches on", action="store_true")
     for name, text in collectors.items():
         add(

@@ -176,8 +176,9 @@ GPU_PERFORMANCE_STATE = _gauge(
 )
 GPU_CLOCK_EVENT_ACTIVE = _gauge(
     "clock_event_active",
-    "1 while the reason holds the clocks down. NVML: nvmlDeviceGetCurrentClocksEventReasons, on drivers without it "
-    "nvmlDeviceGetCurrentClocksThrottleReasons; reasons of nvmlDeviceGetSupportedClocksEventReasons.",
+    "1 while the reason holds the clocks down; a reason with gpu_clock_event_seconds_total is not told twice. "
+    "NVML: nvmlDeviceGetCurrentClocksEventReasons, on drivers without it nvmlDeviceGetCurrentClocksThrottleReasons; "
+    "reasons of nvmlDeviceGetSupportedClocksEventReasons.",
     "reason",
 )
 GPU_CLOCK_EVENT_SECONDS = _counter(

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from laggard_exporter import flags
-from tests.deploy import confined
-from tests.exporter.support import EXPORTER, REPOSITORY, TIMEOUT, Exporter, fresh, live_rank, running, starting_with
+from tests.deploy import booted, confined
+from tests.exporter.support import (
+    EXPORTER,
+    REPOSITORY,
+    TIMEOUT,
+    Exporter,
+    fresh,
+    live_rank,
+    parse,
+    running,
+    starting_with,
+)
 from tests.fake_nvml.fake import Scenario, build
 
 UNIT = REPOSITORY / "deploy" / "systemd" / "laggard-exporter.service"
@@ -113,3 +129,60 @@ def test_it_works_confined(tmp_path: Path) -> None:
     assert list(starting_with(samples, "gpu_up").values()) == [1, 1]
     assert samples['training_process_up{training_rank="3",training_run="run-1"}'] == 1
     assert samples["laggard_exporter_nvml_available"] == 1
+
+
+@pytest.mark.skipif(booted.missing() != "", reason=booted.missing())
+def test_systemd_runs_it(tmp_path: Path) -> None:
+    """A real systemd starts the unit as it is, as a user of its own, starts it again when it ends, and stops it."""
+    units, files = tmp_path / "units", tmp_path / "files"
+    drop_ins = units / f"{UNIT.name}.d"
+    for folder in (drop_ins, files):
+        folder.mkdir(parents=True)
+    tmp_path.chmod(0o755)
+    build(files)
+    scenario = Scenario(files / "scenario")
+    shutil.copy(UNIT, units)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    variables = {
+        **scenario.environment(files / "libnvidia-ml.so.1"),
+        "LAGGARD_EXPORTER_FLAGS": f"--web.listen-address={address} --state.directory={files / 'ranks'}",
+    }
+    # Where the command, its interpreter and the files of this test are, which the unit hides.
+    (drop_ins / "test.conf").write_text(
+        f"[Service]\nExecStart=\nExecStart={EXPORTER} $LAGGARD_EXPORTER_FLAGS\nProtectHome=tmpfs\nRestartSec=0\n"
+        + "".join(f"BindReadOnlyPaths={path}\n" for path in (REPOSITORY, sys.prefix, sys.base_prefix, files))
+        + "".join(f'Environment="{name}={value}"\n' for name, value in variables.items())
+    )
+    url = f"http://{address}/metrics"
+    with live_rank(files / "ranks", fresh()), booted.booted(units, UNIT.name) as machine:
+        machine.wait_until_active()
+        samples = scraped(url)
+        pid = machine.main_pid()
+        fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        os.kill(pid, signal.SIGKILL)
+        assert scraped(url)["laggard_exporter_nvml_available"] == 1, "it is started again"
+        assert machine.main_pid() != pid
+        assert machine.control("show", "--property=NRestarts", "--value", UNIT.name) == "1\n"
+        machine.control("stop", UNIT.name)
+        ended = machine.control("show", "--property=ActiveState,Result", UNIT.name)
+    assert 61184 <= int(fields["Uid"].split()[0]) <= 65519, "the range of dynamic users"
+    assert {fields[name] for name in ("CapEff", "CapBnd", "CapPrm")} == {f"{1 << 34:016x}"}, "CAP_SYSLOG alone"
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+    failed = {series for series in starting_with(samples, "laggard_exporter_collector_success") if not samples[series]}
+    assert failed == set()
+    assert list(starting_with(samples, "gpu_up").values()) == [1, 1]
+    assert samples["laggard_exporter_kernel_log_readable"] == Path("/dev/kmsg").exists()
+    assert samples['training_process_up{training_rank="3",training_run="run-1"}'] == 1
+    assert set(ended.split()) == {"ActiveState=inactive", "Result=success"}
+
+
+def scraped(url: str) -> dict[str, float]:
+    """Return the samples of an exporter that may still be starting."""
+    end = time.monotonic() + TIMEOUT
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+            return parse(response.read().decode())
+        time.sleep(0.05)
+    raise TimeoutError(url)

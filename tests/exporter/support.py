@@ -25,8 +25,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from laggard import statefile
 from laggard.statefile import Facts, StateWriter
 from laggard_exporter.kernel_log import KernelLog
-from laggard_exporter.nvml import NvmlCollector
-from laggard_exporter.nvml.worker import Child, Worker
+from laggard_exporter.nvml.child_process import Child
+from laggard_exporter.nvml.collector import NvmlCollector
+from laggard_exporter.nvml.worker import Worker
 from laggard_exporter.samples import PartialFailureError, Sample
 
 REPOSITORY = Path(__file__).parents[2]

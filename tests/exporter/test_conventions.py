@@ -9,7 +9,7 @@ from pathlib import Path
 from laggard import statefile
 from laggard.conventions import PROCESS_METRICS, prometheus_label, prometheus_name
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
-from laggard_exporter.nvml.child import SHORTEST_WINDOW
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from tests.exporter.support import exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario

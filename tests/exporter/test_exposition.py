@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.exposition import choose_encoder
 
@@ -63,6 +63,8 @@ class Fixed(Collection):
         yield self._samples
 
 
+# How long an example takes is the machine's matter.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(scrapes(), min_size=1, max_size=3), st.sampled_from(ACCEPTED))
 def test_the_bytes_of_prometheus_client(said: list[Grouped], accepted: str) -> None:
     """Any family, label and value is written as prometheus_client writes it, at the first scrape and the second."""

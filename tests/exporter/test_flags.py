@@ -44,6 +44,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         sysfs=Path("/sys"),
         host=socket.gethostname(),
         devices={"disk": Filter(exclude=flags.DEVICE_FILTERS["disk"]), "infiniband": Filter()},
+        nvml_details=False,
         collectors=("nvml", "state"),
         otlp_endpoint="",
         log_level="info",
@@ -69,6 +70,7 @@ def test_every_flag(tmp_path: Path) -> None:
         "--host.name=node-7",
         "--collector.disk.device-include=nvme.*",
         "--collector.infiniband.device-exclude=mlx5_1",
+        "--collector.nvml.details",
         "--otlp.endpoint=http://localhost:4317",
     ]
     assert flags.parse(["doctor", "--json", *arguments], COLLECTORS) == Options(
@@ -84,6 +86,7 @@ def test_every_flag(tmp_path: Path) -> None:
         sysfs=tmp_path,
         host="node-7",
         devices={"disk": Filter(include="nvme.*"), "infiniband": Filter(exclude="mlx5_1")},
+        nvml_details=True,
         collectors=("state",),
         otlp_endpoint="http://localhost:4317",
         log_level="debug",

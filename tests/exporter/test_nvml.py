@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 
 from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
-from laggard_exporter.nvml.child import SHORTEST_WINDOW
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
 from laggard_exporter.nvml.reading import CHECKED
@@ -45,10 +45,7 @@ def failures(samples: dict[str, float]) -> dict[str, float]:
 
 
 RECOVERY_ACTIONS = ("none", "reset", "reboot", "drain_p2p", "drain_reset", "unknown")
-PCIE_ERRORS = (
-    *("correctable", "nak_received", "receiver", "bad_tlp", "nak_sent", "bad_dllp"),
-    *("non_fatal", "fatal", "unsupported_request", "lcrc", "lane"),
-)
+PCIE_ERRORS = ("correctable", "non_fatal", "fatal", "unsupported_request")
 
 
 def no_xids(uuid: str) -> dict[str, float]:
@@ -92,24 +89,14 @@ def test_a_healthy_gpu(probe: NvmlProbe) -> None:
         gpu("gpu_energy_joules_total"): 123_456.789,
         gpu("gpu_temperature_celsius", sensor="gpu"): 64,
         gpu("gpu_temperature_celsius", sensor="memory"): 71,
-        gpu("gpu_clock_hertz", clock="graphics"): 1.755e9,
         gpu("gpu_clock_hertz", clock="sm"): 1.755e9,
         gpu("gpu_clock_hertz", clock="memory"): 2.619e9,
-        gpu("gpu_clock_hertz", clock="video"): 1.365e9,
-        gpu("gpu_clock_max_hertz", clock="graphics"): 1.98e9,
         gpu("gpu_clock_max_hertz", clock="sm"): 1.98e9,
         gpu("gpu_clock_max_hertz", clock="memory"): 2.619e9,
-        gpu("gpu_clock_max_hertz", clock="video"): 1.545e9,
         gpu("gpu_performance_state"): 0,
         gpu("gpu_clock_event_active", reason="idle"): 0,
         gpu("gpu_clock_event_active", reason="application_clocks"): 0,
-        gpu("gpu_clock_event_active", reason="sw_power_cap"): 1,
         gpu("gpu_clock_event_active", reason="hw_slowdown"): 0,
-        gpu("gpu_clock_event_active", reason="sync_boost"): 0,
-        gpu("gpu_clock_event_active", reason="sw_thermal"): 1,
-        gpu("gpu_clock_event_active", reason="hw_thermal"): 0,
-        gpu("gpu_clock_event_active", reason="hw_power_brake"): 0,
-        gpu("gpu_clock_event_active", reason="display_clocks"): 0,
         gpu("gpu_clock_event_seconds_total", reason="sw_power_cap"): 1.5,
         gpu("gpu_clock_event_seconds_total", reason="sync_boost"): 0,
         gpu("gpu_clock_event_seconds_total", reason="board_limit"): 0,
@@ -128,10 +115,6 @@ def test_a_healthy_gpu(probe: NvmlProbe) -> None:
         gpu("gpu_sm_occupancy_ratio"): 0.445,
         gpu("gpu_tensor_activity_ratio"): 0.6375,
         gpu("gpu_dram_bandwidth_utilization_ratio"): 0.38125,
-        gpu("gpu_pipe_activity_ratio", pipe="int"): 0.12,
-        gpu("gpu_pipe_activity_ratio", pipe="dfma"): 0.01,
-        gpu("gpu_pipe_activity_ratio", pipe="hmma"): 0.605,
-        gpu("gpu_pipe_activity_ratio", pipe="imma"): 0.02,
         gpu("gpu_pipe_activity_ratio", pipe="fp64"): 0.03,
         gpu("gpu_pipe_activity_ratio", pipe="fp32"): 0.14,
         gpu("gpu_pipe_activity_ratio", pipe="fp16"): 0.05,
@@ -140,10 +123,8 @@ def test_a_healthy_gpu(probe: NvmlProbe) -> None:
         gpu("gpu_power_min_limit_watts"): 200,
         gpu("gpu_power_max_limit_watts"): 700,
         gpu("gpu_power_default_limit_watts"): 700,
-        gpu("gpu_temperature_threshold_celsius", threshold="shutdown"): 92,
         gpu("gpu_temperature_threshold_celsius", threshold="slowdown"): 89,
         gpu("gpu_temperature_threshold_celsius", threshold="memory_max"): 95,
-        gpu("gpu_temperature_threshold_celsius", threshold="gpu_max"): 87,
         gpu("gpu_temperature_margin_celsius"): 23,
         gpu("gpu_ecc_volatile_errors_total", severity="corrected"): 0,
         gpu("gpu_ecc_volatile_errors_total", severity="uncorrected"): 0,
@@ -187,6 +168,48 @@ def test_a_healthy_gpu(probe: NvmlProbe) -> None:
         gpu("gpu_fabric_health", condition="incorrect_configuration"): 0,
         **no_xids(BUSY),
     }
+
+
+def test_details(fake_nvml: Path, scenario: Scenario) -> None:
+    """The flag for details adds these series to those of a healthy GPU, and takes none; without it there are 107."""
+    with (
+        nvml_probe(scenario.environment(fake_nvml)) as probe,
+        nvml_probe(scenario.environment(fake_nvml), details=True) as detailed,
+    ):
+        for each in (probe, detailed):
+            each.collect()
+        time.sleep(SHORTEST_WINDOW)
+        usual, all_of_it = about(probe.gpus(), BUSY), about(detailed.gpus(), BUSY)
+    assert len(usual) == 107
+    errors = ("nak_received", "receiver", "bad_tlp", "nak_sent", "bad_dllp", "lcrc", "lane")
+    assert all_of_it == usual | {
+        gpu("gpu_clock_hertz", clock="graphics"): 1.755e9,
+        gpu("gpu_clock_hertz", clock="video"): 1.365e9,
+        gpu("gpu_clock_max_hertz", clock="graphics"): 1.98e9,
+        gpu("gpu_clock_max_hertz", clock="video"): 1.545e9,
+        gpu("gpu_clock_event_active", reason="sw_power_cap"): 1,
+        gpu("gpu_clock_event_active", reason="sync_boost"): 0,
+        gpu("gpu_clock_event_active", reason="sw_thermal"): 1,
+        gpu("gpu_clock_event_active", reason="hw_thermal"): 0,
+        gpu("gpu_clock_event_active", reason="hw_power_brake"): 0,
+        gpu("gpu_clock_event_active", reason="display_clocks"): 0,
+        gpu("gpu_pipe_activity_ratio", pipe="int"): 0.12,
+        gpu("gpu_pipe_activity_ratio", pipe="dfma"): 0.01,
+        gpu("gpu_pipe_activity_ratio", pipe="hmma"): 0.605,
+        gpu("gpu_pipe_activity_ratio", pipe="imma"): 0.02,
+        gpu("gpu_temperature_threshold_celsius", threshold="shutdown"): 92,
+        gpu("gpu_temperature_threshold_celsius", threshold="gpu_max"): 87,
+        **{gpu("gpu_pcie_errors_total", error=error): 0 for error in errors},
+    }
+    assert len(all_of_it) == 130
+
+
+def test_a_reason_without_its_seconds(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A reason for lower clocks whose seconds a driver does not count is told as active or not."""
+    active = gpu("gpu_clock_event_active", reason="sw_thermal")
+    assert active not in probe.collect()
+    scenario.write("0 field.269 !3")
+    assert probe.collect()[active] == 1
 
 
 def test_the_node(probe: NvmlProbe) -> None:
@@ -418,10 +441,11 @@ def test_clock_event_fields_of_the_driver(probe: NvmlProbe, scenario: Scenario) 
         }, driver
 
 
-def test_clock_event_bits_of_the_driver(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_clock_event_bits_of_the_driver(fake_nvml: Path, scenario: Scenario) -> None:
     """Reasons that only newer drivers know are absent on older ones, and there where the driver says it knows them."""
     scenario.write("0 nvmlDeviceGetSupportedClocksEventReasons 0x7ff", "0 nvmlDeviceGetCurrentClocksEventReasons 0x7DA")
-    active = starting_with(about(probe.gpus(), BUSY), "gpu_clock_event_active")
+    with nvml_probe(scenario.environment(fake_nvml), details=True) as probe:
+        active = starting_with(about(probe.gpus(), BUSY), "gpu_clock_event_active")
     assert {series.split('"')[1]: value for series, value in active.items()} == {
         "idle": 0,
         "application_clocks": 1,

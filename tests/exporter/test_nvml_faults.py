@@ -6,6 +6,7 @@ broken one is shown but its identity, and when the fault is over everything is a
 
 from __future__ import annotations
 
+import errno
 import shutil
 import signal
 import time
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from laggard_exporter.nvml import collector, devices, library, worker
+from laggard_exporter.nvml.child_process import Child
 from laggard_exporter.nvml.library import ReturnCode
-from laggard_exporter.nvml.worker import Child
 from tests.exporter.support import TIMEOUT, NvmlProbe, nvml_probe, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, LOST, about, failures, gpu, status
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build, copies
@@ -116,6 +117,20 @@ def test_the_next_gpu_hangs_meanwhile(probe: NvmlProbe, scenario: Scenario) -> N
     assert comparable(timed(probe, later=LATER)) == comparable(before)
 
 
+def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
+    """A call for a MIG device that never returns makes its GPU down, and no other."""
+    scenario.write(*EVERYTHING)
+    before = probe.collect()
+    scenario.write(*EVERYTHING, "1/0 nvmlDeviceGetMemoryInfo_v2:delay 60000")
+    samples = timed(probe)
+    assert (samples[gpu("gpu_up")], samples[gpu("gpu_up", IDLE)]) == (1, 0)
+    assert starting_with(samples, "gpu_mig_") == {}
+    assert comparable(about(samples, BUSY)) == comparable(about(before, BUSY))
+    assert timeouts(samples) == {"nvmlDeviceGetMemoryInfo": 1}
+    scenario.write(*EVERYTHING)
+    assert comparable(timed(probe, later=LATER)) == comparable(before)
+
+
 def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> None:
     """A GPU that can not even be opened keeps no other from being found, and is found when it can."""
     scenario.write("0 nvmlDeviceGetHandleByIndex_v2:delay 60000")
@@ -126,6 +141,41 @@ def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> Non
     assert probe.incomplete
     scenario.write()
     assert timed(probe, later=LATER)[gpu("gpu_up")] == 1
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
+def test_a_gpu_hangs_when_its_events_are_asked_for(probe: NvmlProbe, scenario: Scenario, function: str) -> None:
+    """The one GPU is down, and the events of the others are told."""
+    scenario.write(f"0 {function}:delay 60000")
+    samples = timed(probe)
+    assert (samples[gpu("gpu_up")], samples[gpu("gpu_up", IDLE)]) == (0, 1)
+    assert sum(timeouts(samples).values()) == 1
+    error = gpu("gpu_xid_errors_total", IDLE, xid="79", tier="critical")
+    assert samples[error] == 0
+    scenario.write(f"0 {function}:delay 60000", "1 event.1 79")
+    for _ in range(100):
+        if timed(probe)[error]:
+            break
+        time.sleep(0.02)
+    samples = timed(probe)
+    assert (samples[error], samples[gpu("gpu_up")]) == (1, 0)
+    scenario.write()
+    assert timed(probe, later=LATER)[gpu("gpu_up")] == 1
+
+
+def test_a_full_process_table(probe: NvmlProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be started NVML is in error, one line says why, and it is there again when one can."""
+
+    def refuse() -> Child:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    start = probe.collector._nvml.worker._start
+    monkeypatch.setattr(probe.collector._nvml.worker, "_start", refuse)
+    samples = timed(probe)
+    assert status(samples) == "error"
+    assert starting_with(samples, "gpu_") == {}
+    monkeypatch.setattr(probe.collector._nvml.worker, "_start", start)
+    assert timed(probe, later=31)[gpu("gpu_up")] == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laggard_exporter.nvml import table
-from laggard_exporter.nvml.child import SHORTEST_WINDOW
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.counters import Counters
 from laggard_exporter.nvml.library import Nvml, Question
 from tests.exporter.support import NvmlProbe, nvml_probe, starting_with
@@ -17,10 +17,8 @@ from tests.exporter.test_nvml import about, failures, gpu, no_xids
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build
 
 A100, B200 = "GPU-a100", "GPU-b200"
-COMMON_REASONS = (
-    *("idle", "application_clocks", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal"),
-    *("hw_thermal", "hw_power_brake", "display_clocks"),
-)
+#: Reasons of every driver whose seconds none of these two GPUs counts.
+COMMON_REASONS = ("idle", "application_clocks", "hw_slowdown", "sync_boost")
 
 #: Symbols that came with R510 to R580.
 NOT_IN_R470 = (
@@ -58,6 +56,7 @@ def test_an_a100_under_r470(tmp_path: Path) -> None:
     with nvml_probe(scenario.environment(build(tmp_path, without=NOT_IN_R470))) as probe:
         probe.collect()
         samples = probe.collect()
+    old_reasons = (*COMMON_REASONS, "sw_thermal", "hw_thermal", "hw_power_brake")
     assert without_facts(samples, A100) == {
         gpu("gpu_utilization_ratio", A100): 0.8,
         gpu("gpu_memory_copy_utilization_ratio", A100): 0.3,
@@ -71,7 +70,7 @@ def test_an_a100_under_r470(tmp_path: Path) -> None:
         gpu("gpu_temperature_celsius", A100, sensor="memory"): 58,
         gpu("gpu_clock_hertz", A100, clock="sm"): 1.41e9,
         gpu("gpu_performance_state", A100): 0,
-        **{gpu("gpu_clock_event_active", A100, reason=name): name == "sw_power_cap" for name in COMMON_REASONS},
+        **{gpu("gpu_clock_event_active", A100, reason=name): name == "hw_thermal" for name in old_reasons},
         gpu("gpu_clock_event_seconds_total", A100, reason="sw_power_cap"): 2,
         gpu("gpu_clock_event_seconds_total", A100, reason="thermal"): 0.5,
         gpu("gpu_ecc_volatile_errors_total", A100, severity="corrected"): 5,
@@ -102,7 +101,7 @@ def test_a_b200_under_r610(tmp_path: Path, fake_nvml: Path) -> None:
         probe.collect()
         time.sleep(SHORTEST_WINDOW)
         samples = probe.collect()
-    new_reasons = (*COMMON_REASONS, "board_limit", "reliability")
+    new_reasons = (*COMMON_REASONS, "sw_power_cap", "board_limit", "reliability")
     assert without_facts(samples, B200) == {
         **{
             gpu("gpu_recovery_action", B200, action=action): action == "reboot"
@@ -221,6 +220,41 @@ def test_nonsense_of_every_kind(probe: NvmlProbe, scenario: Scenario) -> None:
         assert samples[gpu("gpu_up")] == 1
         scenario.write()
         time.sleep(SHORTEST_WINDOW if line.startswith("gpm") else 0)
+
+
+def test_memory_errors(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Errors of the memory, and what becomes of their rows, are in the next scrape and change no other series."""
+    before = probe.gpus()
+    scenario.write(
+        *("0 field.3 3 11", "0 field.4 3 2", "0 field.5 3 12", "0 field.6 3 3"),
+        *("0 field.142 1 4", "0 field.143 1 5", "0 field.144 1 1", "0 field.145 1 1"),
+        *("0 nvmlDeviceGetSramEccErrorStatus 1", "0 nvmlDeviceGetRowRemapperHistogram 2556 1 1 1 1"),
+        *("0 nvmlDeviceGetRepairStatus 1 0", "0 field.230 1 1"),
+    )
+    after = probe.gpus()
+    assert {series: value for series, value in after.items() if before[series] != value} == {
+        gpu("gpu_ecc_volatile_errors_total", severity="corrected"): 11,
+        gpu("gpu_ecc_volatile_errors_total", severity="uncorrected"): 2,
+        gpu("gpu_ecc_aggregate_errors_total", severity="corrected"): 12,
+        gpu("gpu_ecc_aggregate_errors_total", severity="uncorrected"): 3,
+        gpu("gpu_ecc_sram_threshold_exceeded"): 1,
+        gpu("gpu_remapped_rows_total", cause="corrected"): 4,
+        gpu("gpu_remapped_rows_total", cause="uncorrected"): 5,
+        gpu("gpu_row_remap_pending"): 1,
+        gpu("gpu_row_remap_failed"): 1,
+        gpu("gpu_row_remap_banks", availability="max"): 2556,
+        gpu("gpu_row_remap_banks", availability="partial"): 1,
+        gpu("gpu_row_remap_banks", availability="low"): 1,
+        gpu("gpu_row_remap_banks", availability="none"): 1,
+        gpu("gpu_repair_pending", kind="channel"): 1,
+        gpu("gpu_recovery_action", action="none"): 0,
+        gpu("gpu_recovery_action", action="reset"): 1,
+    }
+    # The driver counts from 0 again after a reload, and volatile errors are those that were told and those since.
+    scenario.write("system generation 2", "0 field.3 3 1")
+    samples = probe.gpus()
+    assert samples[gpu("gpu_ecc_volatile_errors_total", severity="corrected")] == 12
+    assert samples[gpu("gpu_ecc_volatile_errors_total", severity="uncorrected")] == 2
 
 
 def test_an_action_that_is_not_known(probe: NvmlProbe, scenario: Scenario) -> None:
@@ -343,3 +377,25 @@ def test_mig_devices_come_and_go(probe: NvmlProbe, scenario: Scenario) -> None:
     scenario.write("1 nvmlDeviceGetMigMode 1")
     assert starting_with(probe.gpus(), "gpu_mig_") == {}
     assert failures(probe.collect()) == {}
+
+
+def test_mig_devices_with_gaps(probe: NvmlProbe, scenario: Scenario) -> None:
+    """Each MIG device has its own facts, whatever places between them are empty or do not tell who they are."""
+    lines = ["0 nvmlDeviceGetMigMode 1"]
+    for index in (1, 4, 6):
+        lines += [
+            f"0/{index} nvmlDeviceGetUUID MIG-{index}",
+            f"0/{index} nvmlDeviceGetComputeInstanceId 0",
+            f"0/{index} nvmlDeviceGetName NVIDIA H100 80GB HBM3 MIG {index}g.10gb",
+            f"0/{index} nvmlDeviceGetMemoryInfo_v2 {index}000 0 1 {index}",
+        ]
+    scenario.write(*lines, "0/1 nvmlDeviceGetGpuInstanceId 11", "0/6 nvmlDeviceGetGpuInstanceId 16")
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    found = starting_with(probe.gpus(), "gpu_mig_")
+    for index in (1, 6):
+        of_device = {"gpu_instance_id": f"1{index}", "mig_uuid": f"MIG-{index}"}
+        info = gpu("gpu_mig_info", uuid, **of_device, compute_instance_id="0", profile=f"{index}g.10gb")
+        assert found.pop(info) == 1
+        assert found.pop(gpu("gpu_mig_memory_capacity_bytes", uuid, **of_device)) == index * 1000
+        assert found.pop(gpu("gpu_mig_memory_used_bytes", uuid, **of_device)) == index
+    assert found == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_exporter.nvml.child import SAMPLE_SECONDS
+from laggard_exporter.nvml.child.shares import SAMPLE_SECONDS
 from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.processes import GpuProcess
 from laggard_exporter.pci import count_gpus

@@ -632,7 +632,11 @@ int nvmlEventSetCreate(void **out)
 
 int nvmlDeviceRegisterEvents(void *gpu, unsigned long long types, void *set)
 {
+    char text[TEXT];
+    int code = answer(gpu_of(gpu), "nvmlDeviceRegisterEvents", text);
     (void)set;
+    if (code != SUCCESS && code != NOT_SUPPORTED)
+        return code;
     event_registered[gpu_of(gpu)] = (types & 8) != 0;
     return SUCCESS;
 }

@@ -15,6 +15,7 @@ from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import answers as asking
 from laggard_exporter.nvml import devices, mig
 from laggard_exporter.nvml.answers import Answers
+from laggard_exporter.nvml.child_process import DiedError, HangError, OutOfTimeError, Request
 from laggard_exporter.nvml.devices import Device, Devices
 from laggard_exporter.nvml.library import (
     AVAILABLE,
@@ -25,10 +26,11 @@ from laggard_exporter.nvml.library import (
     Nvml,
     SessionLostError,
 )
+from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.processes import GpuProcess, Processes
 from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import DRIVER_FACTS
-from laggard_exporter.nvml.worker import DiedError, HangError, OutOfTimeError, Request, StuckError, Worker
+from laggard_exporter.nvml.worker import StuckError, Worker
 from laggard_exporter.nvml.xid import XidErrors
 from laggard_exporter.samples import PartialFailureError, Sample
 
@@ -39,12 +41,22 @@ SCRAPE_SECONDS = 5.0
 #: So many times a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
 
-_WATCH = "nvmlEventSetCreate"
+# The child makes a set of events, adds each GPU, and waits for events from then on.
+_EVENTS, _ADD, _WAIT = "nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"
 
 #: Every function whose failures are counted.
 FUNCTIONS = tuple(
     dict.fromkeys(
-        (*DRIVER_FACTS.values(), *devices.FUNCTIONS, *asking.FUNCTIONS, *mig.FUNCTIONS, *Processes.FUNCTIONS, _WATCH)
+        (
+            *DRIVER_FACTS.values(),
+            *devices.FUNCTIONS,
+            *asking.FUNCTIONS,
+            *mig.FUNCTIONS,
+            *Processes.FUNCTIONS,
+            _EVENTS,
+            _ADD,
+            _WAIT,
+        )
     )
 )
 
@@ -87,6 +99,7 @@ class NvmlCollector:
         workloads: tells what the processes on the GPUs belong to.
         kernel_log: where XID errors are read too.
         sysfs: shows the PCI bus.
+        details: reads what a search for a fault in hardware needs as well.
         clock: counts seconds, for what is tried again later.
     """
 
@@ -100,11 +113,13 @@ class NvmlCollector:
         workloads: Workloads | None = None,
         kernel_log: KernelLog | None = None,
         sysfs: Path = pci.SYSFS,
+        details: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml = Nvml(worker or Worker(), FUNCTIONS)
         self._devices = Devices(self._nvml, clock)
-        self._reader = Reader()
+        self._plan = Plan(details=details)
+        self._reader = Reader(self._plan)
         self._processes = Processes(self._nvml, self._reader)
         self._xids = XidErrors(kernel_log or KernelLog())
         self._host = host
@@ -207,7 +222,8 @@ class NvmlCollector:
         if count is not None:
             yield Sample(names.GPU_DEVICES, ("nvml",), count)
         if changed:
-            self._nvml.query(Request(_WATCH, None, (self._devices.indices,)))
+            added = [Request(_ADD, index) for index in self._devices.indices]
+            self._nvml.queries([Request(_EVENTS), *added, Request(_WAIT)])
         workloads: list[GpuWorkload] = []
         waiting = deque(device for device in known if device.index is not None)
         asked = self._ask(waiting, release)
@@ -233,7 +249,7 @@ class NvmlCollector:
             device = waiting.popleft()
             if (index := device.index) is not None:
                 further = [*mig.requests(index), *self._processes.requests(index)]
-                return device, Answers(self._nvml, device, index, release, further)
+                return device, Answers(self._plan, self._nvml, device, index, release, further=further)
         return None
 
     def _read_device(self, device: Device, answers: Answers, workloads: list[GpuWorkload]) -> list[Sample]:

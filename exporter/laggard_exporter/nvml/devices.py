@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import OPEN_SECONDS, DeviceLostError, Nvml
 from laggard_exporter.nvml.nvlink import LINK_COUNT, Links
-from laggard_exporter.nvml.table import ARCHITECTURES, FACTS, READINGS, Call
-from laggard_exporter.nvml.worker import Request
+from laggard_exporter.nvml.table import ARCHITECTURES, FACTS, Call
 
 _COUNT = "nvmlDeviceGetCount"
 _HANDLE = "nvmlDeviceGetHandleByIndex"
@@ -40,11 +39,6 @@ class Device:
     links: Links = field(default_factory=Links)
     #: Sources that stand in for others which this GPU does not have.
     substitutes: set[Call] = field(default_factory=set[Call])
-
-    @cached_property
-    def labels(self) -> tuple[tuple[str, ...], ...]:
-        """The label values of every reading of the table."""
-        return tuple((self.uuid, *reading.labels) for reading in READINGS)
 
 
 @dataclass

@@ -11,7 +11,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.nvml.worker import Answer, DiedError, HangError, OutOfTimeError, Request, Worker
+from laggard_exporter.nvml.child_process import Answer, DiedError, HangError, OutOfTimeError, Request
+from laggard_exporter.nvml.worker import Worker
 
 _logger = logging.getLogger(__name__)
 
@@ -110,9 +111,9 @@ class Nvml:
     def open(self) -> str:
         """Start a session and return one of :data:`STATUSES`.
 
-        Raises :class:`~laggard_exporter.nvml.worker.OutOfTimeError`,
-        :class:`~laggard_exporter.nvml.worker.StuckError`, and :class:`~laggard_exporter.nvml.worker.HangError` for a
-        call that an earlier scrape could not wait for.
+        Raises :class:`~laggard_exporter.nvml.child_process.OutOfTimeError`,
+        :class:`~laggard_exporter.nvml.worker.StuckError`, and
+        :class:`~laggard_exporter.nvml.child_process.HangError` for a call that an earlier scrape could not wait for.
         """
         try:
             # A node whose GPUs all fell off the bus still has a driver to report.

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from laggard_exporter import gpu_conventions as names
 from laggard_exporter.nvml import table
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import Call
-from laggard_exporter.nvml.worker import Request
 from laggard_exporter.samples import Sample
 
 _MODE = "nvmlDeviceGetMigMode"
@@ -24,7 +24,8 @@ _COMPUTE_INSTANCE = "nvmlDeviceGetComputeInstanceId"
 FUNCTIONS = (_MODE, _COUNT, _HANDLE, _GPU_INSTANCE, _COMPUTE_INSTANCE)
 
 _ENABLED = 1
-_NAME = Call("nvmlDeviceGetName")
+#: What each device is asked.
+_FACTS = (Call(_UUID), Call(_GPU_INSTANCE), Call(_COMPUTE_INSTANCE), Call("nvmlDeviceGetName"), table.MEMORY)
 
 
 class MigDevice(NamedTuple):
@@ -47,14 +48,13 @@ def devices(nvml: Nvml, gpu: int, mode: list[int] | None, most: int | None) -> l
     if not mode or mode[0] != _ENABLED or not most:
         return []
     opened = nvml.queries([Request(_HANDLE, gpu, (index,)) for index in range(most)])
+    keys = [(gpu, index) for index, is_open in enumerate(opened) if is_open is not None]
+    requests = [call.on(key) for key in keys for call in _FACTS]
+    # All of them together: a GPU may have seven, and each way to the other process costs.
+    answers = iter(nvml.queries(requests) if requests else ())
     found: list[MigDevice] = []
-    for index, is_open in enumerate(opened):
-        if is_open is None:
-            continue
-        key = (gpu, index)
-        functions = (_UUID, _GPU_INSTANCE, _COMPUTE_INSTANCE)
-        requests = [*(Request(function, key) for function in functions), _NAME.on(key), table.MEMORY.on(key)]
-        uuid, gpu_instance, compute_instance, name, memory = nvml.queries(requests)
+    for _ in keys:
+        uuid, gpu_instance, compute_instance, name, memory = (next(answers) for _ in _FACTS)
         if uuid is not None and gpu_instance is not None:
             # The name ends in the profile: NVIDIA H100 80GB HBM3 MIG 3g.40gb.
             profile = (name or "").rpartition(" MIG ")[2]

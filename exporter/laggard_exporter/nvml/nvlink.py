@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from laggard_exporter import gpu_conventions as names
-from laggard_exporter.nvml.child import SUCCESS
-from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
-from laggard_exporter.nvml.worker import Request
+from laggard_exporter.nvml.child_process import Request
+from laggard_exporter.nvml.library import FIELD_VALUES, Nvml, ReturnCode
 from laggard_exporter.samples import Family
 
 STATE_FUNCTION = "nvmlDeviceGetNvLinkState"
@@ -80,7 +79,7 @@ class Links:
         numbers = (_STATE, *COUNTERS)
         wanted = [_TOTALS, *((number, link) for number in numbers for link in range(count))]
         answers: list[Any] = nvml.query(_Fields(wanted).on(index), seconds) or []
-        fields = [field for field, answer in zip(wanted, answers, strict=False) if answer[0] == SUCCESS]
+        fields = [field for field, answer in zip(wanted, answers, strict=False) if answer[0] == ReturnCode.SUCCESS]
         if _TOTALS in fields:
             fields = [field for field in fields if field[0] not in {_TRANSMIT, _RECEIVE}]
         return cls(count, [field for field in fields if field != _TOTALS])

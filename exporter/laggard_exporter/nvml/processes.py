@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from laggard_exporter.gpu_conventions import GPU_WORKLOAD_SM_UTILIZATION
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.mig import MigDevice
 from laggard_exporter.nvml.reading import Reader
-from laggard_exporter.nvml.worker import Request
 
 # By age of the driver: what the newer has in addition does not matter here.
 _NEWEST = "nvmlDeviceGetComputeRunningProcesses_v3"

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from laggard_exporter import gpu_conventions as names
 from laggard_exporter.nvml import table
-from laggard_exporter.nvml.answers import ALL_READINGS, PLACES, Answers
+from laggard_exporter.nvml.answers import Answers
 from laggard_exporter.nvml.counters import Counters
 from laggard_exporter.nvml.devices import Device
+from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Field, Reading, Source
 from laggard_exporter.samples import Family, Sample
-
-_FIRST_PLACES = tuple((reading, PLACES[reading.sources[0]]) for reading in READINGS)
 
 _MIB = 1 << 20
 
@@ -21,7 +20,7 @@ _MIB = 1 << 20
 CHECKED = tuple(
     dict.fromkeys(
         (
-            *(reading.family for reading in ALL_READINGS),
+            *(reading.family for reading in (*READINGS, CLOCK_EVENTS)),
             names.GPU_FAN_SPEED,
             names.GPU_WORKLOAD_SM_UTILIZATION,
             *table.MIG_ACTIVITY,
@@ -31,9 +30,11 @@ CHECKED = tuple(
 
 
 class Reader:
-    """Makes samples of what GPUs answer; ``rejected`` counts impossible values by metric."""
+    """Makes samples of what GPUs answer to ``plan``; ``rejected`` counts impossible values by metric."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._labels: dict[str, tuple[tuple[str, ...], ...]] = {}
         self.rejected = Counter({family.name: 0 for family in CHECKED})
         self._counters = Counters()
 
@@ -59,7 +60,11 @@ class Reader:
 
     def _table(self, device: Device, answers: Answers) -> Iterator[Sample]:
         raws = answers.raws
-        for (reading, place), labels in zip(_FIRST_PLACES, device.labels, strict=True):
+        all_labels = self._labels.get(device.uuid)
+        if all_labels is None:
+            all_labels = tuple((device.uuid, *reading.labels) for reading in self._plan.readings)
+            self._labels[device.uuid] = all_labels
+        for (reading, place), labels in zip(self._plan.first_places, all_labels, strict=True):
             raw, source = raws[place], reading.sources[0]
             if raw is None or not reading.minimum <= raw <= reading.maximum:
                 found = self._checked(reading, answers)
@@ -114,12 +119,18 @@ class Reader:
 
     def _clock_events(self, uuid: str, answers: Answers) -> Iterator[Sample]:
         found = self._checked(CLOCK_EVENTS, answers)
-        if found is not None:
-            supported = answers.call(table.SUPPORTED_CLOCK_EVENTS)
-            known = table.COMMON_CLOCK_EVENTS if supported is None else supported
-            for reason, bit in table.CLOCK_EVENT_BITS.items():
-                if known & bit:
-                    yield Sample(CLOCK_EVENTS.family, (uuid, reason), bool(int(found[1]) & bit))
+        if found is None:
+            return
+        supported = answers.call(table.SUPPORTED_CLOCK_EVENTS)
+        known = table.COMMON_CLOCK_EVENTS if supported is None else supported
+        for reason, bit in table.CLOCK_EVENT_BITS.items():
+            if known & bit and (self._plan.details or not self._is_told(reason, answers)):
+                yield Sample(CLOCK_EVENTS.family, (uuid, reason), bool(int(found[1]) & bit))
+
+    def _is_told(self, reason: str, answers: Answers) -> bool:
+        """Return whether the seconds of this reason say all that it would."""
+        field = table.CLOCK_EVENT_FIELDS.get(reason)
+        return reason == table.CLOCK_EVENT_DETAIL or (field is not None and answers.raw(field) is not None)
 
     def _fabric(self, uuid: str, info: dict[str, int] | None) -> Iterator[Sample]:
         # A GPU without a fabric says so; that is no state of one.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from laggard_exporter import gpu_conventions as names
-from laggard_exporter.nvml.worker import Request
+from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.samples import Family
 
 
@@ -58,7 +58,8 @@ class Reading:
 
     It is multiplied by the first of ``scale`` and divided by the second. A raw value outside ``minimum`` to
     ``maximum`` can not be true and is rejected; ``unknown`` is the raw value by which NVML says that it does not
-    know. ``states`` makes a state set of it: the name of each raw value.
+    know. ``states`` makes a state set of it: the name of each raw value. A ``detail`` is read only where it is asked
+    for: it tells a part of what another series tells, or what training does not use.
     """
 
     family: Family
@@ -69,6 +70,7 @@ class Reading:
     minimum: int = 0
     unknown: int | None = None
     states: tuple[str, ...] = ()
+    detail: bool = False
 
     @property
     def counts(self) -> bool:
@@ -114,29 +116,37 @@ def _memory(family: Family, attribute: str, *, old: bool = True) -> Reading:
 
 def _clocks(family: Family, function: str) -> tuple[Reading, ...]:
     domains = ("graphics", "sm", "memory", "video")
+    # The clock of the graphics engine is that of the multiprocessors wherever these compute.
     return tuple(
-        Reading(family, (Call(function, (number,)),), _MEGA, _MEGAHERTZ_MAX, (domain,))
+        Reading(
+            family,
+            (Call(function, (number,)),),
+            _MEGA,
+            _MEGAHERTZ_MAX,
+            (domain,),
+            detail=domain not in {"sm", "memory"},
+        )
         for number, domain in enumerate(domains)
     )
 
 
-def _ratio(family: Family, source: Source, *labels: str) -> Reading:
-    return Reading(family, (source,), _PERCENT, 100, labels)
+def _ratio(family: Family, source: Source, *labels: str, detail: bool = False) -> Reading:
+    return Reading(family, (source,), _PERCENT, 100, labels, detail=detail)
 
 
 def _flag(family: Family, source: Source, *labels: str) -> Reading:
     return Reading(family, (source,), _ONE, 1, labels)
 
 
-def _count(family: Family, number: int, *labels: str) -> Reading:
-    return Reading(family, (Field(number),), _ONE, _COUNT_MAX, labels)
+def _count(family: Family, number: int, *labels: str, detail: bool = False) -> Reading:
+    return Reading(family, (Field(number),), _ONE, _COUNT_MAX, labels, detail=detail)
 
 
 def _whole(family: Family, function: str, maximum: int, *labels: str, attribute: str | None = None) -> Reading:
     return Reading(family, (Call(function, (), attribute),), _ONE, maximum, labels)
 
 
-_CLOCK_EVENT_FIELDS = {
+CLOCK_EVENT_FIELDS = {
     "sw_power_cap": Field(74),
     "sync_boost": Field(76),
     "board_limit": Field(77),
@@ -148,20 +158,21 @@ _CLOCK_EVENT_FIELDS = {
     "hw_power_brake": Field(271, since=580),
     "thermal": Field(75, until=580),
 }
-_PIPES = {"int": 4, "dfma": 6, "hmma": 7, "dmma": 8, "imma": 9, "fp64": 11, "fp32": 12, "fp16": 13}
-_PCIE_ERRORS = {
-    "correctable": 173,
+_PIPES = {"fp64": 11, "fp32": 12, "fp16": 13}
+# Of integers, and the parts of what the tensor cores do.
+_PIPE_DETAILS = {"int": 4, "dfma": 6, "hmma": 7, "dmma": 8, "imma": 9}
+_PCIE_ERRORS = {"correctable": 173, "non_fatal": 179, "fatal": 180, "unsupported_request": 181}
+# Where on the link the correctable ones come from.
+_PCIE_ERROR_DETAILS = {
     "nak_received": 174,
     "receiver": 175,
     "bad_tlp": 176,
     "nak_sent": 177,
     "bad_dllp": 178,
-    "non_fatal": 179,
-    "fatal": 180,
-    "unsupported_request": 181,
     "lcrc": 182,
     "lane": 183,
 }
+_THRESHOLD_DETAILS = {"shutdown", "gpu_max"}
 #: By NVML's number. Of those since R595 and R615 two are stronger kinds of a reset and of a reboot.
 _RECOVERY_ACTIONS = (
     "none",
@@ -195,6 +206,7 @@ READINGS = (
     _ratio(names.GPU_TENSOR_ACTIVITY, Metric(5)),
     _ratio(names.GPU_DRAM_BANDWIDTH, Metric(10)),
     *(_ratio(names.GPU_PIPE_ACTIVITY, Metric(number), pipe) for pipe, number in _PIPES.items()),
+    *(_ratio(names.GPU_PIPE_ACTIVITY, Metric(number), pipe, detail=True) for pipe, number in _PIPE_DETAILS.items()),
     Reading(names.GPU_SM_CYCLES, (Metric(248),), _ONE, _TRAFFIC_MAX),
     Reading(names.GPU_SM_ACTIVE_CYCLES, (Metric(249),), _ONE, _TRAFFIC_MAX),
     Reading(names.GPU_TENSOR_ACTIVE_CYCLES, (Metric(250),), _ONE, _TRAFFIC_MAX),
@@ -228,6 +240,7 @@ READINGS = (
             _CELSIUS_MAX,
             (threshold,),
             _CELSIUS_MIN,
+            detail=threshold in _THRESHOLD_DETAILS,
         )
         for number, threshold in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max"))
     ),
@@ -249,7 +262,7 @@ READINGS = (
     ),
     *(
         Reading(names.GPU_CLOCK_EVENT_SECONDS, (field,), _NANO, _NANOSECONDS_MAX, (reason,))
-        for reason, field in _CLOCK_EVENT_FIELDS.items()
+        for reason, field in CLOCK_EVENT_FIELDS.items()
     ),
     _count(names.GPU_ECC_VOLATILE_ERRORS, 3, "corrected"),
     _count(names.GPU_ECC_VOLATILE_ERRORS, 4, "uncorrected"),
@@ -277,6 +290,7 @@ READINGS = (
     Reading(names.GPU_PCIE_TRANSMIT, (Metric(255), Field(197)), _ONE, _TRAFFIC_MAX),
     _count(names.GPU_PCIE_REPLAYS, 94),
     *(_count(names.GPU_PCIE_ERRORS, number, error) for error, number in _PCIE_ERRORS.items()),
+    *(_count(names.GPU_PCIE_ERRORS, number, error, detail=True) for error, number in _PCIE_ERROR_DETAILS.items()),
     _whole(names.GPU_PCIE_LINK_GENERATION, "nvmlDeviceGetCurrPcieLinkGeneration", _GENERATION_MAX),
     _whole(names.GPU_PCIE_LINK_GENERATION_MAX, "nvmlDeviceGetMaxPcieLinkGeneration", _GENERATION_MAX),
     _whole(names.GPU_PCIE_LINK_WIDTH, "nvmlDeviceGetCurrPcieLinkWidth", _LANES_MAX),
@@ -322,6 +336,8 @@ CLOCK_EVENT_BITS = {
 }
 #: The reasons of every driver; the later two are exported where the driver says that it knows them.
 COMMON_CLOCK_EVENTS = 0x1FF
+#: A reason of GPUs with a display.
+CLOCK_EVENT_DETAIL = "display_clocks"
 
 #: The state of the NVLink fabric, and its conditions by the place of their two bits: 1 true, 2 false, 0 not supported.
 FABRIC = Call("nvmlDeviceGetGpuFabricInfoV")
@@ -334,12 +350,8 @@ FABRIC_CONDITIONS = {
 }
 FABRIC_CONFIGURATION_SHIFT = 8
 
-#: The metrics of GPM that are asked for, of a GPU and of a MIG device.
+#: What answers for the metrics of GPM, and those of them that a MIG device has.
 GPM = "nvmlGpmMetricsGet"
-GPM_NUMBERS = (
-    *(source.number for reading in READINGS for source in reading.sources if isinstance(source, Metric)),
-    *PCIE_RATES.values(),
-)
 MIG_ACTIVITY = {
     names.GPU_MIG_SM_ACTIVITY: 2,
     names.GPU_MIG_SM_OCCUPANCY: 3,

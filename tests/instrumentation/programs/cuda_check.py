@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import laggard
 from laggard import _process, _runtime
 from laggard.conventions import Phase
-from laggard_exporter.nvml import NvmlCollector
+from laggard_exporter.nvml.collector import NvmlCollector
 from tests.support.measured import measure
 
 #: Two drains, and a reserve.

@@ -1,0 +1,47 @@
+"""Reads requests from the exporter and writes the answers, one request after the other."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import select
+import threading
+from typing import Any
+
+from laggard_exporter.nvml.child.driver import Driver
+from laggard_exporter.nvml.child.frames import PROGRESS, pack, read, write
+
+
+def serve(page: int) -> None:
+    """Serve until standard input ends; ``page`` is the descriptor of the memory for :data:`PROGRESS`."""
+    progress = mmap.mmap(page, mmap.PAGESIZE)
+    threading.Thread(target=_end_with_the_exporter, daemon=True).start()
+    # Whatever a library prints must not get between the frames.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def send(number: int, content: Any) -> None:
+        frame = pack(number, content)
+        with lock:
+            write(output, frame)
+
+    driver = Driver(__import__("pynvml"), send)
+    # What is loaded stays: the collector of garbage need not look at it again and again.
+    gc.freeze()
+    while (request := read(0)) is not None:
+        number, calls = request
+        answers: list[tuple[int, Any]] = []
+        for index, (function, device, arguments) in enumerate(calls):
+            PROGRESS.pack_into(progress, 0, number, index)
+            answers.append(driver.call(function, device, arguments))
+        send(number, answers)
+
+
+def _end_with_the_exporter() -> None:
+    # Without an event asked for, poll returns when the other end of the pipe is closed: also while a call hangs.
+    waiting = select.poll()
+    waiting.register(0, 0)
+    waiting.poll()
+    os._exit(0)
