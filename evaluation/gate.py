@@ -123,7 +123,7 @@ BEGIN, END = "<!-- figures: made by python -m evaluation.gate --document -->", "
 def table(found: list[Cell], pairs: int) -> str:
     """Return the result as Markdown."""
     heading = (
-        "noise", "correlation time", "steps", "equal: pass", "false failure", "not decided", "5 % slower: found",
+        "noise", "correlation time", "steps", "needed", "equal: pass", "false failure", "not decided", "5 % slower: found",
         "pass", "not decided",
     )  # fmt: skip
     lines = [f"| {' | '.join(heading)} |", "|" + "---:|" * len(heading)]
@@ -133,7 +133,7 @@ def table(found: list[Cell], pairs: int) -> str:
         missed, caught, open_ = (each.slow.get(outcome, 0) / pairs for outcome in outcomes)
         shares = " | ".join(f"{100 * share:.3g} %" for share in (passed, failed, undecided, caught, missed, open_))
         lines.append(
-            f"| {100 * each.noise:.0f} % | {(1 + each.decay) / (1 - each.decay):.0f} | {each.steps} | {shares} |"
+            f"| {100 * each.noise:.0f} % | {(1 + each.decay) / (1 - each.decay):.0f} | {each.steps} | {each.needed} | {shares} |"
         )
     false = sum(each.equal.get(Outcome.FAIL.value, 0) for each in found)
     worst = max(each.equal.get(Outcome.FAIL.value, 0) for each in found) / pairs

@@ -132,6 +132,14 @@ def test_a_slower_run_fails_everywhere_it_is_said(
     assert backward.get("message", "").startswith("significantly worse, by 7.")
     assert failed["data"] is None
 
+    for width in (44, 76, 88):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(command) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width
+        assert any(
+            line.split()[0] == "backward" and line.rstrip().endswith("✗ fail") for line in lines[3:] if line.strip()
+        )
     assert main(command) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("✗ fail worse in step, throughput, backward, device_peak: step +7.")
@@ -160,7 +168,8 @@ def test_too_few_steps_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture
     few = write_run(tmp_path / "few", steps=3 + MIN_VALUES - 1)
     report = tmp_path / "gate.xml"
     command = ["gate", "--baseline", str(few), "--candidate", str(few)]
-    assert main([*command, "--junit", str(report)]) == 3
+    assert main([*command, "--junit", str(report), "--save", str(tmp_path / "kept.json")]) == 3
+    assert not (tmp_path / "kept.json").exists()
     assert "can not decide: needs about 30 steps of each run, there are 29" in " ".join(capsys.readouterr().out.split())
     suite = ET.parse(report).getroot()
     assert (suite.get("failures"), suite.get("errors")) == ("0", "2")

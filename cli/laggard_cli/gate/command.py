@@ -52,9 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=float, default=60.0, metavar="SECONDS", help="of means from Prometheus (default 60)"
     )
-    parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="write the candidate as a baseline, unless it is slower"
-    )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the candidate as a baseline, if it passes")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help=f"write a summary; added to where it is ${_SUMMARY}"
     )
@@ -88,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(plain(verdict), indent=2))
     else:
         show(Console(), verdict)
-    if options.save and verdict.outcome is not Outcome.FAIL:
+    if options.save and verdict.outcome is Outcome.PASS:
         saved.save(options.save, candidate)
     return _CODES[verdict.outcome]
 

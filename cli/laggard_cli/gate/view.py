@@ -19,6 +19,8 @@ _STYLES = {
 }
 #: Beside the colour, for those who see none.
 _MARKS = {Outcome.PASS: "✓", Outcome.FAIL: "✗", Outcome.UNDECIDED: "?", Outcome.TOLD: "·"}
+#: How wide a terminal must be for a column that a narrow one does without: how sure it is, then both runs.
+_WIDTHS = {5: 88, 1: 76, 2: 76}
 _HEADINGS = ("", "baseline", "candidate", "worse by", "at most", "p", "verdict")
 _SUFFIXES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
@@ -73,10 +75,13 @@ def show(console: Console, verdict: Verdict) -> None:
     outcome = verdict.outcome
     title = Text.assemble((f"{_MARKS[outcome]} {outcome.value}", _STYLES[outcome]), f"  {printable(headline(verdict))}")
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for number, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="left" if number in (0, len(_HEADINGS) - 1) else "right")
+    shown = [number for number in range(len(_HEADINGS)) if console.width >= _WIDTHS.get(number, 0)]
+    for number in shown:
+        table.add_column(
+            _HEADINGS[number], justify="left" if number in (0, len(_HEADINGS) - 1) else "right", no_wrap=True
+        )
     for comparison in verdict.comparisons:
-        *cells, last = _cells(comparison)
+        *cells, last = (_cells(comparison)[number] for number in shown)
         table.add_row(*cells, Text(last, style=_STYLES[comparison.outcome]))
     notes = Text("\n".join((*_remarks(verdict), printable(facts(verdict)), rule(verdict.limit))), style="dim")
     console.print(Group(title, Padding(table, (1, 0, 1, 2)), Padding(notes, (0, 0, 0, 2))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -37,7 +38,8 @@ for number, (batch,) in enumerate(DataLoader(TensorDataset(torch.randn(2 * STEPS
     model(batch).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-# Memory is read about once a second; both are written by the same thread.
-time.sleep(1.2)
-laggard.dump_trace(sys.argv[1])
-time.sleep(1.2)
+path = Path(sys.argv[1])
+laggard.dump_trace(path)
+deadline = time.monotonic() + 30
+while not path.exists() and time.monotonic() < deadline:
+    time.sleep(0.02)
