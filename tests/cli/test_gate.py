@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+import yaml
 
 from evaluation.gate import cell, simulate
 from laggard_cli.gate.baseline import load, save
@@ -415,6 +417,19 @@ def test_a_server_that_does_not_answer_or_refuses(capsys: pytest.CaptureFixture[
         server.shutdown()
     assert "HTTP 401" in line
     assert "secret" not in line
+
+
+def test_the_example_workflow_uses_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """The workflow is YAML, and every flag of the gate in it exists."""
+    text = (Path(__file__).parents[2] / "examples" / "gate.yml").read_text()
+    steps = yaml.safe_load(text)["jobs"]["gate"]["steps"]
+    (script,) = [step["run"] for step in steps if "laggard gate" in step.get("run", "")]
+    with pytest.raises(SystemExit, match="0"):
+        main(["gate", "--help"])
+    told = capsys.readouterr().out
+    flags = set(re.findall(r"--[a-z]+", script))
+    assert {"--baseline", "--candidate", "--save", "--markdown", "--junit"} == flags
+    assert all(f"{flag} " in told for flag in flags)
 
 
 def test_a_saved_baseline_keeps_six_digits(tmp_path: Path) -> None:
