@@ -260,7 +260,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
         ({"step": [0.1, float("nan")]}, "step of the baseline: nan is no number"),
         ({"step": [0.1, 0.1]}, "the series of the baseline are not of the same length"),
         ({"phases": {"sleep": []}}, "phases of the baseline: 'sleep' is unknown"),
-        ({"throughput": {}}, "the baseline has no throughput, or its steps took no time"),
+        ({"throughput": {}}, "the baseline has no throughput in steps, or its steps took no time"),
     ],
 )
 def test_a_baseline_that_is_not_as_it_must_be(
@@ -316,6 +316,8 @@ def test_recordings_that_can_not_be_compared(tmp_path: Path, capsys: pytest.Capt
     assert "no step is left that all 2 ranks have" in of(warm)
     odd = folder("odd", lines_of(0, 1, duration_ns=0))
     assert "line 1: durations must be numbers of nanoseconds" in of(odd)
+    odd = folder("long", lines_of(0, 1, duration_ns=1))
+    assert of(odd).endswith("line 1: the phases take longer than the step")
     odd = folder("memory", lines_of(0, 1, memory_peak_bytes={"host_rss": "1"}))
     assert "line 1: memory_peak_bytes of host_rss: '1' is no number of bytes" in of(odd)
     (tmp_path / "binary").write_bytes(b"\xff\xfe{")

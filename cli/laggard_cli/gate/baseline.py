@@ -102,8 +102,8 @@ def _measured(source: str, content: Any) -> Measured:
     phases, throughput = groups
     if any(len(series) != len(step) for series in (*phases.values(), *throughput.values())):
         raise ValueError("the series of the baseline are not of the same length")
-    if not throughput or any(not series.any() for series in (step, *throughput.values())):
-        raise ValueError("the baseline has no throughput, or its steps took no time")
+    if "steps" not in throughput or any(not series.any() for series in (step, *throughput.values())):
+        raise ValueError("the baseline has no throughput in steps, or its steps took no time")
     memory = {kind: _number(kind, value) for kind, value in _mapping("memory", fields["memory"]).items()}
     return Measured(source, run, ranks, unit, step, phases, throughput, memory)
 

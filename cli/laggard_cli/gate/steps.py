@@ -17,6 +17,8 @@ from laggard_cli.replay.steps import parse_step
 
 _PHASES = tuple(phase.label for phase in Phase)
 _SECOND = 1e-9
+#: What is longer than a year is no step.
+_MOST_NS = 365 * 86400 * 10**9
 
 
 @dataclass
@@ -84,8 +86,11 @@ def read_steps(source: str, files: Iterable[Path], warmup: int = 0) -> Measured:
 def _take(step: dict[str, Any], ranks: dict[int, _Rank], runs: set[str], sizes: set[int]) -> None:
     phases: dict[str, Any] = step["phases_ns"]
     values = (step["duration_ns"], *(phases.get(phase, 0) for phase in _PHASES))
-    if any(type(value) is not int or value < 0 for value in values) or step["duration_ns"] == 0:
+    if any(type(value) is not int or not 0 <= value < _MOST_NS for value in values) or values[0] == 0:
         raise ValueError("durations must be numbers of nanoseconds, and that of a step not 0")
+    # A device's clock and the host's differ by a little.
+    if sum(values[1:]) > 1.01 * values[0]:
+        raise ValueError("the phases take longer than the step")
     runs.add(step["run"])
     rank = ranks.setdefault(step["rank"], _Rank())
     rank.steps[step["step"]] = values
@@ -128,6 +133,8 @@ def _measured(source: str, run: str, ranks: dict[int, _Rank], warmup: int) -> Me
     wall = total[:, 0]
     phases = {phase: total[:, column] for column, phase in enumerate(_PHASES, 1) if total[:, column].any()}
     pauses = sum((phases[name] for name in PAUSES if name in phases), np.zeros(len(numbers)))
+    if not (wall - pauses).any():
+        raise CommandError(f"{source}: all steps are nothing but checkpoint and evaluation")
     kinds = {kind for rank in ranks.values() for kind in rank.memory}
     memory = {kind: max(rank.memory.get(kind, 0.0) for rank in ranks.values()) for kind in sorted(kinds)}
-    return Measured(source, run, len(ranks), "step", wall - pauses, phases, {"steps": wall}, memory)
+    return Measured(source, run, len(ranks), "step", np.maximum(wall - pauses, 0), phases, {"steps": wall}, memory)
