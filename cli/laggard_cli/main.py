@@ -21,6 +21,7 @@ COMMANDS = {
         "laggard_cli.replay.command",
         "run the shipped rules over a recording, and score them against the truth",
     ),
+    "gate": ("laggard_cli.gate.command", "say whether a run is slower than a baseline: for continuous integration"),
     "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
     "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),

@@ -20,6 +20,14 @@ class Sample:
     value: float
 
 
+@dataclass(frozen=True)
+class Range:
+    """One series of a query over a range: values by their time in seconds since 1970."""
+
+    labels: dict[str, str]
+    values: dict[float, float]
+
+
 class Prometheus:
     """A server by its URL. Every failure is a :class:`CommandError` that names the server without its password."""
 
@@ -37,10 +45,20 @@ class Prometheus:
         """The server's address, without user and password."""
         return str(self._url.copy_with(username=None, password=None))
 
-    def query(self, expression: str) -> list[Sample]:
-        """Return the result of an instant query, as a vector."""
-        result: list[dict[str, Any]] = self._get("api/v1/query", {"query": expression})["result"]
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """Return the result of an instant query, as a vector; now, or at a time in seconds since 1970."""
+        time = {} if at is None else {"time": f"{at:.3f}"}
+        result: list[dict[str, Any]] = self._get("api/v1/query", {"query": expression, **time})["result"]
         return [Sample(series["metric"], float(series["value"][1])) for series in result]
+
+    def ranges(self, expression: str, begin: float, end: float, step: float) -> list[Range]:
+        """Return the result of a query over a range of time, in seconds since 1970: one value each ``step`` seconds."""
+        times = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        result: list[dict[str, Any]] = self._get("api/v1/query_range", {"query": expression, **times})["result"]
+        return [
+            Range(series["metric"], {float(time): float(value) for time, value in series["values"]})
+            for series in result
+        ]
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return the alerts that are pending or firing, as the API gives them."""

@@ -54,6 +54,8 @@ class Report:
         self._phase_attributes = [self._with(Attribute.PHASE, phase.label) for phase in Phase]
         self._used_phases: list[Phase] = []
         self._recent: deque[tuple[int, ...]] = deque(maxlen=names.RECENT_STEPS)
+        #: Most bytes that were reported, by kind of memory.
+        self.memory_peak: dict[str, int] = {}
         self._start(facts, layout)
 
     def _start(self, facts: Facts, layout: str) -> None:
@@ -146,6 +148,8 @@ class Report:
         ``attributes`` are the values of the metric's own attributes, in its order. A hook reports what only it knows
         in this way; the instrument is made at the first use, so what a process does not measure stays absent.
         """
+        if metric is names.MEMORY_USAGE:
+            self.memory_peak[attributes[0]] = max(int(value), self.memory_peak.get(attributes[0], 0))
         labels = {**self._base, **dict(zip(metric.attributes, attributes, strict=True))}
         instrument = self._instruments.get(metric.name)
         if instrument is None:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ class TraceDump(Hook):
         while self._requests:
             path, answer = self._requests.popleft()
             try:
-                self._write(report.identity, path)
+                self._write(report.identity, path, report.memory_peak)
             except (OSError, ValueError) as error:
                 answer(f"trace of the last steps: {error}")
             else:
@@ -124,11 +124,11 @@ class TraceDump(Hook):
         if not self.host.hears_signals():
             self.request()
 
-    def _write(self, identity: Identity, name: str) -> None:
+    def _write(self, identity: Identity, name: str, memory: Mapping[str, int]) -> None:
         path = Path(name) if name else default_path(identity, "trace")
         steps = list(self._steps)
         if path.suffix == ".jsonl":
-            lines: Iterable[str] = (json.dumps(line) + "\n" for line in json_lines(identity, steps))
+            lines: Iterable[str] = (json.dumps(line) + "\n" for line in json_lines(identity, steps, memory))
         else:
             lines = [json.dumps(chrome_trace(identity, steps, self.host.slow_collectives), separators=(",", ":"))]
         control.write_atomically(path, lines)
@@ -141,13 +141,19 @@ def default_path(identity: Identity, kind: str) -> Path:
     return environment.state_directory() / name
 
 
-def json_lines(identity: Identity, steps: Iterable[Step]) -> Iterator[dict[str, Any]]:
-    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's begin."""
+def json_lines(
+    identity: Identity, steps: Sequence[Step], memory: Mapping[str, int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's begin.
+
+    What the rank used most of each kind of memory, until now, stands in the newest.
+    """
     offset = unix_offset_ns()
     for step in steps:
         yield {
             "run": identity.run,
             "rank": identity.rank,
+            "world_size": identity.world_size,
             "step": step.number,
             "started_unix_ns": step.started + offset,
             "duration_ns": step.duration,
@@ -156,6 +162,7 @@ def json_lines(identity: Identity, steps: Iterable[Step]) -> Iterator[dict[str, 
             "intervals": [
                 [phase.label, started - step.started, ended - started] for phase, started, ended in step.intervals
             ],
+            **({"memory_peak_bytes": dict(memory)} if memory and step is steps[-1] else {}),
         }
 
 

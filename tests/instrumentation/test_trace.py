@@ -83,8 +83,9 @@ def test_a_trace_keeps_times_nesting_and_sums() -> None:
     assert second["ts"] == first["ts"] + first["dur"]
     (collective,) = [event for event in spans if event["name"] in ("all_reduce", "barrier")]
     assert (collective["name"], collective["dur"]) == ("all_reduce", 1000)
-    line = json.loads(json.dumps(list(json_lines(IDENTITY, steps))))[0]
+    line, _, newest = json.loads(json.dumps(list(json_lines(IDENTITY, steps, {"host_rss": 7}))))
     assert (line["run"], line["rank"], line["step"], line["excluded"]) == ("läufer/7", 3, 1, "warmup")
+    assert (line["world_size"], "memory_peak_bytes" in line, newest["memory_peak_bytes"]) == (8, False, {"host_rss": 7})
     assert sum(line["phases_ns"].values()) == line["duration_ns"] == 10 * MS
     assert line["intervals"] == [["data", 0, 2 * MS + 3], ["forward", 3 * MS, 7 * MS]]
 

@@ -45,23 +45,35 @@ def read_steps(path: Path, lines: Iterable[str]) -> dict[tuple[str, int], list[M
     """
     found: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            content: Any = json.loads(line)
-        except ValueError:
-            raise CommandError(f"{path}, line {number}: no JSON object") from None
-        if not isinstance(content, dict):
-            raise CommandError(f"{path}, line {number}: no JSON object")
-        step = cast("dict[str, Any]", content)
-        for name, kind in _FIELDS.items():
-            if type(step.get(name)) is not kind:
-                raise CommandError(f"{path}, line {number}: {name!r} must be of type {kind.__name__}")
-        unknown = sorted(step["phases_ns"].keys() - _PHASES)
-        if unknown:
-            raise CommandError(f"{path}, line {number}: no phase {unknown[0]!r}; phases are {', '.join(_PHASES)}")
-        found.setdefault((step["run"], step["rank"]), []).append(step)
+        if line.strip():
+            try:
+                step = parse_step(line)
+            except ValueError as error:
+                raise CommandError(f"{path}, line {number}: {error}") from None
+            found.setdefault((step["run"], step["rank"]), []).append(step)
     return found
+
+
+def parse_step(line: str) -> dict[str, Any]:
+    """Return the step in a line.
+
+    Raises:
+        ValueError: it is none; the message says why.
+    """
+    try:
+        content: Any = json.loads(line)
+    except ValueError:
+        raise ValueError("no JSON object") from None
+    if not isinstance(content, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004  # one kind of error for the whole line
+    step = cast("dict[str, Any]", content)
+    for name, kind in _FIELDS.items():
+        if type(step.get(name)) is not kind:
+            raise ValueError(f"{name!r} must be of type {kind.__name__}")
+    unknown = sorted(step["phases_ns"].keys() - _PHASES)
+    if unknown:
+        raise ValueError(f"no phase {unknown[0]!r}; phases are {', '.join(_PHASES)}")
+    return step
 
 
 def recording_of(steps: Mapping[tuple[str, int], list[Mapping[str, Any]]]) -> Recording:

@@ -1,0 +1,133 @@
+"""``laggard gate``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from laggard.conventions import Phase
+from laggard_cli.errors import CommandError
+from laggard_cli.gate import baseline as saved
+from laggard_cli.gate.files import junit, plain
+from laggard_cli.gate.history import FORM, is_span, parse, read_span
+from laggard_cli.gate.measured import Measured
+from laggard_cli.gate.steps import read_steps, step_files
+from laggard_cli.gate.verdict import Outcome, judge
+from laggard_cli.gate.view import markdown, show
+from laggard_cli.prometheus import Prometheus
+
+#: Exit code for a verdict that there are too few steps for; 2 is bad input, as everywhere.
+UNDECIDED = 3
+_CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.UNDECIDED: UNDECIDED}
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_MEMORY = ("device_allocated", "device_reserved", "device_peak", "host_rss", "worker_rss")
+_NAMES = ("step", "throughput", *(phase.label for phase in Phase), *_MEMORY)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = (
+        "Example: laggard gate --baseline baseline.json --candidate steps/ --junit gate.xml. A run is a .jsonl file, a "
+        f"folder or pattern of them, a file that --save wrote, or {FORM} with --prometheus. Exit code 0: no slow-down; "
+        "1: slower; 2: bad input; 3: too few steps to decide. docs/gate.md says how it judges."
+    )
+    parser.add_argument("--baseline", metavar="RUN", help="what was; may be left out with --save")
+    parser.add_argument("--candidate", required=True, metavar="RUN", help="what is")
+    parser.add_argument(
+        "--limit", type=float, default=5.0, metavar="PERCENT", help="the slow-down to be found (default 5)"
+    )
+    parser.add_argument(
+        "--ignore", nargs="+", default=[], choices=_NAMES, metavar="NAME", help="tell and do not judge, e.g. host_rss"
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=0, metavar="N", help="leave out N more steps at the begin of each JSON-lines run"
+    )
+    parser.add_argument("--prometheus", metavar="URL", help="the server that has the runs")
+    parser.add_argument(
+        "--interval", type=float, default=60.0, metavar="SECONDS", help="of means from Prometheus (default 60)"
+    )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the candidate as a baseline, if it passes")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help=f"write a summary; added to where it is ${_SUMMARY}"
+    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, print, write what was asked for, and return the verdict as the exit code."""
+    if not 0 < options.limit < 100:  # noqa: PLR2004 - percent
+        raise CommandError(f"--limit {options.limit:g} is no percentage between 0 and 100")
+    if options.warmup < 0 or not options.interval > 0:
+        raise CommandError(f"--warmup {options.warmup} and --interval {options.interval:g} can not be negative or 0")
+    if options.baseline is None and options.save is None:
+        raise CommandError("--baseline is needed, or --save FILE to write the first one")
+    candidate = _read("--candidate", options.candidate, options)
+    if options.baseline is None:
+        _no_verdict(options)
+        saved.save(options.save, candidate)
+        print(f"{candidate.length} {candidate.unit}s of {candidate.ranks} ranks of {candidate.run} in {options.save}")
+        return 0
+    baseline = _read("--baseline", options.baseline, options)
+    _alike(baseline, candidate)
+    verdict = judge(baseline, candidate, options.limit / 100, options.ignore)
+    if options.markdown:
+        adds = os.environ.get(_SUMMARY) == str(options.markdown)
+        _write("--markdown", options.markdown, markdown(verdict).encode(), adds=adds)
+    if options.junit:
+        _write("--junit", options.junit, junit(verdict))
+    if options.json:
+        print(json.dumps(plain(verdict), indent=2))
+    else:
+        show(Console(), verdict)
+    if options.save and verdict.outcome is Outcome.PASS:
+        saved.save(options.save, candidate)
+    return _CODES[verdict.outcome]
+
+
+def _read(flag: str, source: str, options: argparse.Namespace) -> Measured:
+    if is_span(source):
+        if options.prometheus is None:
+            raise CommandError(f"{flag} {source} is a run of Prometheus: --prometheus URL is needed")
+        with contextlib.closing(Prometheus(options.prometheus)) as server:
+            return read_span(server, parse(source), options.interval)
+    files = step_files(source)
+    if len(files) == 1 and saved.is_baseline(files[0]):
+        return saved.load(files[0])
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        return read_steps(source, progress.track(files, description=f"reading {len(files)} files"), options.warmup)
+
+
+def _alike(baseline: Measured, candidate: Measured) -> None:
+    """Refuse what can not be compared."""
+    if baseline.ranks != candidate.ranks:
+        raise CommandError(
+            f"the baseline has {baseline.ranks} ranks, the candidate {candidate.ranks}; only runs of the same number "
+            "of ranks can be compared"
+        )
+    if baseline.unit != candidate.unit:
+        raise CommandError(
+            f"the baseline has {baseline.unit}s, the candidate {candidate.unit}s; compare JSON lines with JSON lines, "
+            "and Prometheus with Prometheus"
+        )
+
+
+def _no_verdict(options: argparse.Namespace) -> None:
+    for flag in ("junit", "markdown", "json"):
+        if getattr(options, flag):
+            raise CommandError(f"--{flag} needs --baseline: without one there is no verdict")
+
+
+def _write(flag: str, path: Path, content: bytes, *, adds: bool = False) -> None:
+    try:
+        with path.open("ab" if adds else "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise CommandError(f"{flag} {path}: {error.strerror}") from error
