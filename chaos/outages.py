@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import subprocess
 import threading
 from collections.abc import Generator
@@ -96,8 +97,10 @@ def _receive(stack: contextlib.ExitStack, port: int, steps: dict[str, list[float
         def do_POST(self) -> None:
             """Keep the steps."""
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            for rank, value in _steps(ExportMetricsServiceRequest.FromString(body)):
-                steps.setdefault(rank, []).append(value)
+            if self.path == "/v1/metrics":
+                body = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+                for rank, value in _steps(ExportMetricsServiceRequest.FromString(body)):
+                    steps.setdefault(rank, []).append(value)
             self.send_response(200)
             self.end_headers()
 
