@@ -38,13 +38,15 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# promtool needs one processor for each file and minutes for all of them: as many at once as there are processors.
+# Tests that compute for minutes and measure no time: as many at once as there are processors.
+COMPUTING := tests/rules tests/dashboards tests/evaluation tests/fuzz
+
 test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
-	pytest --numprocesses=auto tests/rules/test_promtool.py
-	pytest --ignore=tests/rules/test_promtool.py
+	pytest --numprocesses=auto --dist=loadgroup $(COMPUTING)
+	pytest $(addprefix --ignore=,$(COMPUTING))
 endif
 
 test-cuda: $(INSTALLED)

@@ -165,18 +165,12 @@ def in_turns(found: dict[str, Any]) -> list[str]:
     return [
         f"## A longer step: {step / 1000:.2f} ms",
         "",
-        f"With laggard and without it in turns of one process, {found['turns']} times; plus or minus what the median",
-        "of so many differences varies by.",
+        "Work of that length (a multiplication of matrices in the fetch, the forward, the backward and the optimizer)",
+        "leaves the caches cold, and the clock stops while it runs: measured is the rest of the step, with laggard and",
+        f"without it in {found['turns']} turns of one process, plus or minus what the median of so many varies by.",
         "",
-        "| | added to a step, µs | share of the step |",
-        "|---|---|---|",
-        *(
-            f"| {name} | {found[f'added_{key}_us']} ± {found[f'added_{key}_error_us']} "
-            f"| {found[f'added_{key}_us'] / step:.3%} |"
-            for name, key in (("by the clock", "wall"), ("processor time of the training thread", "processor"))
-        ),
-        "",
-        f"By their own count the hooks took {found['self_time_us']} µs of it, {found['self_time_us'] / step:.3%}.",
+        f"laggard adds {found['added_us']} ± {found['added_error_us']} µs, {found['added_us'] / step:.3%} of the step;",
+        f"what torch does beside its work takes {found['beside_work_us']} µs.",
         "",
     ]
 

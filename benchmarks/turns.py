@@ -1,11 +1,13 @@
-"""A long step with laggard's hooks and without them, in turns of one process: for what processes differ by anyway.
+"""A long step with laggard's hooks and without them, in turns of one process, by what it takes beside its work.
 
     python benchmarks/turns.py MILLISECONDS TURNS       prints one line of JSON
 
-From one process to the next, a step of 30 ms differs by more than what is asked for here. So the hooks are taken out
-and put back between stretches of steps of one process, and each stretch is compared with the one beside it: changes
-of the machine strike both. Beside the clock on the wall stands the training thread's processor time, which leaves out
-what other threads and programs take.
+From one process to the next, and from one step to the next, a step of 30 ms differs by far more than what is asked for
+here. What the hooks add does not depend on what the work computes, only on the caches that it leaves cold. So the work
+stands where a training step has it (inside the fetch, the forward, the backward and the optimizer's step), as one
+multiplication of matrices each, and the clock is stopped while it runs: what is compared is all the rest of the step.
+The hooks are taken out and put back between stretches of steps of one process, and each stretch is compared with the
+one beside it.
 """
 
 from __future__ import annotations
@@ -15,31 +17,106 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from time import perf_counter_ns
 from typing import Any
 
 import loop
 import torch
 import torch.optim.optimizer as optimizers
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from laggard import _process
 
 #: Steps of a stretch; the first of each refills caches and is not counted.
 STEPS = 8
-#: What a batch holds; the model's width gives a step its length.
-BATCH = 64
 #: Steps before the first stretch, among them those after which rare work of the drain has been done once.
 WARMUP = 90
+#: Places of the work in a step.
+PLACES = 4
+WIDTH = 32
 
 
-def batches(width: int) -> Iterator[torch.Tensor]:
-    """Yield batches without end."""
-    dataset = TensorDataset(torch.randn(400 * BATCH, 1).expand(-1, width))
-    while True:
-        for (inputs,) in DataLoader(dataset, batch_size=BATCH):
-            yield inputs
+class Work:
+    """A multiplication that takes about so many milliseconds, and the time that passes between its calls."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self._square = torch.ones(1024, 1024)
+        self._columns = torch.ones(1024, 256)
+        self._product = self._square @ self._columns
+        #: Nanoseconds between the works since these were last set to 0, and of the works.
+        self.between = self.inside = self._ended = 0
+        took = []
+        for _ in range(9):
+            self.inside = 0
+            self()
+            took.append(self.inside)
+        columns = round(256 * milliseconds * 1e6 / statistics.median(took))
+        self._columns = torch.ones(1024, columns)
+        self._product = torch.ones(1024, columns)
+
+    def __call__(self) -> None:
+        """Work, with the clock stopped."""
+        began = perf_counter_ns()
+        self.between += began - self._ended
+        torch.mm(self._square, self._columns, out=self._product)
+        self._ended = perf_counter_ns()
+        self.inside += self._ended - began
+
+
+class Batches(IterableDataset[torch.Tensor]):
+    """Batches without end, each of which is work."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            self._work()
+            yield torch.ones(1, WIDTH)
+
+
+class WorkInBackward(torch.autograd.Function):
+    """Changes nothing, and works in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, work: Work) -> torch.Tensor:
+        """Keep the work for later."""
+        ctx.work = work
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Work."""
+        ctx.work()
+        return *gradients, None
+
+
+class Model(nn.Module):
+    """One layer, with work in forward and backward."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self._work = work
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform ``x`` of shape (batch, width)."""
+        y = self.layer(x)
+        self._work()
+        return WorkInBackward.apply(y, self._work)
+
+
+class Optimizer(torch.optim.SGD):
+    """Works before it updates."""
+
+    work: Work
+
+    def step(self, closure: Any = None) -> Any:
+        """Make an update."""
+        self.work()
+        return super().step(closure)
 
 
 class Switch:
@@ -70,24 +147,22 @@ def main() -> None:
     _process.instrument()
     process = _process.current()
     assert process is not None
-    model, width = loop.model_of(milliseconds)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    supply = batches(width)
+    work = Work(milliseconds / PLACES)
+    model = Model(work)
+    optimizer = Optimizer(model.parameters(), lr=1e-4)
+    optimizer.work = work
+    supply = iter(DataLoader(Batches(work), batch_size=None))
 
     def train() -> tuple[int, int]:
-        """Return the nanoseconds of a step, by the clock and of this thread's processor."""
-        began, worked = time.perf_counter_ns(), time.thread_time_ns()
+        """Return the nanoseconds of a step beside its work, and of its work."""
+        work.between = work.inside = 0
         model(next(supply)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        return time.perf_counter_ns() - began, time.thread_time_ns() - worked
+        return work.between, work.inside
 
     for _ in range(WARMUP):
         train()
-    counted = process.recorder.self_time_ns
-    for _ in range(WARMUP):
-        train()
-    own = (process.recorder.self_time_ns - counted) / WARMUP / 1000
     switch = Switch(process)
 
     def stretch(on: bool) -> list[float]:  # noqa: FBT001  # a switch
@@ -95,34 +170,29 @@ def main() -> None:
         train()
         return [statistics.median(values) / 1000 for values in zip(*(train() for _ in range(STEPS)), strict=True)]
 
-    bare: list[float] = []
-    added: list[list[float]] = [[], []]
+    beside: list[float] = []
+    works: list[float] = []
+    added: list[float] = []
     for number in range(turns):
         # Who comes first changes, so that a trend cancels.
         first = number % 2 == 0
         found = {on: stretch(on) for on in (first, not first)}
-        bare.append(found[False][0])
-        for differences, ours, theirs in zip(added, found[True], found[False], strict=True):
-            differences.append(ours - theirs)
-    result: dict[str, Any] = {
-        "step_us": round(statistics.median(bare), 1),
+        beside.append(found[False][0])
+        works.append(found[False][1])
+        added.append(found[True][0] - found[False][0])
+    middle = statistics.median(added)
+    spread = 1.48 * statistics.median(abs(value - middle) for value in added)
+    result = {
+        "step_us": round(statistics.median(beside) + statistics.median(works), 1),
+        "beside_work_us": round(statistics.median(beside), 1),
         "turns": turns,
-        "self_time_us": round(own, 1),
+        "added_us": round(middle, 1),
+        "added_error_us": round(1.25 * spread / turns**0.5, 1),
     }
-    for name, differences in zip(("wall", "processor"), added, strict=True):
-        middle = statistics.median(differences)
-        spread = 1.48 * statistics.median(abs(value - middle) for value in differences)
-        result[f"added_{name}_us"] = round(middle, 1)
-        result[f"added_{name}_error_us"] = round(1.25 * spread / turns**0.5, 1)
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    # glibc would give the memory of each step back to the kernel and ask for it again: a third of the step's time, and
-    # most of its noise.
-    kept = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-    if not kept.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **kept})
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAGGARD_STATE_DIR"] = folder
         os.environ["LAGGARD_RUN"] = "bench"

@@ -36,7 +36,7 @@ Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 DIFFERENT_UNDER_VMALERT = ("restarts", "restarts_in_containers")
 
 
-class Dumper(yaml.SafeDumper):
+class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
     """Writes labels and annotations that two tests share twice, without anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the signature is yaml's

@@ -22,6 +22,10 @@ SILENT = {
 }
 
 
+#: Its fixture is dear: one process for all of them.
+pytestmark = pytest.mark.xdist_group("world")
+
+
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Serve the runs."""

@@ -18,6 +18,10 @@ HERE = Path(__file__).resolve().parent / "schema"
 INSTALLED = ROOT / ".cache" / "npm"
 
 
+#: Its fixture is dear: one process for all of them.
+pytestmark = pytest.mark.xdist_group("npm")
+
+
 @pytest.fixture(scope="module")
 def modules() -> Path:
     """Return the folder with Grafana's published types and what reads them."""

@@ -18,6 +18,10 @@ TOOL = ROOT / ".cache" / "tools" / "vmalert-tool"
 PLAYS = ("processes", "health")
 
 
+#: Its fixture is dear: one process for all of them.
+pytestmark = pytest.mark.xdist_group("vmalert")
+
+
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with vmalert-tool's files."""
