@@ -63,7 +63,8 @@ class _Page:
         self._lock = threading.Lock()
         self._asked: tuple[Any, ...] = ()
         self._made = 0.0
-        self._answer: tuple[Any, ...] = ()
+        self._status = ""
+        self._headers: list[tuple[str, str]] = []
         self._body: list[bytes] = []
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -73,12 +74,13 @@ class _Page:
             if asked != self._asked or time.monotonic() - self._made > _PAGE_SECONDS:
                 self._body = list(self._app(environ, self._take))
                 self._asked, self._made = asked, time.monotonic()
-            answer, body = self._answer, self._body
-        start_response(*answer)
+            # A list of its own for each: the server adds to it.
+            status, headers, body = self._status, self._headers[:], self._body
+        start_response(status, headers)
         return body
 
-    def _take(self, *answer: Any) -> None:
-        self._answer = answer
+    def _take(self, status: str, headers: list[tuple[str, str]]) -> None:
+        self._status, self._headers = status, headers
 
 
 class PrometheusReader(PrometheusMetricReader):

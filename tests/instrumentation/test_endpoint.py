@@ -75,7 +75,7 @@ def test_each_rank_serves_its_metrics_on_base_plus_local_rank(launcher: Launcher
 
 
 def test_clients_that_ask_at_once_share_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 20 requests one makes the page and all get it; who asks for another page gets that, and a later one is new."""
+    """Of 20 requests one makes the page and all get it, with headers of their own; another or a later page is made."""
     made: list[str] = []
 
     def app(environ: dict[str, str], start_response: Any) -> list[bytes]:
@@ -90,7 +90,10 @@ def test_clients_that_ask_at_once_share_one_page(monkeypatch: pytest.MonkeyPatch
 
     def ask(query: str) -> tuple[list[bytes], tuple[Any, ...]]:
         heard: list[tuple[Any, ...]] = []
-        return page({"QUERY_STRING": query}, lambda *answer: heard.append(answer)), heard[0]
+        body = page(
+            {"QUERY_STRING": query}, lambda status, headers: heard.append((status, headers[:], headers.clear()))
+        )
+        return body, heard[0][:2]
 
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(ask, ["a"] * 20))
