@@ -48,7 +48,7 @@ class Work:
         #: Nanoseconds between the works since these were last set to 0, and of the works.
         self.between = self.inside = self._ended = 0
         took = []
-        for _ in range(9):
+        for _ in range(30):
             self.inside = 0
             self()
             took.append(self.inside)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from laggard._recorder import EVALUATION_FORWARD
+from laggard._recorder import EVALUATION_FORWARD, OPTIMIZER_STEP
 from laggard.conventions import Phase
 
 #: What says that the newest batch is trained on.
-_TRAINING = frozenset({int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)})
+_TRAINING = frozenset({int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER), OPTIMIZER_STEP})
 
 Interval = tuple[Phase, int, int]
 """A phase with the ``perf_counter_ns`` at which it began and ended."""

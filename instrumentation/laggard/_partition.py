@@ -20,6 +20,7 @@ from laggard._recorder import (
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
+    OPTIMIZER_STEP,
     RESUME,
     SKIPPED,
     STEP_BEGIN,
@@ -34,7 +35,7 @@ _BOUNDARIES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
 #: Marks that belong to the step in whose time they stand.
 _MARKS = frozenset({UPDATE, SKIPPED, COMPILED})
 #: What an interval's code means, before its batch is judged.
-_PHASES = {**{int(phase): phase for phase in Phase}, EVALUATION_FORWARD: Phase.FORWARD}
+_PHASES = {**{int(phase): phase for phase in Phase}, EVALUATION_FORWARD: Phase.FORWARD, OPTIMIZER_STEP: Phase.OPTIMIZER}
 _OWN = tuple(int(phase) for phase in OWN_PHASES)
 #: Plain numbers: to look a member up in its enumeration takes longer than what is done with it, for each event.
 _OTHER, _DATA, _CHECKPOINT = int(Phase.OTHER), int(Phase.DATA), int(Phase.CHECKPOINT)
@@ -109,14 +110,19 @@ class StepPartition:
                     self._cut(started, finished)
                 if self._open is not None:
                     self._take(self._open, phase, code, started, ended)
+                if code == OPTIMIZER_STEP:
+                    self._mark(UPDATE, ended)
             elif code in _MARKS:
-                self._marks[code] = (self._marks.get(code, (ended,))[0], ended)
+                self._mark(code, ended)
             elif code in (STEP_BEGIN, STEP_END):
                 self._explicit = True
                 self._mark_step(code, started, finished)
             else:
                 self._note(code)
         return finished
+
+    def _mark(self, code: int, at: int) -> None:
+        self._marks[code] = (self._marks.get(code, (at,))[0], at)
 
     def _note(self, code: int) -> None:
         """Take a mark that belongs to the newest batch, to the step that is open or to the one to come."""

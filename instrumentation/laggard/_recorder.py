@@ -33,6 +33,8 @@ SKIPPED = 32  # a gradient scaler found gradients that are not finite, the updat
 COMPILED = 33  # the compiler began to work on code that is about to run
 EXHAUSTED = 34  # the fetch that just ended found the end of its loader, not a batch
 
+#: A step of an optimizer: its interval, and at its end an update.
+OPTIMIZER_STEP = 48 | Phase.OPTIMIZER
 #: A forward without gradients: evaluation, or a teacher inside a training step. The low bits say evaluation, which is
 #: what the state file shows until the partition knows better.
 EVALUATION_FORWARD = 16 | Phase.EVALUATION
@@ -75,19 +77,20 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     # For each phase what makes the state file's word of a time: the phase in the high bits, and the clocks' difference.
     bases: tuple[int, ...] = ()
     capacity = EARLY_CAPACITY
-    dropped = failures = self_time_ns = backwards = 0
+    dropped = failures = self_time_ns = backwards = progress = 0
 
     def begin(code: int) -> Token | None:
-        nonlocal phase, self_time_ns, turn
+        nonlocal phase, progress, self_time_ns, turn
         started = clock()
         if thread != identity() and not admitted():
             return None
         outer = phase
         phase = code & bits
+        progress += 1
         if words is not None:
             try:
                 words[phase_word] = started + bases[phase]
-                words[progress_word] += 1
+                words[progress_word] = progress
             except Exception:
                 detach()
         if device is not None:
@@ -198,6 +201,7 @@ class Recorder:
     capacity: int = _variable("capacity", "Events kept between two drains.")
     dropped: int = _variable("dropped", "Events that found no room.")
     backwards: int = _variable("backwards", "Backward passes begun.")
+    progress: int = _variable("progress", "Signs of progress of any kind.")
     failures: int = _variable("failures", "How often the state file was given up.")
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads, estimated.")
 

@@ -25,7 +25,7 @@ from laggard import _process
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
-from laggard._recorder import FIRST_BATCH, UPDATE
+from laggard._recorder import FIRST_BATCH, OPTIMIZER_STEP
 from laggard.conventions import Phase
 
 
@@ -122,8 +122,7 @@ def test_one_step_gives_one_event_a_phase(process: _process.Process) -> None:
             *expected,
             Phase.FORWARD,
             Phase.BACKWARD,
-            Phase.OPTIMIZER,
-            UPDATE,
+            OPTIMIZER_STEP,
         ]
 
 
@@ -152,7 +151,7 @@ def test_the_search_for_outermost_modules_ends_and_leaves_only_their_classes(pro
     assert "__call__" in vars(Model)
     assert "__call__" not in vars(nn.Linear)
     train_step(model, optimizer, torch.ones(2, 4))
-    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, UPDATE]
+    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]
 
 
 def test_uninstrument_restores_every_attribute() -> None:
@@ -239,7 +238,7 @@ def test_a_failing_hook_is_off_and_training_is_the_same(
         "dataloader": Phase.DATA,
         "forward": Phase.FORWARD,
         "backward": Phase.BACKWARD,
-        "optimizer": Phase.OPTIMIZER,
+        "optimizer": OPTIMIZER_STEP,
     }
     assert lost[name] not in seen
     assert seen >= set(lost.values()) - {lost[name]}
@@ -286,7 +285,7 @@ def test_exceptions_of_the_loop_pass_through_unchanged(process: _process.Process
         torch.ones(2).sum().backward()
     process.recorder.take()
     train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, 4))
-    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, UPDATE]
+    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]
     assert process.recorder.phase == Phase.OTHER
 
 

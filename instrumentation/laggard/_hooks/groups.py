@@ -78,7 +78,8 @@ class Groups:
         words = recorder.words
         if words is not None and watched.slot < MAX_GROUPS:
             words[watched.word + 1] = pack(code, watched.started)
-            words[PROGRESS] += 1
+            recorder.progress += 1
+            words[PROGRESS] = recorder.progress
         size = 0
         for tensor in tensors:
             size += tensor.nbytes

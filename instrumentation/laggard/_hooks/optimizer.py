@@ -13,12 +13,8 @@ from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
-from laggard._recorder import RESUME, UPDATE, Token
+from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token
 from laggard.conventions import Phase
-
-#: A plain number is cheaper to pass than a member of an enumeration.
-_OPTIMIZER = int(Phase.OPTIMIZER)
-
 
 _Step = tuple[int, "Token | None", int]
 """A step that runs: the id of its optimizer, the open interval, and when it began if there is none."""
@@ -63,33 +59,27 @@ class OptimizerHook(Hook):
         self._running.clear()
 
     def _patch(self, torch: ModuleType) -> None:
-        is_compiling: Callable[[], bool] = torch.compiler.is_compiling
         before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
         traced, host = self.host.traced, self.host
-        begin, end, add = self.recorder.begin, self.recorder.end, self.recorder.add
+        begin, end = self.recorder.begin, self.recorder.end
         running = self._running
 
         # The usual case in one function each: what else they would call is cold after a backward.
-        def pre_hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling():
-                compiled_pre_hook(optimizer, args, kwargs)
-            elif running or not self._ready:
+        def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if running or not self._ready:
                 before(optimizer)
             else:
-                token = begin(_OPTIMIZER)
+                token = begin(OPTIMIZER_STEP)
                 if token is None:
                     before(optimizer)
                 else:
                     running.append((id(optimizer), token, 0))
 
         def post_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if is_compiling():
-                return
             if len(running) != 1 or running[0][0] != id(optimizer):
                 after(optimizer)
                 return
-            ended = end(running.pop()[1])
-            add(UPDATE, ended, ended)
+            end(running.pop()[1])
             if host.at_step is not None:
                 tell()
 
@@ -119,7 +109,7 @@ class OptimizerHook(Hook):
             self.host.training_evidence()
             recorder.thread = get_ident()
         self._ready = True
-        token = recorder.begin(_OPTIMIZER)
+        token = recorder.begin(OPTIMIZER_STEP)
         started = 0
         if token is None:
             started = perf_counter_ns()
@@ -137,9 +127,8 @@ class OptimizerHook(Hook):
             # The training thread waits in backward for autograd's thread of a device, on which this step ran.
             ended = perf_counter_ns()
             self.recorder.edge(ended)
-            self.recorder.add(Phase.OPTIMIZER, started, ended)
+            self.recorder.add(OPTIMIZER_STEP, started, ended)
         if ended:
-            self.recorder.add(UPDATE, ended, ended)
             self._tell()
 
     def _tell(self) -> None:
