@@ -20,7 +20,8 @@ from pathlib import Path
 
 from chaos import report
 from chaos.faults import FAULTS
-from chaos.own import OWN_FAULTS, OwnPlay, OwnResult
+from chaos.own import OWN_FAULTS
+from chaos.own_play import OwnPlay, OwnResult
 from chaos.play import Case, Play, Result
 from chaos.stack import Stack
 from laggard_cli.errors import CommandError
@@ -80,7 +81,8 @@ def _play(options: argparse.Namespace, folder: Path) -> tuple[list[Result], list
             results = list(pool.map(play.play, cases(options.faults, options.placements)))
             # After the others: these take away what finds them.
             chosen = [fault for fault in OWN_FAULTS if fault.name in options.faults]
-            return results, list(pool.map(own.play, chosen))
+            together = list(pool.map(own.play, (fault for fault in chosen if not fault.alone)))
+            return results, [*together, *(own.play(fault) for fault in chosen if fault.alone)]
         except KeyboardInterrupt:
             stack.interrupt()
             pool.shutdown(cancel_futures=True)

@@ -20,6 +20,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from chaos.memory import OUT_OF_MEMORY, VARIABLE
+
 #: So long takes what looks like a stall and is none: longer than the limit of a stall, shorter than that of a pause.
 _LONG_SECONDS = 16.0
 
@@ -163,6 +165,13 @@ def _crash(_: Path) -> None:
     ctypes.string_at(0)
 
 
+def _allocate(_: Path) -> None:
+    Path(os.environ[VARIABLE]).write_text(str(os.getpid()))
+    kept: list[bytes] = []
+    while True:
+        kept.append(b"1" * 2**20)
+
+
 def _finalizer(_: Path) -> None:
     class Endless:
         """What the collector of garbage never gets done with."""
@@ -204,6 +213,7 @@ BREAKAGES = {
     "exit-cleanly": Breakage("between", _exit_cleanly),
     "exit-at-once": Breakage("forward", _exit_at_once),
     "crash": Breakage("backward", _crash),
+    OUT_OF_MEMORY: Breakage("between", _allocate),
     # Nothing is wrong with these.
     "checkpoint-slow": Breakage("between", _save_slowly),
     "evaluation-slow": Breakage("evaluation", _pause),

@@ -51,7 +51,10 @@ def _silent(name: str, title: str, act: str = "", seconds: float = 30.0, **more:
 FAULTS = (
     Fault("stopped", "a rank's process is stopped (SIGSTOP)", "stop", _STOPPED, process=True),
     Fault("traced", "a debugger holds a rank's process", "trace", _STOPPED, process=True),
-    _dead("killed", "a rank is killed (SIGKILL, as for lack of memory too)", "kill"),
+    _dead("killed", "a rank is killed (SIGKILL)", "kill"),
+    _dead(
+        "out-of-memory", "the kernel kills a rank for lack of memory, in a control group with a limit", "out-of-memory"
+    ),
     _dead("aborted", "a rank aborts in native code (SIGABRT)", "abort"),
     _dead("crashed", "a rank reads memory that is not there (SIGSEGV)", "crash"),
     _dead("raised", "a rank raises and ends, the others wait", "raise"),
@@ -87,6 +90,8 @@ FAULTS = (
     _silent("healthy", "nothing is wrong"),
     _silent("ending", "the ranks end one after another", seconds=40, flags=("--steps", "300", "--linger", "6")),
     _silent("slow", "steps of two seconds", seconds=40, flags=("--pause", "2")),
+    _silent("link-slow", "the link between two nodes carries 100 kbit/s", "link-slow", seconds=40),
+    _silent("link-delayed", "the link between two nodes delays all by 200 ms", "link-delayed", seconds=40),
     _silent("checkpointing", "a checkpoint takes longer than a stall may", "checkpoint-slow"),
     _silent("evaluating", "an evaluation takes longer than a stall may", "evaluation-slow", all_ranks=True),
     _silent("hiccup", "a rank is stopped for two seconds", "hiccup"),

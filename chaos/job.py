@@ -17,7 +17,8 @@ from laggard_cli.run import defaults
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_PROGRAM = Path(__file__).with_name("rank.py")
+_FOLDER = Path(__file__).parent
+PROGRAM, TIMED_PROGRAM = _FOLDER / "rank.py", _FOLDER / "timed.py"
 _BINARIES = Path(sys.executable).parent
 
 
@@ -34,6 +35,7 @@ class Job:
         flags: of the rank's program.
         instrumented: whether laggard looks on.
         prefix: a command for each rank, such as one that enters a network namespace.
+        program: of each rank.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Job:
         flags: Sequence[str] = (),
         instrumented: bool = True,
         prefix: Sequence[Sequence[str]] = (),
+        program: Path = PROGRAM,
     ) -> None:
         self.folder = folder
         self.run = run
@@ -59,6 +62,7 @@ class Job:
         self._flags = flags
         self._instrumented = instrumented
         self._prefix = prefix or [()] * world
+        self._program = program
 
     def __enter__(self) -> Self:
         self.folder.mkdir()
@@ -98,7 +102,7 @@ class Job:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         environment |= {
             "PATH": f"{_BINARIES}{os.pathsep}{environment.get('PATH', '')}",
-            "PYTHONPATH": str(_PROGRAM.parents[1]),
+            "PYTHONPATH": str(_FOLDER.parent),
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self.world),
@@ -113,7 +117,7 @@ class Job:
             "LAGGARD_BUDGET": "0",
             **self._environment,
         }
-        command = [sys.executable, str(_PROGRAM), *self._flags]
+        command = [sys.executable, str(self._program), *self._flags]
         if self._instrumented:
             environment |= defaults(environment, self.run, "chaos")
             command = [str(_BINARIES / "opentelemetry-instrument"), *command]

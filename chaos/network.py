@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 
+#: What a slow link carries: of the suite's gradients a second or two for each step.
+_RATE, _BURST_BYTES, _QUEUE = "100kbit", 3000, "5s"
+_DELAY = "200ms"
+
+
+class UnsupportedError(Exception):
+    """The kernel can not do it. The message says what."""
+
 
 class Link:
     """Two namespaces, each with half of a job's ranks, from entry to exit.
@@ -37,6 +45,8 @@ class Link:
             return "network namespaces need root"
         if shutil.which("ip") is None:
             return "ip is not installed (Debian: iproute2)"
+        if shutil.which("tc") is None:
+            return "tc is not installed (Debian: iproute2)"
         return ""
 
     def __enter__(self) -> Self:
@@ -66,12 +76,38 @@ class Link:
         """Let nothing arrive from one side at the other."""
         _ip("-n", self._names[1], "route", "add", "blackhole", f"{self._addresses[0]}/32")
 
+    def slow_down(self) -> None:
+        """Let little pass in a second, both ways."""
+        self._shape("tbf", "rate", _RATE, "burst", str(_BURST_BYTES), "latency", _QUEUE)
+
+    def delay(self) -> None:
+        """Let everything arrive later, both ways."""
+        self._shape("netem", "delay", _DELAY)
+
+    def _shape(self, *discipline: str) -> None:
+        try:
+            for name in self._names:
+                _run("tc", "-n", name, "qdisc", "add", "dev", "cable", "root", *discipline)
+        except OSError as error:
+            if "qdisc kind is unknown" in str(error):
+                raise UnsupportedError(f"this kernel has no {discipline[0]}") from error
+            raise
+
 
 #: What is done to a link.
-LINK: dict[str, Callable[[Link], None]] = {"link-down": Link.down, "link-lossy": Link.drop}
+LINK: dict[str, Callable[[Link], None]] = {
+    "link-down": Link.down,
+    "link-lossy": Link.drop,
+    "link-slow": Link.slow_down,
+    "link-delayed": Link.delay,
+}
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(done.returncode, f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise OSError(done.returncode, f"{' '.join(command)}: {done.stderr.strip()}")

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from chaos.breakages import BREAKAGES
 from chaos.faults import HANG_ALERTS, PROCESS_SECONDS, STALL_MARGIN_SECONDS, Fault
 from chaos.job import Job
-from chaos.network import LINK, Link
+from chaos.memory import OUT_OF_MEMORY, MemoryLimit
+from chaos.network import LINK, Link, UnsupportedError
 from chaos.outside import OUTSIDE
 from chaos.stack import Stack
 from laggard_cli.diagnose.model import Verdict, firing
@@ -94,6 +95,8 @@ class Play:
         result = Result(case)
         try:
             self._play(case, result)
+        except UnsupportedError as error:
+            result.skipped = str(error)
         except (CommandError, OSError) as error:
             result.problem = str(error)
         self._show(line(result))
@@ -105,12 +108,15 @@ class Play:
 
     def _play(self, case: Case, result: Result) -> None:
         fault, servers = case.fault, self._stack.servers
-        if fault.act in LINK and (reason := Link.missing()):
-            result.skipped = reason
+        link_reason = Link.missing() if fault.act in LINK else ""
+        result.skipped = link_reason or (MemoryLimit.missing() if fault.act == OUT_OF_MEMORY else "")
+        if result.skipped:
             return
         with contextlib.ExitStack() as cleanup:
             ports = cleanup.enter_context(self._stack.place())
             link = cleanup.enter_context(Link(case.world)) if fault.act in LINK else None
+            limited = cleanup.enter_context(MemoryLimit(case.name)) if fault.act == OUT_OF_MEMORY else None
+            more = {**(link.environment if link else {}), **(limited.environment if limited else {})}
             job = cleanup.enter_context(
                 Job(
                     servers.folder / case.name,
@@ -118,7 +124,7 @@ class Play:
                     case.world,
                     ports,
                     servers.state_directories,
-                    environment={**_inside(case), **(link.environment if link else {})},
+                    environment={**_inside(case), **more},
                     flags=fault.flags,
                     prefix=link.prefix if link else (),
                 )

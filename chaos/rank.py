@@ -124,7 +124,7 @@ def _train(arguments: argparse.Namespace, breaker: Breaker, folder: Path, losses
             losses.append(loss.item().hex())
             step += 1
             if step == 1:
-                _keep_sockets(folder)
+                keep_sockets(folder)
             if step % 50 == 0:
                 _evaluate(model, held_out, breaker)
             breaker.at("between")
@@ -142,7 +142,7 @@ def _evaluate(model: nn.Module, loader: DataLoader[torch.Tensor], breaker: Break
     model.train()
 
 
-def _keep_sockets(folder: Path) -> None:
+def keep_sockets(folder: Path) -> None:
     """Have a child keep the rank's connections open, as helpers of many scripts do.
 
     With gloo all ranks fail as soon as the connection to one of them ends; with NCCL they wait. So they wait here.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from chaos.faults import FAULTS, PROCESS_SECONDS, STALL_MARGIN_SECONDS, Fault
-from chaos.own import OWN_FAULTS, OwnResult
+from chaos.own import OWN_FAULTS
+from chaos.own_play import OwnResult
 from chaos.play import Result
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "reliability.md"
@@ -38,6 +40,7 @@ def plain(results: Sequence[Result], own: Sequence[OwnResult]) -> dict[str, Any]
                 "passed": result.passed,
                 "problems": result.problems,
                 "skipped": result.skipped,
+                "cost": asdict(result.cost) if result.cost else None,
             }
             for result in own
         ],

@@ -11,14 +11,14 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from laggard import environment
 from laggard_cli.errors import CommandError
-from laggard_cli.local import LocalRank, choose
+from laggard_cli.local import LocalRank, choose, local_ranks
 from laggard_cli.terminal import printable
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.family import Children
@@ -89,6 +89,28 @@ def processes_of(spy: str, run: str, rank: LocalRank) -> list[Process]:
     family = Children(_PROCFS).of([RankProcess(run, rank.number, rank.pid)])
     workers = [pid for pids in family.values() for pid in pids if processes.command(_PROCFS, pid) == WORKER_COMMAND]
     return [_look(spy, "rank", rank.pid), *(_look(spy, "data worker", pid) for pid in workers)]
+
+
+def of_ranks(directory: Path, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Process]]:
+    """Return for each run and rank what its processes do; nothing for one that is not on this host.
+
+    Raises:
+        CommandError: there is no program that reads stacks.
+    """
+    spy = find_spy()
+    here = local_ranks(directory) if directory.is_dir() else {}
+    found: dict[tuple[str, int], list[Process]] = {}
+    for run_name, number in sorted(wanted):
+        known = here.get(run_name, {}).get(number)
+        found[run_name, number] = processes_of(spy, run_name, known) if known else []
+    return found
+
+
+def text(found: dict[tuple[str, int], list[Process]]) -> Iterator[str]:
+    """Yield what is known of ranks as a person reads it, and what to type where for one of another host."""
+    for (run_name, rank), processes_found in found.items():
+        there = f"laggard stacks --run {run_name} --ranks {rank}"
+        yield "\n".join(lines(rank, processes_found)) or f"rank {rank}: not on this host; there: {there}"
 
 
 def lines(rank: int, found: list[Process]) -> Iterator[str]:

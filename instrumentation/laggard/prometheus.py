@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +29,10 @@ OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
 _DEFAULT_PORT = 9464
 #: Ports tried after the first: two full nodes of ranks side by side.
 _PORTS = 32
+#: So old may a page be: the drain brings new values about once a second.
+_PAGE_SECONDS = 0.25
+#: What a page depends on, by its names in WSGI.
+_ASKED = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")
 
 
 class _Registry(CollectorRegistry):
@@ -43,6 +49,38 @@ class _Registry(CollectorRegistry):
                 yield summary
             else:
                 yield family
+
+
+class _Page:
+    """Makes the page once for all who ask within a moment: each making takes the interpreter from the training thread.
+
+    Args:
+        app: the WSGI application that makes it.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._asked: tuple[Any, ...] = ()
+        self._made = 0.0
+        self._status = ""
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        """Answer a request."""
+        asked = tuple(environ.get(name, "") for name in _ASKED)
+        with self._lock:
+            if asked != self._asked or time.monotonic() - self._made > _PAGE_SECONDS:
+                self._body = list(self._app(environ, self._take))
+                self._asked, self._made = asked, time.monotonic()
+            # A list of its own for each: the server adds to it.
+            status, headers, body = self._status, self._headers[:], self._body
+        start_response(status, headers)
+        return body
+
+    def _take(self, status: str, headers: list[tuple[str, str]]) -> None:
+        self._status, self._headers = status, headers
 
 
 class PrometheusReader(PrometheusMetricReader):
@@ -72,6 +110,7 @@ class PrometheusReader(PrometheusMetricReader):
             except OSError as error:
                 reason = str(error.strerror)
                 continue
+            self._server.set_app(_Page(self._server.get_app()))
             if port != first:
                 _logger.warning(
                     "port %d is taken; the metrics of local rank %d are on port %d", first, local_rank, port

@@ -10,8 +10,10 @@ from chaos import report
 from chaos.breakages import BREAKAGES
 from chaos.faults import FAULTS, Fault
 from chaos.network import LINK
+from chaos.outages import OUTAGES
 from chaos.outside import OUTSIDE
 from chaos.own import OWN_FAULTS
+from chaos.own_acts import ACTS
 from chaos.play import Case, Play, Result
 from chaos.stack import Stack
 from laggard_cli.diagnose.model import Verdict
@@ -58,6 +60,7 @@ def test_every_fault_has_something_that_happens() -> None:
     assert sum(fault.silent is None for fault in FAULTS) >= 25
     acts = {fault.act for fault in FAULTS if fault.act}
     assert acts == BREAKAGES.keys() | OUTSIDE.keys() | LINK.keys()
+    assert {fault.act for fault in OWN_FAULTS} == ACTS.keys() | OUTAGES.keys()
 
 
 def test_the_document_lists_what_is_tested() -> None:

@@ -20,6 +20,7 @@ from laggard_cli.diagnose.model import Diagnosis
 from laggard_cli.main import main
 from tests.cli.test_diagnose import VERDICT
 from tests.support.facts import FACTS
+from tests.support.recorded_job import RecordedJob
 
 #: A rank that holds its state file and stands in a function of its own, in a loop or in native code with the lock.
 _PROGRAM = """
@@ -115,6 +116,27 @@ def test_the_diagnosis_has_the_stack_of_the_rank_that_stands_still(
     found = json.loads(capsys.readouterr().out)["runs"][0]["stacks"]
     assert set(found) == {"1", "7"}
     assert found["7"] == []
+
+
+def test_hang_shows_the_stack_of_a_culprit_of_this_host(
+    tmp_path: Path, ranks: list[subprocess.Popen[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --stacks: the process of the rank that the dumps name, by this host's state files, and no other rank's."""
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    RecordedJob({"0": (0, 1, 2, 3)}, [("0", "all_reduce")] * 2, stops={1: 1, 3: 1}).write(dumps, as_pickle=True)
+    flags = ["hang", str(dumps), "--stacks", "--state-dir", str(tmp_path)]
+    assert main(flags) == 0
+    printed = capsys.readouterr().out
+    assert f"rank 1, process {ranks[1].pid}\n  main thread, holds the interpreter's lock\n" in printed
+    assert "stands_here" in printed
+    assert str(ranks[0].pid) not in printed
+    assert printed.endswith("rank 3: not on this host; there: laggard stacks --run stuck --ranks 3\n")
+    assert main([*flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["stacks"]
+    assert (list(found), found["1"][0]["pid"], found["3"]) == (["1", "3"], ranks[1].pid, [])
+    assert main([*flags, "--run", "other"]) == 2
+    assert capsys.readouterr().err.startswith("laggard hang: error: --run 'other' is not on this host")
 
 
 def test_what_is_missing_is_said_in_one_line(

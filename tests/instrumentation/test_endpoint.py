@@ -6,10 +6,14 @@ import socket
 import time
 import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from laggard import conventions
+from laggard import conventions, prometheus
 from laggard.conventions import prometheus_label, prometheus_name
 from tests.support.launch import PROGRAMS, Launcher
 
@@ -68,3 +72,33 @@ def test_each_rank_serves_its_metrics_on_base_plus_local_rank(launcher: Launcher
         assert series["training_step_duration_seconds"] == 19
         assert series["training_rank_state"] == 4
         assert sum(series.values()) <= 200
+
+
+def test_clients_that_ask_at_once_share_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 requests one makes the page and all get it, with headers of their own; another or a later page is made."""
+    made: list[str] = []
+
+    def app(environ: dict[str, str], start_response: Any) -> list[bytes]:
+        time.sleep(0.05)
+        made.append(environ["QUERY_STRING"])
+        start_response("200 OK", [("Page", str(len(made)))])
+        return [environ["QUERY_STRING"].encode()]
+
+    now = [0.0]
+    monkeypatch.setattr(prometheus, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    page = prometheus._Page(app)  # pyright: ignore[reportPrivateUsage]
+
+    def ask(query: str) -> tuple[list[bytes], tuple[Any, ...]]:
+        heard: list[tuple[Any, ...]] = []
+        body = page(
+            {"QUERY_STRING": query}, lambda status, headers: heard.append((status, headers[:], headers.clear()))
+        )
+        return body, heard[0][:2]
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(ask, ["a"] * 20))
+    assert answers == [([b"a"], ("200 OK", [("Page", "1")]))] * 20
+    assert ask("b") == ([b"b"], ("200 OK", [("Page", "2")]))
+    now[0] = 0.3
+    assert ask("b") == ([b"b"], ("200 OK", [("Page", "3")]))
+    assert made == ["a", "b", "b"]

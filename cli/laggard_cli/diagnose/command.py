@@ -13,9 +13,8 @@ from rich.console import Console
 from laggard import environment
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import show
-from laggard_cli.local import local_ranks
 from laggard_cli.prometheus import Prometheus
-from laggard_cli.stacks import Process, find_spy, lines, processes_of
+from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import printable
 
 #: Verdicts on a rank whose process lives and does nothing that can be seen.
@@ -50,30 +49,23 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"runs": [_plain(diagnosis, stacks) for diagnosis in diagnoses]}, indent=2))
     else:
         show(Console(), diagnoses)
-        for (run_name, rank), found in stacks.items():
-            where = f"laggard stacks --run {run_name} --ranks {rank}"
-            print(printable("\n".join(lines(int(rank), found)) or f"rank {rank}: not on this host; there: {where}"))
+        for told in text(stacks):
+            print(printable(told))
     return 0
 
 
-def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, str], list[Process]]:
+def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, int], list[Process]]:
     """Return run and number of each rank that stands still, with what it does; nothing for one of another host."""
-    spy = find_spy()
-    here = local_ranks(directory) if directory.is_dir() else {}
     still = {
-        (verdict.run, verdict.rank)
+        (verdict.run, int(verdict.rank))
         for diagnosis in diagnoses
         for verdict in diagnosis.verdicts
         if verdict.alert in _STANDS_STILL and verdict.rank.isdecimal()
     }
-    found: dict[tuple[str, str], list[Process]] = {}
-    for run_name, rank in sorted(still):
-        known = here.get(run_name, {}).get(int(rank))
-        found[run_name, rank] = processes_of(spy, run_name, known) if known else []
-    return found
+    return of_ranks(directory, still)
 
 
-def _plain(diagnosis: Diagnosis, stacks: dict[tuple[str, str], list[Process]]) -> dict[str, Any]:
+def _plain(diagnosis: Diagnosis, stacks: dict[tuple[str, int], list[Process]]) -> dict[str, Any]:
     plain = {**asdict(diagnosis), "missing": list(diagnosis.missing)}
     of_run = {rank: list(map(asdict, each)) for (name, rank), each in stacks.items() if name == diagnosis.run}
     return {**plain, "stacks": of_run} if stacks else plain

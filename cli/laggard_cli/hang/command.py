@@ -8,10 +8,14 @@ import os
 import resource
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from laggard import environment
 from laggard_cli.errors import CommandError
+from laggard_cli.local import choose
+from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable
 from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
 from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_as_text
@@ -31,20 +35,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DUMP_DIR", help="folder of flight-recorder dumps")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks of the job (default: those the dumps speak of)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="also say where culprits that run on this host are in their Python code; needs py-spy",
+    )
+    parser.add_argument(
+        "--run", dest="name", metavar="NAME", help="the run, for --stacks; may be left out where one run is here"
+    )
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files, for --stacks"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdict; return 1 when nobody can be named."""
     if options.ranks is not None and not 1 <= options.ranks <= MAX_RANKS:
         raise CommandError(f"--ranks {options.ranks}: a job has 1 to {MAX_RANKS} ranks")
+    directory: Path = options.state_dir or environment.state_directory()
+    # A dump does not say which process wrote it; the state files of this host do, for the ranks of a run.
+    name = choose(directory, options.name, None)[0] if options.stacks else ""
     dumps, left_out = collect(options.folder)
     if options.ranks is not None and (beyond := [rank for rank in dumps if rank >= options.ranks]):
         raise CommandError(f"--ranks {options.ranks}: there is a dump of rank {max(beyond)}")
     verdict = judge(dumps, options.ranks)
+    culprits = [(name, culprit.rank) for culprit in verdict.culprits[:_SHOWN]]
+    stacks = of_ranks(directory, culprits) if options.stacks else {}
     if options.json:
-        print(json.dumps({**_plain(verdict), "left_out": left_out}, indent=2))
+        told = {rank: [asdict(process) for process in found] for (_, rank), found in stacks.items()}
+        more = {"stacks": told} if options.stacks else {}
+        print(json.dumps({**_plain(verdict), "left_out": left_out, **more}, indent=2))
     else:
-        print(printable("\n".join(_lines(verdict, left_out))))
+        parts = ["\n".join(_lines(verdict, left_out)), *text(stacks)]
+        print(printable("\n\n".join(parts)))
     return int(not verdict.culprits)
 
 
