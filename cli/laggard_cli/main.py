@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "gate": ("laggard_cli.gate.command", "say whether a run is slower than a baseline: for continuous integration"),
     "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
+    "trace": ("laggard_cli.trace.command", "put the last steps of several ranks into one trace, on one clock"),
     "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),

@@ -1,0 +1,1 @@
+"""``laggard trace``: the last steps of several ranks as one trace, on one clock."""
