@@ -217,7 +217,7 @@ def main() -> None:
         "hot_path": run("hot_path.py", 2 if quick else 25),
         "eager": compare("eager", 0.8, steps, rounds, VARIANTS),
         "compiled": compare("compiled", 0.8, steps, rounds, VARIANTS),
-        "long": run("turns.py", 30, 3 if quick else 120),
+        "long": run("turns.py", 30, 3 if quick else 400),
         "process": run("process.py", 200 if quick else 2000),
         "exporters": exporters(quick=quick),
     }
