@@ -13,7 +13,7 @@ from pathlib import Path
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from chaos.faults import HANG_ALERTS
-from chaos.own_acts import WORLD, Act, Scene, endpoint
+from chaos.own_acts import WORLD, Act, Scene, endpoint, killed
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 
@@ -25,14 +25,6 @@ _CLOCK_SECONDS = -3600
 #: Long enough for a stall to be called one.
 _WATCHED_SECONDS = 30.0
 _CLOCK = Path(__file__).with_name("clock.c")
-
-
-def _prometheus(scene: Scene) -> Generator[dict[str, str], None, None]:
-    yield {}
-    scene.stack.servers.kill("prometheus")
-    scene.stack.pause(_PROMETHEUS_SECONDS)
-    scene.stack.servers.start("prometheus")
-    yield {}
 
 
 def _exporter(scene: Scene) -> Generator[dict[str, str], None, None]:
@@ -135,7 +127,7 @@ def _await(scene: Scene, expression: str, seconds: float) -> None:
 
 
 OUTAGES: dict[str, Act] = {
-    "prometheus-away": _prometheus,
+    "prometheus-away": killed("prometheus", _PROMETHEUS_SECONDS),
     "exporter-away": _exporter,
     "endpoint-away": _endpoint,
     "clock-stepped": _clock,

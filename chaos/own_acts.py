@@ -19,7 +19,6 @@ from chaos.stack import Stack
 
 #: Ranks of the job.
 WORLD = 2
-_DOWN_SECONDS = 5.0
 _GARBAGE_BYTES = 10_000_000
 _STORM_CLIENTS = 50
 _STORM_SECONDS = 5.0
@@ -51,20 +50,17 @@ def _nothing(_: Scene) -> Generator[dict[str, str], None, None]:
     yield {}
 
 
-def _prometheus(scene: Scene) -> Generator[dict[str, str], None, None]:
-    yield {}
-    scene.stack.servers.kill("prometheus")
-    scene.stack.pause(_DOWN_SECONDS)
-    scene.stack.servers.start("prometheus")
-    yield {}
+def killed(server: str, seconds: float = 5.0) -> Act:
+    """Return the act that kills a server, and starts it again after so long."""
 
+    def act(scene: Scene) -> Generator[dict[str, str], None, None]:
+        yield {}
+        scene.stack.servers.kill(server)
+        scene.stack.pause(seconds)
+        scene.stack.servers.start(server)
+        yield {}
 
-def _exporter(scene: Scene) -> Generator[dict[str, str], None, None]:
-    yield {}
-    scene.stack.servers.kill("exporter")
-    scene.stack.pause(_DOWN_SECONDS)
-    scene.stack.servers.start("exporter")
-    yield {}
+    return act
 
 
 def _endpoint_never_answers(_: Scene) -> Generator[dict[str, str], None, None]:
@@ -170,8 +166,8 @@ def _together(calls: Sequence[Callable[[], None]]) -> None:
 
 ACTS: dict[str, Act] = {
     "nothing": _nothing,
-    "prometheus": _prometheus,
-    "exporter": _exporter,
+    "prometheus": killed("prometheus"),
+    "exporter": killed("exporter"),
     "endpoint-never-answers": _endpoint_never_answers,
     "endpoint-unreachable": _endpoint_unreachable,
     "disk-full": _disk_full,

@@ -235,6 +235,20 @@ def fewer_ranks() -> Scenario:
     return scenario
 
 
+def fewer_ranks_soon() -> Scenario:
+    """A restart with fewer ranks, minutes after the start and within seconds: who was left out is not called dead."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    for number in (2, 3):
+        scenario[number].alive = False
+    for number in (0, 1):
+        scenario[number].world_size = 2
+        scenario[number].start = scenario[number].last_edge = scenario.world.now + 5
+    scenario.after(minutes=3)
+    scenario.never()
+    return scenario
+
+
 def all_killed() -> Scenario:
     """A job that was killed as a whole has no rank that could miss another."""
     scenario = Scenario(ranks(4))
@@ -273,6 +287,7 @@ PLAYS: tuple[Play, ...] = (
     killed_without_exporter,
     failed,
     fewer_ranks,
+    fewer_ranks_soon,
     all_killed,
     lost_scrapes,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -83,7 +84,7 @@ def read(path: Path) -> RankTrace:
     ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == _WAIT and event.get("ph") == "X")
     left: dict[int, int] = {}
     for number, (began, ended) in steps.items():
-        inside = [end for end in ends if began < end <= ended]
-        if inside:
-            left[number] = inside[-1]
+        before = bisect_right(ends, ended)
+        if before and ends[before - 1] > began:
+            left[number] = ends[before - 1]
     return RankTrace(path, str(facts["run"]), str(facts["host"]), ranks.pop(), left, len(steps))
