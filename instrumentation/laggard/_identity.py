@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -9,6 +10,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,12 @@ class Identity:
 
     def facts(self, metrics_port: int, hardware_id: str = "") -> statefile.Facts:
         """Return the facts for the state file of this process."""
-        ticks, started = _process_start()
+        ticks, started, started_unix = _process_start(os.getpid())
         return statefile.Facts(
             pid=os.getpid(),
             pid_start_ticks=ticks,
             start_boottime_ns=started,
-            start_unix_ns=time.time_ns() - statefile.boottime_ns() + started,
+            start_unix_ns=started_unix,
             boot_id=statefile.boot_id(),
             run=self.run,
             host=self.host,
@@ -148,12 +150,17 @@ def _script() -> str:
     return main or (sys.argv[0] if sys.argv else "") or "python"
 
 
-def _process_start() -> tuple[int, int]:
-    """Return the start of this process, in clock ticks since boot and as boot time in nanoseconds."""
-    try:
+@lru_cache(maxsize=1)
+def _process_start(pid: int) -> tuple[int, int, int]:
+    """Return the start of process ``pid``: in clock ticks since boot, and in nanoseconds of boot time and of Unix time.
+
+    Reckoned once: the difference of the two clocks moves, and with it a start would that was reckoned again.
+    """
+    now = statefile.boottime_ns()
+    ticks, started = 0, now
+    with contextlib.suppress(OSError, ValueError, IndexError):
         # The command name may contain blanks and parentheses; the fields that count come after the last one.
-        status = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks = int(status[19])
-        return ticks, ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0, statefile.boottime_ns()
+        started = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return ticks, started, time.time_ns() - now + started

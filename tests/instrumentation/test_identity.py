@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,13 @@ def test_ranks_without_a_name_agree_on_one(start: str, launcher: Launcher, recei
     assert {histogram.count for histogram in waits.values()} == {first.started - 1}
     sent = receiver.series("training.collective.io", training__collective__operation="all_reduce")
     assert set(sent.values()) == {4.0 * (first.started - 1)}
+
+
+def test_the_start_of_the_process_is_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts are written more than once; a clock stepped between them leaves the start where it was."""
+    identity = _identity.from_environment()
+    before = identity.facts(0)
+    assert abs(before.start_unix_ns - before.start_boottime_ns - (time.time_ns() - statefile.boottime_ns())) < 10**9
+    stepped = time.time_ns() + 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: stepped)
+    assert identity.facts(0) == before
