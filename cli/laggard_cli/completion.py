@@ -38,7 +38,6 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[Any]:
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way
         yield action
         # Of sub-commands the choices are parsers by their name.
-        below = cast("dict[str, object]", action.choices) if isinstance(action.choices, dict) else {}
-        for each in below.values():
-            if isinstance(each, argparse.ArgumentParser):
-                yield from _arguments(each)
+        choices = vars(action)["choices"]
+        for each in choices.values() if isinstance(choices, dict) else ():
+            yield from _arguments(cast("argparse.ArgumentParser", each))
