@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,13 +48,13 @@ class HangCollector:
     def collect(self) -> Iterator[Sample]:
         """Yield the facts of each stalled rank. Raises :class:`OSError` for a folder that can not be listed."""
         until = time.monotonic() + SCRAPE_SECONDS
-        ranks = {_name(rank): rank for rank in self._ranks.newest() if rank.file.alive}
+        names = self._names()
+        ranks = {_name(rank): rank for rank in self._ranks.newest() if rank.file.alive} if names else {}
         counts = {"read": 0, "rejected": 0, "waiting": 0}
         known: dict[str, Facts | None] = {}
-        for name in self._present():
+        for name in names:
             rank = ranks.get(name)
             if rank is None:
-                self._remove_old(name)
                 continue
             if name not in self._known and time.monotonic() > until:
                 counts["waiting"] += 1
@@ -63,13 +64,14 @@ class HangCollector:
             if found is not None:
                 yield from _samples((rank.file.facts.run, str(rank.file.facts.rank)), found)
         self._known = known
+        self._remove_old(names - ranks.keys())
         for result, count in counts.items():
             yield Sample(HANG_DUMPS, (result,), count)
 
-    def _present(self) -> list[str]:
+    def _names(self) -> set[str]:
         with contextlib.suppress(FileNotFoundError):
-            return sorted(path.name for path in self._directory.iterdir() if path.name.startswith(dumps.PREFIX))
-        return []
+            return {path.name for path in self._directory.iterdir() if path.name.startswith(dumps.PREFIX)}
+        return set()
 
     def _facts(self, name: str, rank: Rank) -> Facts | None:
         path = self._directory / name
@@ -79,12 +81,24 @@ class HangCollector:
             self._log(logging.WARNING, f"dump {path} is not used: {error}")
             return None
 
-    def _remove_old(self, name: str) -> None:
-        """Remove what a rank has left that was killed while it hung."""
-        path = self._directory / name
+    def _remove_old(self, names: set[str]) -> None:
+        """Remove what ranks have left that were killed while they hung."""
+        if not names:
+            return
         with contextlib.suppress(OSError):
-            if time.time() - path.lstat().st_mtime > DEAD_FILE_SECONDS:
-                path.unlink()
+            # Files are removed relative to this descriptor: the name of the folder may be swapped meanwhile.
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                for name in names:
+                    _remove_old(directory, name)
+            finally:
+                os.close(directory)
+
+
+def _remove_old(directory: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        if time.time() - os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime > DEAD_FILE_SECONDS:
+            os.unlink(name, dir_fd=directory)
 
 
 def _name(rank: Rank) -> str:
