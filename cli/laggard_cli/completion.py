@@ -38,6 +38,8 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[Any]:
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way
         yield action
         # Of sub-commands the choices are parsers by their name.
-        choices = vars(action)["choices"]
-        for each in choices.values() if isinstance(choices, dict) else ():
-            yield from _arguments(cast("argparse.ArgumentParser", each))
+        choices: object = vars(action)["choices"]
+        if isinstance(choices, dict):
+            for each in cast("dict[str, object]", choices).values():
+                if isinstance(each, argparse.ArgumentParser):
+                    yield from _arguments(each)
