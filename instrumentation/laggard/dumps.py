@@ -12,7 +12,7 @@ from laggard.control import stem
 PREFIX = "hang-"
 SUFFIX = ".json"
 #: A larger dump is neither written nor read; 2000 entries, torch's default, are about 1 MB.
-MAX_BYTES = 32 * 2**20
+MAX_BYTES = 16 * 2**20
 
 
 def file_name(run: str, rank: int, start_ns: int, progress: int, phase_word: int) -> str:
