@@ -36,11 +36,13 @@ def test_the_facts_of_a_stall_are_gathered_while_it_lasts(tmp_path: Path, capsys
     with Launcher(tmp_path) as launcher, exporter(f"--state.directory={launcher.state_directory}") as node:
         launcher.start("torchrun", "--nproc-per-node", str(RANKS), PROGRAMS / "stalling.py", tmp_path)
 
-        def left() -> list[Path]:
-            return list(launcher.state_directory.glob(f"{dumps.PREFIX}*"))
+        def silent() -> bool:
+            left = list(launcher.state_directory.glob(f"{dumps.PREFIX}*"))
+            return not left and not starting_with(node.scrape(), "training_process_hang")
 
         wait(lambda: min(facts(node, "steps_total").values(), default=0) > 5, "steps")
-        assert (left(), starting_with(node.scrape(), "training_process_hang")) == ([], {})
+        # Waited for, since on a busy machine a start may stand still for as long as a stall.
+        wait(silent, "silence")
         (tmp_path / "stall").touch()
         wait(lambda: len(facts(node, "hang_transfer")) == RANKS, "dumps")
         issued, pending = facts(node, "hang_issued"), facts(node, "hang_pending")
@@ -50,5 +52,4 @@ def test_the_facts_of_a_stall_are_gathered_while_it_lasts(tmp_path: Path, capsys
         assert main(["hang", str(launcher.state_directory), "--json"]) == 0
         assert [culprit["rank"] for culprit in json.loads(capsys.readouterr().out)["culprits"]] == [2]
         (tmp_path / "stall").unlink()
-        wait(lambda: not left(), "an end of the dumps")
-        assert starting_with(node.scrape(), "training_process_hang") == {}
+        wait(silent, "an end of the dumps")
