@@ -17,10 +17,10 @@ _MAX_RANKS = 8
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
-def show(console: Console, diagnoses: list[Diagnosis]) -> None:
-    """Print the diagnoses."""
+def show(console: Console, diagnoses: list[Diagnosis], silent: str = "healthy: no alert fires") -> None:
+    """Print the diagnoses; ``silent`` is what is said of a run without a verdict that could be judged."""
     for diagnosis in diagnoses:
-        console.print(_one(_printable(diagnosis)))
+        console.print(_one(_printable(diagnosis), silent))
     if not diagnoses:
         console.print("No training run is known to Prometheus now.")
 
@@ -35,14 +35,14 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks)
 
 
-def _one(diagnosis: Diagnosis) -> RenderableType:
+def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _facts(diagnosis))]
     if diagnosis.verdicts:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.missing:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
     else:
-        parts.append(Padding(Text("healthy: no alert fires", style="green"), (0, 0, 0, 2)))
+        parts.append(Padding(Text(silent, style="green"), (0, 0, 0, 2)))
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)

@@ -1,0 +1,97 @@
+"""Compares the ranks of a traced run: who makes the others wait, and in which phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from laggard.conventions import OWN_PHASES, Phase
+from laggard_cli.kineto.pack import threshold
+from laggard_cli.kineto.run import TracedRank, TracedRun
+from laggard_cli.kineto.trace import Times
+
+#: Nobody is compared alone.
+COMPARED = 2
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one rank's own time compares with that of its peers."""
+
+    rank: TracedRank
+    own: float
+    reference: float
+    #: Share of its steps in which it exceeds the reference by the threshold.
+    lasting: float
+    #: Seconds by which it waits less in the mean step than its peers do.
+    waits_less: float
+
+    @property
+    def ratio(self) -> float:
+        """The rank's own time over that of its peers."""
+        return self.own / self.reference if self.reference else 0.0
+
+    @property
+    def delays(self) -> bool:
+        """Whether its excess is there in most steps, and the others wait for it."""
+        return (
+            self.lasting >= threshold("persistence_share")
+            and self.waits_less >= threshold("straggler_wait_share") * (self.own - self.reference) > 0
+        )
+
+
+def compare(run: TracedRun) -> list[Score]:
+    """Return the score of each rank; none where nobody can be said to wait for another."""
+    if len(run.ranks) < COMPARED or not run.communicates:
+        return []
+    # Where the run waits for data as a whole ranks take turns, and the rules leave data out of the comparison.
+    limited = run.best_share(Phase.DATA) > threshold("input_bound_share")
+    own = [rank.steps.own - (rank.steps.phases[Phase.DATA] if limited else 0.0) for rank in run.ranks]
+    means = np.array([each.mean() for each in own])
+    waits = [rank.mean(Phase.COMMUNICATION) for rank in run.ranks]
+    reference = peers_own(means)
+    usual = usual_limit(run)
+    return [
+        Score(
+            rank,
+            own=float(means[place]),
+            reference=reference,
+            lasting=float(np.mean(own[place] > reference * usual)),
+            waits_less=float(np.median(waits[:place] + waits[place + 1 :])) - waits[place],
+        )
+        for place, rank in enumerate(run.ranks)
+    ]
+
+
+def usual_limit(run: TracedRun) -> float:
+    """Return the score from which on a rank is slow."""
+    fine = run.steps >= threshold("straggler_fine_steps")
+    return threshold("straggler_score_fine" if fine else "straggler_score")
+
+
+def chance_limit(run: TracedRun) -> float:
+    """Return the score that is beyond chance too, with so few steps."""
+    return max(usual_limit(run), 1 + threshold("straggler_noise") / sqrt(run.steps))
+
+
+def peers_own(means: Times) -> float:
+    """Return the own time that peers need, as the rules reckon it."""
+    if len(means) >= threshold("peer_median_ranks"):
+        return float(np.median(means))
+    if len(means) >= threshold("peer_quartile_ranks"):
+        return float(np.quantile(means, 0.25))
+    return float(means.min())
+
+
+def phase_of(rank: TracedRank, peers: Sequence[TracedRank]) -> str:
+    """Return the phase that explains most of a rank's excess over its peers' median, or ``mixed``."""
+    usual = {phase: float(np.median([peer.mean(phase) for peer in peers])) for phase in OWN_PHASES}
+    excess = {phase: max(0.0, rank.mean(phase) - usual[phase]) for phase in OWN_PHASES}
+    total = sum(excess.values())
+    phase = max(excess, key=lambda each: excess[each])
+    # A rank that is slow in all of them exceeds its peers in each by its share of the work.
+    needed = 0.5 * (1 + usual[phase] / (sum(usual.values()) or 1.0))
+    return phase.label if total and excess[phase] / total > needed else "mixed"
