@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from laggard.conventions import OWN_PHASES, Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.kinds import DEVICE, STEP, Kind
-from laggard_cli.kineto.trace import Events, Mask, Times, Trace
+from laggard_cli.kineto.trace import OWN_NAME, Events, Mask, Times, Trace
 
 _States = NDArray[np.int8]
 #: Phases of a trace. It has no marks for checkpoints and evaluation.
@@ -145,6 +145,9 @@ def _bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
         # Several optimizers between two batches are one step.
         batch = np.searchsorted(data, ends)
         ends = ends[np.append(np.diff(batch) > 0, True)]
+    if OWN_NAME.fullmatch(trace.path.name):
+        # laggard begins to profile where a step ends.
+        ends = np.append(events.begin[:1], ends)
     ends = np.unique(ends)
     if len(ends) < 2:  # noqa: PLR2004  # a step lies between two updates
         raise CommandError(

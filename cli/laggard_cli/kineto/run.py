@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from laggard.conventions import Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.operators import Costs, costs
 from laggard_cli.kineto.partition import Steps, partition
-from laggard_cli.kineto.trace import Times, Trace, read
+from laggard_cli.kineto.trace import OWN_NAME, Times, Trace, read
 
 #: Traces of one run that were asked for at once begin within this many seconds, whatever the hosts' clocks say.
 _APART_SECONDS = 60.0
-#: Name of a file that laggard had written: the run, percent-encoded, and the rank before the time.
-_OWN_NAME = re.compile(r"(.+)-\d+\.\d{8}T\d{6}\.profile\.json")
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,8 @@ def read_run(paths: Sequence[Path]) -> TracedRun:
         ranks.append(_reduced(_numbered(trace, alone=len(paths) == 1)))
     ranks.sort(key=lambda rank: rank.rank)
     _check(ranks)
-    own = _OWN_NAME.fullmatch(paths[0].name)
-    return TracedRun(own[1] if own else paths[0].absolute().parent.name, tuple(ranks), ranks[0].size)
+    own = OWN_NAME.fullmatch(paths[0].name)
+    return TracedRun(unquote(own[1]) if own else paths[0].absolute().parent.name, tuple(ranks), ranks[0].size)
 
 
 def _numbered(trace: Trace, *, alone: bool) -> Trace:

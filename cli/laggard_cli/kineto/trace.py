@@ -18,10 +18,10 @@ from laggard_cli.kineto.reader import EVENTS, scan
 Times = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Ranks whose file says nothing of them are known by its name: torch's habits, and laggard's own.
-_RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)|-(\d+)\.\d{8}T\d{6}\.profile", re.IGNORECASE)
-
-
+#: A file that laggard had written: the run, percent-encoded, and the rank before the time.
+OWN_NAME = re.compile(r"(.+)-(\d+)\.\d{8}T\d{6}\.profile\.json")
+#: How a file is called by habit that says nothing of its rank.
+_RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 #: Microseconds since 1970 that are in the year 2286; no time is beyond it.
 _MAX_TIME = 1e16
 
@@ -122,8 +122,9 @@ def _whole(value: Any, path: Path, name: str, *, named: int | None) -> int | Non
 
 
 def _rank_in_name(path: Path) -> int | None:
-    found = _RANK_IN_NAME.search(path.name)
-    return int(found[1] or found[2]) if found else None
+    own, found = OWN_NAME.fullmatch(path.name), _RANK_IN_NAME.search(path.name)
+    text = own[2] if own else found[1] if found else None
+    return None if text is None else int(text)
 
 
 def _training_thread(events: Events) -> int:

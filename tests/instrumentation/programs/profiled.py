@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ fault = "none"
 
 
 def work(phase: str) -> None:
+    """Take the time that a phase needs on this rank."""
     time.sleep(
         WORK_SECONDS * (phase in {"forward", "backward"}) + SLOW_SECONDS * (fault == phase and rank == SLOW_RANK)
     )
@@ -33,12 +35,12 @@ def work(phase: str) -> None:
 
 class Work(torch.autograd.Function):
     @staticmethod
-    def forward(_, x):
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
         work("forward")
         return x.clone()
 
     @staticmethod
-    def backward(_, gradient):
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
         work("backward")
         return gradient.clone()
 
@@ -62,6 +64,7 @@ class Model(nn.Module):
 
 
 def main() -> None:
+    """Trace some steps with each fault."""
     global fault
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
