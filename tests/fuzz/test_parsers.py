@@ -228,7 +228,7 @@ def traces(draw: st.DrawFn) -> bytes:
     return content[:place] + draw(st.one_of(st.just(b""), st.binary(max_size=4))) + content[place:cut]
 
 
-@fuzz
+@settings(fuzz, max_examples=_EXAMPLES or 50)
 @given(content=traces())
 @example(b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 100_000)
 def test_a_trace_of_the_profiler(content: bytes) -> None:

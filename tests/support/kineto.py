@@ -125,7 +125,10 @@ def simulate(job: Job) -> dict[int, list[dict[str, Any]]]:
             # The loss is read: the host waits for the device.
             rank.now = max(rank.now, rank.compute) + rank.work.other * 1e3
             if job.marks:
-                rank.mark("user_annotation", f"ProfilerStep#{step + 7}", begins[rank.number])
+                name = f"ProfilerStep#{step + 7}"
+                rank.mark("user_annotation", name, begins[rank.number])
+                # The device has a mark of its own, which is no step of the host.
+                rank.run("gpu_user_annotation", name, _COMPUTE, begins[rank.number] + 1e4, 1e6, 0)
     return {rank.number: rank.events for rank in ranks}
 
 

@@ -14,22 +14,22 @@ _COLLECTIVE_KERNEL = re.compile(r"nccl|msccl|nvshmem", re.IGNORECASE)
 class Kind(IntEnum):
     """What an event is."""
 
-    OPERATOR = 0
-    ANNOTATION = 1
-    STEP = 2
-    DATA = 3
-    OPTIMIZER = 4
-    ZERO_GRAD = 5
-    BACKWARD = 6
+    OPERATOR = 1
+    ANNOTATION = 2
+    STEP = 3
+    DATA = 4
+    OPTIMIZER = 5
+    ZERO_GRAD = 6
+    BACKWARD = 7
     #: A collective under way, as the host sees it; and the call that starts it.
-    COLLECTIVE = 7
-    CALL = 8
-    KERNEL = 9
-    COLLECTIVE_KERNEL = 10
-    COPY_IN = 11
-    COPY = 12
-    MEMSET = 13
-    LAUNCH = 14
+    COLLECTIVE = 8
+    CALL = 9
+    KERNEL = 10
+    COLLECTIVE_KERNEL = 11
+    COPY_IN = 12
+    COPY = 13
+    MEMSET = 14
+    LAUNCH = 15
 
 
 #: By category: what a name begins with, to what the event is, and what it is else.

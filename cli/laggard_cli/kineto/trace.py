@@ -151,7 +151,7 @@ class _Columns:
     name: array[int] = field(default_factory=lambda: array("i"))
     correlation: array[int] = field(default_factory=lambda: array("q"))
     recorded: array[int] = field(default_factory=lambda: array("b"))
-    _known: dict[tuple[str, str], Kind | None] = field(default_factory=dict[tuple[str, str], "Kind | None"])
+    _known: dict[tuple[str, str], Kind] = field(default_factory=dict[tuple[str, str], Kind])
 
     def add(self, event: Any) -> None:
         """Take an event; what is none of a rank's work is counted only.
@@ -164,12 +164,10 @@ class _Columns:
             if event.get("ph") != "X":
                 return
             category, name = event.get("cat"), event["name"]
-            known = self._known.get((category, name), self)
-            kind = kind_of(category, name) if known is self else known
-            if known is self and len(self._known) < 1 << 17:
-                self._known[category, name] = cast("Kind | None", kind)
+            kind = self._known.get((category, name)) or kind_of(category, name)
             if kind is None:
                 return
+            self._known[category, name] = kind
             begin, length = float(event["ts"]), float(event["dur"])
             arguments: dict[str, Any] = event.get("args") or {}
             correlation = arguments.get("correlation", -1)
@@ -177,7 +175,7 @@ class _Columns:
                 raise ValueError  # noqa: TRY301  # the one refusal of an event
             thread = event["pid"], event["tid"]
             recorded = "Sequence number" in arguments and not arguments.get("Fwd thread id")
-            self.kind.append(cast("Kind", kind))
+            self.kind.append(kind)
             self.begin.append(begin)
             self.length.append(max(0.0, length))
             self.correlation.append(correlation)

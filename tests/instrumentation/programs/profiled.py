@@ -18,10 +18,10 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 SLOW_RANK = 1
-SLOW_SECONDS = 0.025
+SLOW_SECONDS = 0.04
 STEPS = 6
 #: Of both ranks, so that what the machine does beside them is little in comparison.
-WORK_SECONDS = 0.01
+WORK_SECONDS = 0.02
 rank = int(os.environ["RANK"])
 fault = "none"
 
