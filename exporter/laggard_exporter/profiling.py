@@ -145,8 +145,10 @@ class Profiling:
         if not asked.over and (reason := self._hopeless(asked)):
             asked.status, asked.reason = "failed", reason
         if asked.over:
-            with contextlib.suppress(OSError):
-                (self._directory / f"{asked.stem}{control.REQUEST_SUFFIX}").unlink()
+            for suffix in (control.REQUEST_SUFFIX, control.REPLY_SUFFIX):
+                # The reply of a rank of another user stays: its folder lets only the owner remove it.
+                with contextlib.suppress(OSError):
+                    (self._directory / f"{asked.stem}{suffix}").unlink()
         return asked
 
     def _hopeless(self, asked: _Asked) -> str:

@@ -91,6 +91,7 @@ HEALTHY = Work()
         (Job([HEALTHY] * 4, transfer=15, begins=0.5), []),
         (Job([HEALTHY, HEALTHY, Work(backward=64), HEALTHY]), [("TrainingStraggler", "2", "backward")]),
         (Job([HEALTHY, Work(copy=25)]), [("TrainingStraggler", "1", "h2d")]),
+        (Job([HEALTHY, Work(data=25)]), [("TrainingStraggler", "1", "data")]),
         (Job([HEALTHY, Work(forward=30, backward=60, update=6)]), [("TrainingStraggler", "1", "mixed")]),
         (Job([Work(data=30)] * 2), [("TrainingInputBound", "", "data")]),
         (Job([HEALTHY] * 2, transfer=25), [("TrainingCommunicationBound", "", "communication")]),
@@ -104,6 +105,7 @@ HEALTHY = Work()
         "hidden transfer",
         "slow backward",
         "slow copies",
+        "slow loader",
         "slow GPU",
         "input",
         "transfer",
@@ -168,12 +170,21 @@ def test_a_score_that_may_be_chance_is_no_verdict(tmp_path: Path, capsys: pytest
     slow = Job([HEALTHY, Work(backward=60)], steps=5)
     run = replay(write(slow, tmp_path), capsys)
     assert named(run) == []
-    imbalance, straggler, *_ = run["not_judged"]
+    straggler, imbalance, *_ = run["not_judged"]
     assert imbalance == {"what": "data imbalance", "why": "5 steps; it needs 8"}
     assert straggler == {
         "what": "rank 1 as a straggler",
         "why": "1.30 times as long as its peers, which over 5 steps may be chance up to 1.36; trace more",
     }
+
+
+def test_stages_of_a_pipeline_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first stage has twice the work by design; inside the second one rank is slow, and it alone is named."""
+    first, second, slow = Work(forward=60), Work(forward=20), Work(forward=40)
+    run = replay(write(Job([first, first, second, slow], stages=2), tmp_path), capsys)
+    assert named(run) == [("TrainingStraggler", "3", "forward")]
+    reason = "ranks are compared inside their peer groups alone: pp-0, pp-1"
+    assert {"what": "slow pipeline stages, data imbalance", "why": reason} in run["not_judged"]
 
 
 def test_missing_ranks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

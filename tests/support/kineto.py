@@ -46,6 +46,8 @@ class Job:
     begins: float = 1.0
     marks: bool = True
     size: int | None = None
+    #: Stages of a pipeline, each of as many neighbours, told by the process groups of a mesh.
+    stages: int = 1
 
 
 @dataclass
@@ -158,13 +160,21 @@ def write(job: Job, folder: Path, suffix: str = "json") -> list[Path]:
     paths: list[Path] = []
     for number, events in simulate(job).items():
         paths.append(folder / f"rank{number}.{suffix}")
-        text = "".join(_text(events, {"rank": number, "world_size": job.size or len(job.ranks)}))
+        distributed: dict[str, Any] = {"rank": number, "world_size": job.size or len(job.ranks)}
+        if job.stages > 1:
+            width = len(job.ranks) // job.stages
+            pipeline = [number % width + width * stage for stage in range(job.stages)]
+            distributed["pg_config"] = [
+                {"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(len(job.ranks)))},
+                {"pg_name": "1", "pg_desc": "mesh_pp", "ranks": pipeline},
+            ]
+        text = "".join(_text(events, distributed))
         data = text.encode()
         paths[-1].write_bytes(gzip.compress(data, 1) if suffix.endswith("gz") else data)
     return paths
 
 
-def _text(events: list[dict[str, Any]], distributed: dict[str, int]) -> Iterator[str]:
+def _text(events: list[dict[str, Any]], distributed: dict[str, Any]) -> Iterator[str]:
     facts = {
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85_000_000_000}],

@@ -27,6 +27,7 @@ class TracedRank:
     path: Path
     rank: int
     size: int | None
+    group: str
     host: str
     began: float
     ended: float
@@ -73,10 +74,20 @@ class TracedRun:
         """Whether a collective was seen on every rank."""
         return all(rank.steps.communicates for rank in self.ranks)
 
+    @property
+    def groups(self) -> dict[str, list[TracedRank]]:
+        """The ranks that do the same work, by the name of their group."""
+        found: dict[str, list[TracedRank]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.group, []).append(rank)
+        return found
+
     def best_share(self, phase: Phase) -> float:
-        """Return the share of the step that a phase takes on the ranks that are best off, as the rules reckon it."""
-        means = [rank.mean(phase) for rank in self.ranks]
-        return best_off(means) / self.step_seconds
+        """Return the share of the step that a phase takes on the ranks of a group that are best off.
+
+        The group that is worst off counts, as in the rules: only the first stage of a pipeline may read data.
+        """
+        return max(best_off([rank.mean(phase) for rank in group]) for group in self.groups.values()) / self.step_seconds
 
     def aligned(self) -> list[Times] | None:
         """Return own time of each rank in the steps that all have; ``None`` where marks do not number the same."""
@@ -122,7 +133,15 @@ def _numbered(trace: Trace, *, alone: bool) -> Trace:
 def _reduced(trace: Trace) -> TracedRank:
     steps = partition(trace)
     return TracedRank(
-        trace.path, trace.rank or 0, trace.size, trace.host, trace.began, trace.ended, steps, costs(trace, steps)
+        path=trace.path,
+        rank=trace.rank or 0,
+        size=trace.size,
+        group=trace.group,
+        host=trace.host,
+        began=trace.began,
+        ended=trace.ended,
+        steps=steps,
+        costs=costs(trace, steps),
     )
 
 

@@ -44,16 +44,25 @@ class Score:
 
 
 def compare(run: TracedRun) -> list[Score]:
-    """Return the score of each rank; none where nobody can be said to wait for another."""
-    if len(run.ranks) < COMPARED or not run.communicates:
+    """Return the score of each rank in its group; none of a rank without peers, or where no wait can be seen."""
+    if not run.communicates:
         return []
     # Where the run waits for data as a whole ranks take turns, and the rules leave data out of the comparison.
     limited = run.best_share(Phase.DATA) > threshold("input_bound_share")
-    own = [rank.steps.own - (rank.steps.phases[Phase.DATA] if limited else 0.0) for rank in run.ranks]
-    means = np.array([each.mean() for each in own])
-    waits = [rank.mean(Phase.COMMUNICATION) for rank in run.ranks]
-    reference = peers_own(means)
     usual = usual_limit(run)
+    return [
+        score
+        for group in run.groups.values()
+        if len(group) >= COMPARED
+        for score in _scores(group, usual, limited=limited)
+    ]
+
+
+def _scores(group: Sequence[TracedRank], usual: float, *, limited: bool) -> list[Score]:
+    own = [rank.steps.own - (rank.steps.phases[Phase.DATA] if limited else 0.0) for rank in group]
+    means = np.array([each.mean() for each in own])
+    waits = [rank.mean(Phase.COMMUNICATION) for rank in group]
+    reference = peers_own(means)
     return [
         Score(
             rank,
@@ -62,7 +71,7 @@ def compare(run: TracedRun) -> list[Score]:
             lasting=float(np.mean(own[place] > reference * usual)),
             waits_less=float(np.median(waits[:place] + waits[place + 1 :])) - waits[place],
         )
-        for place, rank in enumerate(run.ranks)
+        for place, rank in enumerate(group)
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard._peers import PeerGroup
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.kinds import DEVICE, Kind, kind_of
 from laggard_cli.kineto.reader import EVENTS, scan
@@ -22,6 +23,8 @@ Mask = NDArray[np.bool_]
 OWN_NAME = re.compile(r"(.+)-(\d+)\.\d{8}T\d{6}\.profile\.json")
 #: How a file is called by habit that says nothing of its rank.
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+#: So torch calls the process groups of a mesh, before the name of the dimension.
+_MESH = "mesh_"
 #: Microseconds since 1970 that are in the year 2286; no time is beyond it.
 _MAX_TIME = 1e16
 
@@ -59,6 +62,8 @@ class Trace:
     path: Path
     rank: int | None
     size: int | None
+    #: Which ranks do the same work, by the names of meshes; empty where nothing says that they differ.
+    group: str
     host: str
     #: Seconds since 1970 at the first and at the last event.
     began: float
@@ -99,10 +104,12 @@ def read(path: Path) -> Trace:
     info = cast("dict[str, Any]", distributed) if isinstance(distributed, dict) else {}
     base = facts.get("baseTimeNanoseconds")
     offset = base / 1e9 if isinstance(base, int) and 0 <= base < _MAX_TIME * 1000 else 0.0
+    rank = _whole(info.get("rank"), path, "rank", named=_rank_in_name(path))
     return Trace(
         path=path,
-        rank=_whole(info.get("rank"), path, "rank", named=_rank_in_name(path)),
+        rank=rank,
         size=_whole(info.get("world_size"), path, "world_size", named=None),
+        group=_group(info.get("pg_config"), rank),
         host=str(facts.get("host_name", "")),
         began=offset + float(events.begin[0]) / 1e6,
         ended=offset + float(events.end.max()) / 1e6,
@@ -119,6 +126,18 @@ def _whole(value: Any, path: Path, name: str, *, named: int | None) -> int | Non
         return int(value)  # torch writes numbers, Kineto's daemon texts
     except (TypeError, ValueError, OverflowError):
         raise CommandError(f"{path}: distributedInfo.{name} {value!r} is no number") from None
+
+
+def _group(configurations: Any, rank: int | None) -> str:
+    """Return the peer group of a rank by its place in the process groups of meshes, as the instrumentation names it."""
+    peers = PeerGroup()
+    for each in cast("list[Any]", configurations) if isinstance(configurations, list) else []:
+        group = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+        name, ranks = group.get("pg_desc"), group.get("ranks")
+        if isinstance(name, str) and name.startswith(_MESH) and isinstance(ranks, list) and rank in ranks:
+            members = cast("list[Any]", ranks)
+            peers.see({name.removeprefix(_MESH): (members.index(rank), len(members))})
+    return peers.name("")
 
 
 def _rank_in_name(path: Path) -> int | None:

@@ -44,7 +44,7 @@ def judge(run: TracedRun) -> Judgement:
     else:
         scores = compare(run)
         verdicts = [*_stragglers(run, scores), *_shares(run), *_imbalance(run)]
-        unsaid += [*_unsaid_of_ranks(run), *_unsaid_of_scores(run, scores)]
+        unsaid += [*_unsaid_of_scores(run, scores), *_unsaid_of_ranks(run)]
     facts = {"ranks_live": float(len(run.ranks)), "step_seconds": run.step_seconds}
     if run.size is not None:
         facts["ranks_expected"] = float(run.size)
@@ -70,7 +70,6 @@ _UNSAID = (
     ("leaks, regressions, thermal and power slow-down, goodput", "they show over minutes to days"),
     ("jitter, long tails, network bursts, contention", "they need 150 steps and what the hosts say"),
     ("checkpoints, evaluation, recompilation, garbage collection", "a trace does not mark them"),
-    ("pipeline stages and other peer groups", "a trace does not say which ranks do the same work; all are compared"),
 )
 
 
@@ -88,6 +87,11 @@ def _unsaid_of_ranks(run: TracedRun) -> Iterator[tuple[str, str]]:
         yield "data imbalance", "the marks of the ranks do not number the same steps"
     elif len(run.ranks) > 1 and run.steps < _ROAMING_STEPS:
         yield "data imbalance", f"{run.steps} steps; it needs {_ROAMING_STEPS}"
+    if len(run.groups) > 1:
+        names = ", ".join(sorted(run.groups))
+        yield "slow pipeline stages, data imbalance", f"ranks are compared inside their peer groups alone: {names}"
+    elif len(run.ranks) > 1:
+        yield "slow pipeline stages", "no mesh in the traces says which ranks do the same work: all are compared"
     if all(rank.steps.device is None for rank in run.ranks):
         yield "idle GPU, exposed copies, host-bound", "no kernel in the traces: profile with ProfilerActivity.CUDA"
 
@@ -96,7 +100,7 @@ def _stragglers(run: TracedRun, scores: Sequence[Score]) -> Iterator[Verdict]:
     for score in scores:
         if score.ratio > chance_limit(run) and score.delays:
             rank = score.rank
-            phase = phase_of(rank, [peer for peer in run.ranks if peer is not rank])
+            phase = phase_of(rank, [peer for peer in run.groups[rank.group] if peer is not rank])
             yield _verdict(
                 "TrainingStraggler",
                 run,
@@ -199,7 +203,7 @@ def _shares(run: TracedRun) -> Iterator[Verdict]:
 
 
 def _imbalance(run: TracedRun) -> Iterator[Verdict]:
-    own = run.aligned()
+    own = run.aligned() if len(run.groups) == 1 else None
     if own is None or len(own) < COMPARED or run.absent or not run.communicates or len(own[0]) < _ROAMING_STEPS:
         return
     table = np.array(own)
