@@ -156,3 +156,70 @@ def test_a_run_is_needed_where_several_have_a_culprit() -> None:
     series: dict[str, Series] = {"count by (training_run)": [({"training_run": run}, 1) for run in "ab"]}
     alerts = [firing("TrainingStraggler", run, "1") for run in "ab"]
     assert chosen(series, alerts) == "--run is needed: verdicts name ranks of a, b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "a rank runs on another host: --exporter-credentials or --exporter-certificate is needed to ask its node"),
+        (["--exporter-credentials", "/nowhere"], "--exporter-credentials /nowhere: No such file or directory"),
+        (["--exporter-credentials", "{none}"], "--exporter-credentials {none}: holds no user:password"),
+        (["--exporter-credentials", "{file}", "--exporter-ca", "/nowhere"], "--exporter-ca /nowhere: No such file"),
+        (["--exporter-certificate", "/nowhere"], "--exporter-certificate /nowhere: No such file or directory"),
+        (["--exporter-credentials", "{file}"], "rank 7 of r is not on this host, and no node exporter in Prometheus"),
+        (
+            ["--exporter-credentials", "{file}", "--ranks", "1", "--exporter-url", "http://{{host}}"],
+            "--exporter-url 'http://node-1' does not begin with https://; a password would be readable",
+        ),
+        (["--ranks", "x"], "--ranks 'x' are no numbers; example: 0,3"),
+    ],
+)
+def test_what_can_not_be_asked_is_one_line(
+    arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the flag, its value and what to do; nobody is asked."""
+    file, none = tmp_path / "file", tmp_path / "none"
+    file.write_text("user:password")
+    none.write_text("nothing")
+    series: dict[str, Series] = {
+        "training_process_up": [(labels("r", 1, instance="10.0.0.1:9495"), 1)],
+        "training_place": [(labels("r", 1, host_name="node-1"), 1)],
+    }
+    given = [word.format(file=file, none=none) for word in arguments]
+    with fake_prometheus(series, []) as address:
+        state = ["--state-dir", str(tmp_path / "state"), "--output", str(tmp_path)]
+        assert main(["profile", "--prometheus", address, "--run", "r", *state, "--ranks", "7", *given]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"laggard profile: error: {expected.format(none=none)}")
+    assert captured.err.count("\n") == 1
+
+
+def test_an_exporter_that_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One without the page, and one that nobody reaches, cost a line and the exit code 1."""
+    authority = Authority(tmp_path, "authority")
+    pair = authority.issue("localhost", file="server")
+    web = tmp_path / "web.yml"
+    web.write_text(
+        f"tls_server_config: {{cert_file: {pair.certificate}, key_file: {pair.key}}}\n"
+        f"basic_auth_users: {{me: {SECRET_HASH}}}\n"
+    )
+    credentials = tmp_path / "credentials"
+    credentials.write_text("me:secret")
+    with exporter(f"--web.config.file={web}", "--collector.disable-defaults") as node:
+        instance = node.url.removeprefix("https://").removesuffix("/metrics")
+        series: dict[str, Series] = {
+            "training_process_up": [
+                (labels("r", 0, instance=instance), 1),
+                (labels("r", 1, instance="127.0.0.1:1"), 1),
+            ]
+        }
+        with fake_prometheus(series, []) as address:
+            ask = ["profile", "--prometheus", address, "--run", "r", "--ranks", "0,1", "--output", str(tmp_path)]
+            ask += ["--state-dir", str(tmp_path / "state"), "--exporter-credentials", str(credentials)]
+            assert main([*ask, "--exporter-ca", str(authority.certificate)]) == 1
+    first, second = sorted(capsys.readouterr().out.splitlines())
+    assert first == (
+        f"rank 0: https://{instance}: it takes no requests for profiles: start it with --web.enable-profiling"
+    )
+    assert second.startswith("rank 1: https://127.0.0.1:1: ")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from laggard_cli.kineto.pack import threshold
 from laggard_cli.kineto.run import TracedRank, TracedRun
 from laggard_cli.kineto.trace import Times
 
+#: One that leads in most steps may be one of several that take turns; a probability beyond this is no verdict.
+BY_TURNS = 0.1
 #: Nobody is compared alone.
 COMPARED = 2
 
@@ -24,8 +26,11 @@ class Score:
     rank: TracedRank
     own: float
     reference: float
-    #: Share of its steps in which it exceeds the reference by the threshold.
-    lasting: float
+    #: Steps in which it exceeds the reference by half of what it does on average, and all of its steps.
+    led: int
+    steps: int
+    #: Probability of so many if ranks took turns to be slow.
+    by_turns: float
     #: Seconds by which it waits less in the mean step than its peers do.
     waits_less: float
 
@@ -38,7 +43,7 @@ class Score:
     def delays(self) -> bool:
         """Whether its excess is there in most steps, and the others wait for it."""
         return (
-            self.lasting >= threshold("persistence_share")
+            self.led / self.steps >= threshold("persistence_share")
             and self.waits_less >= threshold("straggler_wait_share") * (self.own - self.reference) > 0
         )
 
@@ -49,30 +54,36 @@ def compare(run: TracedRun) -> list[Score]:
         return []
     # Where the run waits for data as a whole ranks take turns, and the rules leave data out of the comparison.
     limited = run.best_share(Phase.DATA) > threshold("input_bound_share")
-    usual = usual_limit(run)
     return [
-        score
-        for group in run.groups.values()
-        if len(group) >= COMPARED
-        for score in _scores(group, usual, limited=limited)
+        score for group in run.groups.values() if len(group) >= COMPARED for score in _scores(group, limited=limited)
     ]
 
 
-def _scores(group: Sequence[TracedRank], usual: float, *, limited: bool) -> list[Score]:
+def _scores(group: Sequence[TracedRank], *, limited: bool) -> list[Score]:
     own = [rank.steps.own - (rank.steps.phases[Phase.DATA] if limited else 0.0) for rank in group]
     means = np.array([each.mean() for each in own])
     waits = [rank.mean(Phase.COMMUNICATION) for rank in group]
     reference = peers_own(means)
+    led = [int(np.sum(each > (reference + mean) / 2)) for each, mean in zip(own, means, strict=True)]
     return [
         Score(
             rank,
             own=float(means[place]),
             reference=reference,
-            lasting=float(np.mean(own[place] > reference * usual)),
+            led=led[place],
+            steps=len(rank.steps),
+            by_turns=by_turns(led[place], len(rank.steps), len(group)),
             waits_less=float(np.median(waits[:place] + waits[place + 1 :])) - waits[place],
         )
         for place, rank in enumerate(group)
     ]
+
+
+def by_turns(led: int, steps: int, ranks: int) -> float:
+    """Return the probability that one of the ranks leads in so many steps if each leads with the same chance."""
+    one = 1 / ranks
+    tail = sum(math.comb(steps, count) * one**count * (1 - one) ** (steps - count) for count in range(led, steps + 1))
+    return min(1.0, ranks * tail)
 
 
 def usual_limit(run: TracedRun) -> float:
@@ -83,7 +94,7 @@ def usual_limit(run: TracedRun) -> float:
 
 def chance_limit(run: TracedRun) -> float:
     """Return the score that is beyond chance too, with so few steps."""
-    return max(usual_limit(run), 1 + threshold("straggler_noise") / sqrt(run.steps))
+    return max(usual_limit(run), 1 + threshold("straggler_noise") / math.sqrt(run.steps))
 
 
 def peers_own(means: Times) -> float:

@@ -18,7 +18,16 @@ from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
 from laggard_cli.diagnose.view import duration
 from laggard_cli.kineto.pack import alert, recommendation, threshold
 from laggard_cli.kineto.run import TracedRank, TracedRun, best_off
-from laggard_cli.kineto.stragglers import COMPARED, Score, chance_limit, compare, peers_own, phase_of, usual_limit
+from laggard_cli.kineto.stragglers import (
+    BY_TURNS,
+    COMPARED,
+    Score,
+    chance_limit,
+    compare,
+    peers_own,
+    phase_of,
+    usual_limit,
+)
 
 #: A mean over fewer steps is no mean.
 MIN_STEPS = 3
@@ -98,7 +107,7 @@ def _unsaid_of_ranks(run: TracedRun) -> Iterator[tuple[str, str]]:
 
 def _stragglers(run: TracedRun, scores: Sequence[Score]) -> Iterator[Verdict]:
     for score in scores:
-        if score.ratio > chance_limit(run) and score.delays:
+        if score.ratio > chance_limit(run) and score.delays and score.by_turns <= BY_TURNS:
             rank = score.rank
             phase = phase_of(rank, [peer for peer in run.groups[rank.group] if peer is not rank])
             yield _verdict(
@@ -108,8 +117,8 @@ def _stragglers(run: TracedRun, scores: Sequence[Score]) -> Iterator[Verdict]:
                 phase=phase,
                 value=score.ratio,
                 description=f"Rank {rank.rank} needs {duration(score.own)} for its own part of a step, its peers "
-                f"{duration(score.reference)}: {score.ratio:.2f} times as long, over {len(rank.steps)} steps and in "
-                f"{score.lasting:.0%} of them, and it waits {duration(score.waits_less)} less than its peers. "
+                f"{duration(score.reference)}: {score.ratio:.2f} times as long, clearly so in {score.led} of "
+                f"{score.steps} steps, and it waits {duration(score.waits_less)} less than its peers. "
                 + (
                     "It is slow in more than one phase." if phase == "mixed" else f"The difference is in phase {phase}."
                 ),
@@ -118,9 +127,14 @@ def _stragglers(run: TracedRun, scores: Sequence[Score]) -> Iterator[Verdict]:
 
 def _unsaid_of_scores(run: TracedRun, scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
     for score in scores:
-        if usual_limit(run) < score.ratio <= chance_limit(run) and score.delays:
-            chance = f"which over {run.steps} steps may be chance up to {chance_limit(run):.2f}; trace more"
-            yield f"rank {score.rank.rank} as a straggler", f"{score.ratio:.2f} times as long as its peers, {chance}"
+        if score.ratio > usual_limit(run) and score.delays:
+            what, longer = f"rank {score.rank.rank} as a straggler", f"{score.ratio:.2f} times as long as its peers"
+            if score.ratio <= chance_limit(run):
+                over = f"over {run.steps} steps may be chance up to {chance_limit(run):.2f}"
+                yield what, f"{longer}, which {over}; trace more"
+            elif score.by_turns > BY_TURNS:
+                turns = f"ranks that take turns lead as often with probability {score.by_turns:.2f}"
+                yield what, f"{longer}, in {score.led} of {score.steps} steps: {turns}; trace more"
 
 
 def _floor_share(run: TracedRun) -> float | None:
@@ -192,12 +206,13 @@ def _shares(run: TracedRun) -> Iterator[Verdict]:
         share = each.share(run)
         limit = threshold(each.threshold)
         if share is not None and share > limit:
+            among = f", of the {len(run.ranks)} traced of {run.size}" if run.absent else ""
             yield _verdict(
                 each.alert,
                 run,
                 phase=each.phase,
                 value=share,
-                description=f"Of each step of {duration(run.step_seconds)}, {share:.0%} is {each.what} "
+                description=f"Of each step of {duration(run.step_seconds)}, {share:.0%} is {each.what}{among} "
                 f"(limit {limit:.0%}).",
             )
 

@@ -136,6 +136,7 @@ def _asked(plan: _Plan, options: argparse.Namespace, directory: Path, output: Pa
 
 def _compare(found: Mapping[int, Path], culprit: int | None) -> None:
     """Print what differs between the culprit, or the slowest, and the usual one of the others."""
+    print(f"reads {len(found)} traces", flush=True)
     try:
         slow, other = pair(read_run([found[rank] for rank in sorted(found)]).ranks, culprit)
     except CommandError as error:
