@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,28 @@ def test_phases_on_gpus_have_their_exact_lengths(tmp_path: Path, capsys: pytest.
     assert device["collectives_exposed"] * step == pytest.approx(0.010, rel=0.02)
     assert device["copies_exposed"] * step == pytest.approx(0.0005, rel=0.02)
     assert device["idle"] * step == pytest.approx(0.0015, rel=0.05)
+
+
+@pytest.mark.parametrize("job", [Job([], waits=False), Job([], waits=False, marks=False)], ids=["marks", "no marks"])
+def test_a_host_that_runs_ahead_of_its_device(job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its marks stand in the midst of earlier steps; a step is what the device needs for what was launched in it."""
+    ranks = [HEALTHY, Work(backward=64), HEALTHY]
+    run = replay(write(replace(job, ranks=ranks), tmp_path), capsys)
+    assert named(run) == [("TrainingStraggler", "1", "backward")]
+    assert run["facts"]["step_seconds"] == pytest.approx(0.0905, rel=0.01)
+    # The host fetches the next batch while the device works.
+    assert {name: 1e3 * seconds for name, seconds in run["phases"]["0"].items()} == pytest.approx(
+        {
+            "data": 0,
+            "h2d": 0.5,
+            "forward": 20,
+            "backward": 40,
+            "optimizer": 4,
+            "communication": 26,
+            "other": 0,
+        },
+        abs=0.2,
+    )
 
 
 def delay(paths: list[Path], late: Sequence[int], milliseconds: int) -> None:

@@ -45,6 +45,8 @@ class Job:
     transfer: float = 2.0
     begins: float = 1.0
     marks: bool = True
+    #: Whether the host waits for its device in each step: it reads the loss, and copies from memory that is not pinned.
+    waits: bool = True
     size: int | None = None
     #: Stages of a pipeline, each of as many neighbours, told by the process groups of a mesh.
     stages: int = 1
@@ -105,7 +107,7 @@ def simulate(job: Job) -> dict[int, list[dict[str, Any]]]:
     for step in range(job.steps):
         begins = [rank.now for rank in ranks]
         for rank in ranks:
-            _forward(rank, job.kernels)
+            _forward(rank, job.kernels, waits=job.waits)
         starts: list[tuple[float, int]] = []
         for rank in ranks:
             # The part of backward behind which the collective is launched, then the rest beside it.
@@ -124,8 +126,9 @@ def simulate(job: Job) -> dict[int, list[dict[str, Any]]]:
             begin = rank.now
             rank.kernels("aten::_foreach_add_", 2, rank.work.update * 1e3, _HOST)
             rank.mark("user_annotation", "Optimizer.step#AdamW.step", begin)
-            # The loss is read: the host waits for the device.
-            rank.now = max(rank.now, rank.compute) + rank.work.other * 1e3
+            if job.waits:
+                rank.now = max(rank.now, rank.compute)
+            rank.now += rank.work.other * 1e3
             if job.marks:
                 name = f"ProfilerStep#{step + 7}"
                 rank.mark("user_annotation", name, begins[rank.number])
@@ -134,7 +137,7 @@ def simulate(job: Job) -> dict[int, list[dict[str, Any]]]:
     return {rank.number: rank.events for rank in ranks}
 
 
-def _forward(rank: _Rank, kernels: int) -> None:
+def _forward(rank: _Rank, kernels: int, *, waits: bool) -> None:
     begin = rank.now
     rank.now += rank.work.data * 1e3
     rank.mark("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin)
@@ -144,7 +147,8 @@ def _forward(rank: _Rank, kernels: int) -> None:
     rank.compute = rank.run(
         "gpu_memcpy", name, _COMPUTE, max(rank.compute, rank.now), rank.work.copy * 1e3, correlation
     )
-    rank.now = rank.compute
+    if waits:
+        rank.now = rank.compute
     rank.mark("cpu_op", "aten::to", begin)
     rank.kernels("aten::linear", kernels, rank.work.forward * 1e3, _HOST, **{"Sequence number": 1, "Fwd thread id": 0})
 

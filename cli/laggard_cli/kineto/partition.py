@@ -78,13 +78,14 @@ def partition(trace: Trace) -> Steps:
     Raises:
         CommandError: it has no marks of steps.
     """
-    numbers, begins, ends = _bounds(trace)
+    numbers, marked, ends = _bounds(trace)
+    begins, ends = _settled(trace, marked, ends) if trace.on_device else (marked, ends)
     events = trace.events
     edges = np.unique(np.concatenate((events.begin, events.end, begins, ends)))
     timeline = _Timeline(
         edges, np.diff(edges) * _MICROSECOND, np.searchsorted(edges, begins), np.searchsorted(edges, ends)
     )
-    host = _host_states(trace, timeline, begins)
+    host = _host_states(trace, timeline, marked)
     waits = timeline.cover(events.of(Kind.COLLECTIVE)) & ~timeline.cover(_busy(trace))
     idle_states = np.where(waits, np.int8(Phase.COMMUNICATION), host)
     states, device = _on_device(trace, timeline, host, idle_states) if trace.on_device else (idle_states, None)
@@ -93,7 +94,7 @@ def partition(trace: Trace) -> Steps:
         length=(ends - begins) * _MICROSECOND,
         phases={phase: timeline.seconds(states == phase) for phase in PHASES},
         device=device,
-        window=(float(begins[0]), float(ends[-1])),
+        window=(float(marked[0]), float(ends[-1])),
         communicates=bool(len(events.of(Kind.COLLECTIVE, Kind.COLLECTIVE_KERNEL))),
     )
 
@@ -155,6 +156,26 @@ def _bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
             "of an optimizer"
         )
     return (), ends[:-1], ends[1:]
+
+
+def _settled(trace: Trace, begins: Times, ends: Times) -> tuple[Times, Times]:
+    """Return the bounds of steps where the device too is done with what was launched before them.
+
+    A host that does not wait for its device runs ahead of it, so that its marks stand in the midst of earlier steps.
+    """
+    events = trace.events.of(*DEVICE)
+    launched = _launched(trace, events)
+    order = np.argsort(launched, kind="stable")
+    done = np.concatenate(([-np.inf], np.maximum.accumulate(events.end[order])))
+
+    def settled(times: Times) -> Times:
+        return np.maximum(times, done[np.searchsorted(launched[order], times)])
+
+    moved = settled(begins)
+    if len(begins) > 1 and moved[1] > begins[1]:
+        # What the device still did when the trace began was not recorded, and is no idleness.
+        moved[0] = max(moved[0], float(events.begin[0]))
+    return moved, settled(ends)
 
 
 def _suffixes(trace: Trace, events: Events) -> list[str]:
@@ -243,13 +264,16 @@ def _on_device(trace: Trace, timeline: _Timeline, host: _States, idle_states: _S
 
 
 def _launched_in(trace: Trace, timeline: _Timeline, host: _States, events: Events) -> _States:
-    """Return for each event of a device in which phase the host launched it; by its own time where that is unknown."""
+    """Return for each event of a device in which phase the host launched it."""
+    return timeline.at(host, _launched(trace, events))
+
+
+def _launched(trace: Trace, events: Events) -> Times:
+    """Return when the host launched each event of a device; its own begin where that is unknown."""
     launches = trace.events.of(Kind.LAUNCH)
+    if not len(launches):
+        return events.begin
     launches = launches[np.argsort(launches.correlation, kind="stable")]
-    place = np.searchsorted(launches.correlation, events.correlation)
-    place = np.minimum(place, max(0, len(launches) - 1))
-    times = events.begin
-    if len(launches):
-        known = (launches.correlation[place] == events.correlation) & (events.correlation >= 0)
-        times = np.where(known, launches.begin[place], times)
-    return timeline.at(host, times)
+    place = np.minimum(np.searchsorted(launches.correlation, events.correlation), len(launches) - 1)
+    known = (launches.correlation[place] == events.correlation) & (events.correlation >= 0)
+    return np.where(known, launches.begin[place], events.begin)
