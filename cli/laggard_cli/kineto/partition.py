@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from laggard.conventions import OWN_PHASES, Phase
 from laggard_cli.errors import CommandError
-from laggard_cli.kineto.kinds import DEVICE, STEP, Kind
-from laggard_cli.kineto.trace import OWN_NAME, Events, Mask, Times, Trace
+from laggard_cli.kineto.bounds import bounds, launched, settled
+from laggard_cli.kineto.kinds import DEVICE, Kind
+from laggard_cli.kineto.trace import Events, Mask, Times, Trace
 
 _States = NDArray[np.int8]
 #: Phases of a trace. It has no marks for checkpoints and evaluation.
@@ -78,8 +79,10 @@ def partition(trace: Trace) -> Steps:
     Raises:
         CommandError: it has no marks of steps.
     """
-    numbers, marked, ends = _bounds(trace)
-    begins, ends = _settled(trace, marked, ends) if trace.on_device else (marked, ends)
+    numbers, marked, ends = bounds(trace)
+    begins, ends = settled(trace, marked, ends) if trace.on_device else (marked, ends)
+    if not np.all(ends > begins):
+        raise CommandError(f"{trace.path}: a step in which nothing was launched; were its kernels recorded?")
     events = trace.events
     edges = np.unique(np.concatenate((events.begin, events.end, begins, ends)))
     timeline = _Timeline(
@@ -131,55 +134,6 @@ class _Timeline:
         """Return the seconds of each step for which a mask holds."""
         total = np.concatenate(([0.0], np.cumsum(self.widths * mask)))
         return total[self.last] - total[self.first]
-
-
-def _bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
-    events = trace.events[trace.events.thread == trace.training]
-    marks = events.of(Kind.STEP)
-    marks = marks[marks.end > marks.begin]
-    if len(marks):
-        numbers = tuple(int(name) if name.isdecimal() else -1 for name in _suffixes(trace, marks))
-        return numbers, marks.begin, marks.end
-    ends = events.of(Kind.OPTIMIZER).end
-    data = events.of(Kind.DATA).begin
-    if len(ends) and len(data):
-        # Several optimizers between two batches are one step.
-        batch = np.searchsorted(data, ends)
-        ends = ends[np.append(np.diff(batch) > 0, True)]
-    if OWN_NAME.fullmatch(trace.path.name):
-        # laggard begins to profile where a step ends.
-        ends = np.append(events.begin[:1], ends)
-    ends = np.unique(ends)
-    if len(ends) < 2:  # noqa: PLR2004  # a step lies between two updates
-        raise CommandError(
-            f"{trace.path}: no steps: neither a {STEP} mark (call step() of the profiler in the loop) nor two updates "
-            "of an optimizer"
-        )
-    return (), ends[:-1], ends[1:]
-
-
-def _settled(trace: Trace, begins: Times, ends: Times) -> tuple[Times, Times]:
-    """Return the bounds of steps where the device too is done with what was launched before them.
-
-    A host that does not wait for its device runs ahead of it, so that its marks stand in the midst of earlier steps.
-    """
-    events = trace.events.of(*DEVICE)
-    launched = _launched(trace, events)
-    order = np.argsort(launched, kind="stable")
-    done = np.concatenate(([-np.inf], np.maximum.accumulate(events.end[order])))
-
-    def settled(times: Times) -> Times:
-        return np.maximum(times, done[np.searchsorted(launched[order], times)])
-
-    moved = settled(begins)
-    if len(begins) > 1 and moved[1] > begins[1]:
-        # What the device still did when the trace began was not recorded, and is no idleness.
-        moved[0] = max(moved[0], float(events.begin[0]))
-    return moved, settled(ends)
-
-
-def _suffixes(trace: Trace, events: Events) -> list[str]:
-    return [trace.names[int(name)].partition("#")[2] for name in events.name]
 
 
 def _busy(trace: Trace) -> Events:
@@ -265,15 +219,4 @@ def _on_device(trace: Trace, timeline: _Timeline, host: _States, idle_states: _S
 
 def _launched_in(trace: Trace, timeline: _Timeline, host: _States, events: Events) -> _States:
     """Return for each event of a device in which phase the host launched it."""
-    return timeline.at(host, _launched(trace, events))
-
-
-def _launched(trace: Trace, events: Events) -> Times:
-    """Return when the host launched each event of a device; its own begin where that is unknown."""
-    launches = trace.events.of(Kind.LAUNCH)
-    if not len(launches):
-        return events.begin
-    launches = launches[np.argsort(launches.correlation, kind="stable")]
-    place = np.minimum(np.searchsorted(launches.correlation, events.correlation), len(launches) - 1)
-    known = (launches.correlation[place] == events.correlation) & (events.correlation >= 0)
-    return np.where(known, launches.begin[place], events.begin)
+    return timeline.at(host, launched(trace, events))
