@@ -20,7 +20,7 @@ from laggard_cli.kineto.run import read_run
 from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, ask_exporter
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, add_server
 
 _COMPARED = 2
 
@@ -41,9 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the ranks write (default: state folder)")
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
     parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="how long to wait (default 300)")
-    parser.add_argument(
-        "--prometheus", metavar="URL", help="a server that runs laggard's rules, to know the culprit and other hosts"
-    )
+    add_server(parser, "a server that runs laggard's rules, to know the culprit and other hosts", required=False)
     remote = parser.add_argument_group("ranks on other hosts, which their node exporters ask")
     remote.add_argument(
         "--exporter-url",
@@ -70,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         name, ranks = choose(directory, options.name, options.ranks)
         plan = _Plan(name, ranks, (), None)
     else:
-        with contextlib.closing(Prometheus(options.prometheus)) as prometheus:
+        with contextlib.closing(Prometheus(options.prometheus, options.http_config)) as prometheus:
             plan = _planned(prometheus, options, directory)
     found = _asked(plan, options, directory, output)
     if len(found) >= _COMPARED:

@@ -86,5 +86,6 @@ def test_prometheus(tmp_path: Path) -> None:
     assert found["welcome"] == ("up", "")
     assert found["wrong password"] == ("down", "server returned HTTP status 401 Unauthorized")
     assert found["no certificate"][0] == "down"
-    assert "certificate" in found["no certificate"][1]
+    # A connection that is closed while a request is on its way may be gone before the reason is read.
+    assert any(word in found["no certificate"][1] for word in ("certificate", "reset by peer", "broken pipe"))
     assert (result["metric"]["training_rank"], result["value"][1]) == ("3", "1")
