@@ -64,6 +64,11 @@ class Prometheus:
         """Return the alerts that are pending or firing, as the API gives them."""
         return self._get("api/v1/alerts", {})["alerts"]
 
+    def rules(self) -> list[dict[str, Any]]:
+        """Return the alerting rules that the server evaluates, as the API gives them."""
+        groups: list[dict[str, Any]] = self._get("api/v1/rules", {"type": "alert"})["groups"]
+        return [rule for group in groups for rule in group["rules"] if rule.get("type") == "alerting"]
+
     def close(self) -> None:
         """End the connections."""
         self._client.close()
@@ -74,7 +79,17 @@ class Prometheus:
         except httpx.TimeoutException as error:
             raise CommandError(f"Prometheus at {self.name} did not answer within {_TIMEOUT_SECONDS} s") from error
         except httpx.TransportError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise CommandError(
+                    f"Prometheus at {self.name} shows a certificate that is not trusted here: name its authority's "
+                    f"file in SSL_CERT_FILE ({error})"
+                ) from error
             raise CommandError(f"Prometheus at {self.name} can not be reached: {error}") from error
+        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise CommandError(
+                f"Prometheus at {self.name} refuses access: HTTP {response.status_code}; give user and password in "
+                "the URL, as in https://USER:PASSWORD@HOST"
+            )
         try:
             answer = response.json()
         except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,15 @@ def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixt
         }
         assert verdict["runbook_url"].endswith("TrainingStraggler.md")
         assert slow["ranks"][0]["rank"] == "2"
+
+        # A report says of that time what the rules said, with the arithmetic of the server's own rules.
+        page = tmp_path / "report.html"
+        assert main(["report", "--prometheus", address, "--run", RUN, "-o", str(page)]) == 0
+        assert capsys.readouterr().out.startswith("Rank 2 on node-1 is slow in data since ")
+        told = page.read_text(encoding="utf-8")
+        assert re.search(r"Rank 2 of run live on host node-1 needs \d+(\.\d+)?ms for its own part of a step", told)
+        assert "The difference is in phase data." in told
+        assert "The server does not tell its rules" not in told
 
         assert main(["diagnose", "--prometheus", address]) == 0
         text = capsys.readouterr().out
