@@ -23,11 +23,12 @@ import yaml
 from laggard_cli.main import main
 from laggard_cli.pack import pack_folder
 from laggard_cli.prometheus import Sample
-from laggard_cli.report import costs, heat, raster
+from laggard_cli.report import causes, costs, heat, raster
 from laggard_cli.report.page import page
 from laggard_cli.report.span import moment, seconds
 from laggard_cli.report.templates import TemplateError, render
-from tests.cli.report_runs import BEGIN, HOSTILE, run
+from laggard_cli.report.verdicts import Firing
+from tests.cli.report_runs import BEGIN, HOSTILE, problem, run
 
 LABELS = {"training_run": 'a "run"', "training_rank": "3", "training_phase": "backward", "host_name": "node-1"}
 
@@ -121,6 +122,27 @@ def test_peers_are_compared_as_the_rules_compare() -> None:
     assert costs.reference(column[:4]).tolist() == [1.75]
     assert costs.reference(column[:2]).tolist() == [1.0]
     assert np.isnan(costs.reference(np.full((2, 1), np.nan))).all()
+
+
+def test_symptoms_stand_behind_their_cause() -> None:
+    """What follows from what is as Alertmanager has it; a cause must be there at the time, on the same rank or host."""
+    configuration = (pack_folder("rules").parent / "deploy" / "alertmanager" / "alertmanager.yml").read_text("utf-8")
+    inhibits: list[Any] = yaml.safe_load(configuration)["inhibit_rules"]
+
+    def names(matchers: list[str]) -> set[str]:
+        (alerts,) = (each.split('"')[1] for each in matchers if each.startswith("alertname"))
+        return {alert.removeprefix("Training") for alert in alerts.split("|")}
+
+    wanted = [(names(rule["source_matchers"]), names(rule["target_matchers"]), rule["equal"][1:]) for rule in inhibits]
+    assert [(set(a.split()), set(b.split()), [c] if c else []) for a, b, c in causes.FOLLOWS] == wanted
+
+    slow = problem("r", "5", "node-0")
+    node = dataclasses.replace(problem("r", "", "node-0"), alert="TrainingNodeSlow")
+    elsewhere = dataclasses.replace(problem("r", "", "node-1"), alert="TrainingNodeSlow")
+    later = dataclasses.replace(node, firings=[Firing(node.worst, BEGIN + 4000, BEGIN + 5000)])
+    assert causes.cause(slow, [slow, elsewhere, later, node]) is node
+    assert causes.cause(slow, [slow, elsewhere, later]) is None
+    assert causes.cause(node, [slow, node]) is None
 
 
 def test_a_healthy_run_says_why() -> None:

@@ -41,6 +41,7 @@ FAULTS = (
     "slower_than_before",
     "slow_epochs",
     "memory_short",
+    "healthy",
 )
 RANKS = 8
 #: Seconds between two points of a plot.
@@ -55,6 +56,7 @@ class World:
     """A server with the runs, and when each of them was last seen."""
 
     client: httpx.Client
+    address: str
     ends: Mapping[str, float]
 
     def times(self, run: str) -> list[float]:
@@ -100,7 +102,7 @@ def world(folder: Path) -> Iterator[World]:
     try:
         with httpx.Client(base_url=f"http://{address}/api/v1", timeout=30) as client:
             _wait(client)
-            yield World(client, {job.run: float(round(EPOCH + job.horizon)) for job in jobs})
+            yield World(client, f"http://{address}", {job.run: float(round(EPOCH + job.horizon)) for job in jobs})
     finally:
         process.terminate()
         process.wait(10)

@@ -68,11 +68,10 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
 
-    def picture(self, path: Path, clip: tuple[int, int] | None = None) -> None:
-        """Write a picture of the whole page, or of its first rows of pixels (from, to)."""
+    def picture(self, path: Path, height: int | None = None) -> None:
+        """Write a picture of the whole page, or of so many pixels from its top."""
         size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
-        top, bottom = clip or (0, size["height"])
-        area = {"x": 0, "y": top, "width": size["width"], "height": min(bottom, size["height"]) - top, "scale": 1}
+        area = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
         made = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=area)
         path.write_bytes(base64.b64decode(made["data"]))
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.report import history as runs
+from laggard_cli.report.causes import cause
 from laggard_cli.report.costs import cost, losses
 from laggard_cli.report.evidence import beside
 from laggard_cli.report.judgement import judged, missing
@@ -86,14 +87,10 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) 
     kinds = {problem.labels.get(runs.KIND, "") for problem in problems if problem.alert in _MEMORY}
     if kinds:
         runs.read_memory(server, history, [each for kind in kinds for each in _KINDS.get(kind, (kind,)) if each])
-    told = tuple(Told(each, cost(history, each), beside(server, history, each)) for each in problems)
-    # Of verdicts that are equally grave, the one that costs most stands first.
     told = tuple(
-        sorted(
-            told,
-            key=lambda each: (SEVERITIES.index(each.problem.severity), -(each.cost.rank_hours if each.cost else 0.0)),
-        )
+        Told(each, cost(history, each), beside(server, history, each), cause(each, problems)) for each in problems
     )
+    told = tuple(sorted(told, key=_rank))
     lost = losses(server, history)
     exporters = bool(
         server.over(f"count(training_process_up{matcher(name)})", span, max(span.step, (span.end - span.begin) / 12))
@@ -107,6 +104,15 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) 
         missing=unknown,
         server=server.name,
         made=time.time(),
+    )
+
+
+def _rank(told: Told) -> tuple[int, bool, float]:
+    """Return the order of problems: the gravest first, causes before what follows from them, then by their cost."""
+    return (
+        SEVERITIES.index(told.problem.severity),
+        told.cause is not None,
+        -(told.cost.rank_hours if told.cost else 0.0),
     )
 
 

@@ -199,6 +199,8 @@ def words(seconds: float) -> str:
     whole = round(seconds)
     if whole < 120:  # noqa: PLR2004 - two minutes
         return f"{whole} s"
+    if whole < 600:  # noqa: PLR2004 - ten minutes
+        return f"{whole / 60:.2g} min"
     if whole < 7200:  # noqa: PLR2004 - two hours
         return f"{whole / 60:.0f} min"
     return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.1f} days"  # noqa: PLR2004 - two days

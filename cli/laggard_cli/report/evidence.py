@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from laggard.conventions import PHASE_DURATION, STEP_DURATION, prometheus_name
 from laggard_cli.report.costs import concerned
 from laggard_cli.report.history import PHASE, RANK, Counted, History
-from laggard_cli.report.span import matcher
+from laggard_cli.report.span import matcher, quoted
 from laggard_cli.report.verdicts import Problem
 
 #: Verdicts on ranks that work longer than their peers.
@@ -36,11 +36,11 @@ def beside(server: Counted, history: History, problem: Problem) -> Beside | None
     if problem.alert not in _ABOUT_OWN_TIME or not rows or len(rows) == len(history.ranks):
         return None
     server.say("phases of the slow ranks")
-    names = "|".join(re.escape(history.ranks[row]) for row in rows).replace("\\", "\\\\").replace('"', '\\"')
+    names = quoted("|".join(re.escape(history.ranks[row]) for row in rows))
     length = max(history.span.window, math.ceil(problem.end - problem.begin))
 
     def phases(operator: str) -> dict[str, float]:
-        whose = matcher(history.run, f'{RANK}{operator}"{names}"') + f"[{length:.0f}s]"
+        whose = matcher(history.run, f"{RANK}{operator}{names}") + f"[{length:.0f}s]"
         expression = (
             f"sum by ({PHASE}) (rate({prometheus_name(PHASE_DURATION)}_sum{whose})) "
             f"/ on () group_left () sum(rate({prometheus_name(STEP_DURATION)}_count{whose}))"

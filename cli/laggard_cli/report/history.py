@@ -160,7 +160,9 @@ def read(server: Counted, run: str, span: Span) -> History:
     information = server.over(
         f"group without ({RANK}, instance, job) ({prometheus_name(RUN_INFO)}{own_run})", span, seldom
     )
-    signals = server.over(f"min by ({SIGNAL}) ({prometheus_name(SIGNAL_AVAILABLE)}{own_run})", span, seldom)
+    signals = server.over(
+        f"min by ({SIGNAL}) (max by ({SIGNAL}, {RANK}) ({prometheus_name(SIGNAL_AVAILABLE)}{own_run}))", span, seldom
+    )
     limits = server.at(f"last_over_time(run:laggard_threshold:value{own_run}[1h])", span.end)
     return History(
         run=run,

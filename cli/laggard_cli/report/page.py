@@ -18,7 +18,7 @@ from laggard_cli.report.history import History
 from laggard_cli.report.judgement import Judged
 from laggard_cli.report.markup import details, element, facts, figure, table, text
 from laggard_cli.report.pictures import Axis, timeline
-from laggard_cli.report.sentences import clock, sentence, short
+from laggard_cli.report.sentences import clock, sentence, short, wrong
 from laggard_cli.report.span import iso
 from laggard_cli.report.verdicts import Problem
 
@@ -38,6 +38,8 @@ class Told:
     problem: Problem
     cost: Cost | None
     beside: Beside | None
+    cause: Problem | None = None
+    """The problem from which this one follows."""
 
     @property
     def says(self) -> str:
@@ -139,6 +141,8 @@ def _verdicts(report: Report) -> str:
 def _problem(number: int, told: Told) -> str:
     problem = told.problem
     pairs: list[tuple[str, str]] = []
+    if told.cause is not None:
+        pairs.append(("follows", text(f"from another verdict: {wrong(told.cause)} ({told.cause.alert})")))
     if told.cost is not None:
         pairs.append(("cost", element("strong", text(told.cost.arithmetic))))
     if problem.description:

@@ -21,6 +21,9 @@ from laggard_cli.report.verdicts import Problem
 
 #: Pixels below a plot, for the times.
 _AXIS = 22
+#: Pixels of a row of a heat map, by how many there are; of a name; and which names are left where rows are narrower.
+_ROW_HEIGHTS = ((16, 20), (40, 14), (10_000, 9))
+_TEXT, _FEW_NAMES = 12, 4
 #: Percent of the time that a bar takes at least, to be seen.
 _LEAST_WIDTH = 0.6
 #: Pixels of plots, from the bottom up.
@@ -130,42 +133,43 @@ def heat_map(axis: Axis, label: str, rows: Sequence[Row], pixels: Pixels, says: 
         pixels: row by time.
         says: of each row, what is most remarkable.
     """
-    high = 20 if len(rows) <= 16 else 14  # noqa: PLR2004 - few rows may be higher
+    high = next(pixels for most, pixels in _ROW_HEIGHTS if len(rows) <= most)
     height = high * len(rows)
-    names: list[str] = []
-    area = [element("rect", class_="gap", x=0, y=0, width="100%", height=height)]
     image = element("image", href=data_uri(pixels), x=0, y=0, width=pixels.shape[1], height=len(rows),
                     preserveAspectRatio="none", class_="pixels")  # fmt: skip
-    area.append(_stretched(image, pixels.shape[1], len(rows), height))
-    area.append(axis.over(height))
+    area = [
+        element("rect", class_="gap", x=0, y=0, width="100%", height=height),
+        _stretched(image, pixels.shape[1], len(rows), height),
+        axis.over(height),
+    ]
+    for first, last in stretches(np.array([row.marked for row in rows])):
+        area.append(element("rect", class_="outline", x=0, y=first * high, width="100%", height=(last - first) * high))
     for index, (row, said) in enumerate(zip(rows, says, strict=True)):
-        top = index * high
-        named = f"\u25b6 {row.label}" if row.marked else row.label
-        names.append(
-            element(
-                "text",
-                text(named),
-                class_="name culprit" if row.marked else "name",
-                x="100%",
-                dx=-8,
-                y=top + high - (high - 10) / 2,
-                text_anchor="end",
-            )
+        title = element("title", text(f"{row.about}: {said}"))
+        area.append(element("rect", title, class_="over", x=0, y=index * high, width="100%", height=high))
+    return _frame(label, _names(rows, high), "".join(area), height)
+
+
+def _names(rows: Sequence[Row], high: int) -> str:
+    """Return the names of rows; where rows are narrow, of the marked ones together, and of others here and there."""
+    every = 1 if high >= _TEXT else _FEW_NAMES
+    marked = stretches(np.array([row.marked for row in rows]))
+    groups = [group for first, last in marked for group in ([(first, last)] if every > 1 else _each(first, last))]
+    shown = [(first, last, "name culprit") for first, last in groups]
+    near = {row for first, last in marked for row in range(first - (every > 1), last + (every > 1))}
+    shown += [(row, row + 1, "name") for row in range(0, len(rows), every) if row not in near]
+    drawn: list[str] = []
+    for first, last, style in shown:
+        said = (
+            rows[first].label if last == first + 1 else f"{rows[first].label}\u2013{rows[last - 1].label.split()[-1]}"
         )
-        if row.marked:
-            area.append(element("rect", class_="outline", x=0, y=top, width="100%", height=high))
-        area.append(
-            element(
-                "rect",
-                element("title", text(f"{row.about}: {said}")),
-                class_="over",
-                x=0,
-                y=top,
-                width="100%",
-                height=high,
-            )
-        )
-    return _frame(label, "".join(names), "".join(area), height)
+        place = {"x": "100%", "dx": -8, "y": (first + last) * high / 2 + 4, "text_anchor": "end"}
+        drawn.append(element("text", text(f"\u25b6 {said}" if "culprit" in style else said), class_=style, **place))
+    return "".join(drawn)
+
+
+def _each(first: int, last: int) -> list[tuple[int, int]]:
+    return [(row, row + 1) for row in range(first, last)]
 
 
 def stacked(axis: Axis, label: str, layers: Mapping[str, Array], scale: Sequence[tuple[float, str]]) -> str:

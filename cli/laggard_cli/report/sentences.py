@@ -11,12 +11,12 @@ from laggard_cli.report.verdicts import Problem
 
 #: What is wrong, in the words of somebody who tells a colleague; other alerts are told by the rule's own summary.
 _PHRASES = {
-    "TrainingStraggler": "{Who} is slow in {phase}",
-    "TrainingNodeSlow": "{Who} is slow: most of its ranks make the others wait",
+    "TrainingStraggler": "{Who} {is_} slow in {phase}",
+    "TrainingNodeSlow": "{Who} {is_} slow: most of its ranks make the others wait",
     "TrainingStalled": "The run stands still: the others wait for {who}",
-    "TrainingRankMissing": "{Who} is gone while others work on",
+    "TrainingRankMissing": "{Who} {is_} gone while others work on",
     "TrainingRankDied": "The process of {who} died",
-    "TrainingRankFrozen": "{Who} makes no progress while others go on",
+    "TrainingRankFrozen": "No progress of {who} while others go on",
     "TrainingInputBound": "All ranks wait for data",
     "TrainingCommunicationBound": "The transfer between ranks is the slowest part of a step",
     "TrainingDataImbalance": "A different rank is slow in each step",
@@ -78,13 +78,16 @@ def numbers(ranks: Sequence[str]) -> str:
 def wrong(problem: Problem) -> str:
     """Return what is wrong, without a time."""
     named = who(problem)
+    verb = "are" if len(problem.members(RANK) or problem.members(HOST)) > 1 else "is"
     phrase = _PHRASES.get(problem.alert, "")
     if problem.alert in _WHOLE and not problem.members(RANK):
         return _WHOLE[problem.alert]
     if phrase and (named or "{who}" in phrase or "{" not in phrase):
         phase = "several phases" if problem.phase == "mixed" else problem.phase
         kind = problem.labels.get(KIND, "")
-        return phrase.format(Who=_capital(named), who=named or "all ranks", phase=phase, kind=_KINDS.get(kind, kind))
+        return phrase.format(
+            Who=_capital(named), is_=verb, who=named or "all ranks", phase=phase, kind=_KINDS.get(kind, kind)
+        )
     summary = problem.summary.rstrip(".") or problem.alert
     return f"{_capital(named)}: {summary[:1].lower()}{summary[1:]}" if named else summary
 

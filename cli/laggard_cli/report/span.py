@@ -113,8 +113,13 @@ def find(server: Prometheus, run: str, begin: float | None, end: float | None, l
 
 def matcher(run: str, *more: str) -> str:
     """Return the matchers of a run's series; its name may hold anything."""
-    escaped = run.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return "{" + ",".join((f'training_run="{escaped}"', *more)) + "}"
+    return "{" + ",".join((f"training_run={quoted(run)}", *more)) + "}"
+
+
+def quoted(text: str) -> str:
+    """Return a text as a string of PromQL."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def iso(at: float) -> str:

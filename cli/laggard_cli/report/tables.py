@@ -68,7 +68,7 @@ def hosts(history: History, problems: Sequence[Problem]) -> str:
     grave = [problem for problem in problems if problem.severity != "info"]
     score = [mean(values) for values in excess(history)]
     rows: list[list[str]] = []
-    for host in sorted({history.hosts.get(rank, "") for rank in history.ranks}):
+    for host in dict.fromkeys(history.hosts.get(rank, "") for rank in history.ranks):
         members = [row for row, rank in enumerate(history.ranks) if history.hosts.get(rank, "") == host]
         ranks = [history.ranks[row] for row in members]
         known = [score[row] for row in members if np.isfinite(score[row])]

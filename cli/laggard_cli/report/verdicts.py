@@ -13,7 +13,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_folder
 from laggard_cli.prometheus import Prometheus, Sample
 from laggard_cli.report.history import GROUP, HOST, PHASE, RANK, Counted, ordered
-from laggard_cli.report.span import Span, matcher
+from laggard_cli.report.span import Span, matcher, quoted
 from laggard_cli.report.templates import TemplateError, render
 
 SEVERITIES = ("critical", "warning", "info")
@@ -90,8 +90,8 @@ def read(
     server.say("verdicts")
     selectors = [matcher(run, 'alertstate="firing"', 'alertname=~"Training.+"')]
     if 0 < len(hosts) <= _MOST_HOSTS:
-        names = "|".join(re.escape(host).replace("\\", "\\\\").replace('"', '\\"') for host in hosts)
-        selectors.append(f'{{training_run="",alertstate="firing",alertname=~"Training.+",{HOST}=~"{names}"}}')
+        names = quoted("|".join(map(re.escape, hosts)))
+        selectors.append(f'{{training_run="",alertstate="firing",alertname=~"Training.+",{HOST}=~{names}}}')
     firings: dict[tuple[tuple[str, str], ...], list[Firing]] = {}
     for selector in selectors:
         for series in server.over(f"ALERTS{selector}", span):
