@@ -1,61 +1,21 @@
-"""``laggard``: one sub-command a module, which is imported only when it is called."""
+"""``laggard``: one sub-command a module."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from laggard.version import __version__
-from laggard_cli.errors import BAD_INPUT, CommandError
-
-#: Sub-command, the module that has its ``configure`` and ``run``, and one line of help.
-COMMANDS = {
-    "run": ("laggard_cli.run", "run a command instrumented"),
-    "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
-    "report": ("laggard_cli.report.command", "write one page about a run: verdicts, pictures, cost, for an incident"),
-    "hang": ("laggard_cli.hang.command", "say which rank does not join a collective, from flight-recorder dumps"),
-    "replay": (
-        "laggard_cli.replay.command",
-        "run the shipped rules over a recording, and score them against the truth",
-    ),
-    "gate": ("laggard_cli.gate.command", "say whether a run is slower than a baseline: for continuous integration"),
-    "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
-    "trace": ("laggard_cli.trace.command", "put the last steps of several ranks into one trace, on one clock"),
-    "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
-    "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
-    "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
-}
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
-        raise SystemExit(BAD_INPUT)
+from laggard_cli.commands import parser
+from laggard_cli.errors import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sub-command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _Parser(
-        prog="laggard", description="Which rank, which phase and which cause makes a training job slow or stuck."
-    )
-    parser.add_argument("--version", action="version", version=f"laggard {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     name = next((word for word in given if not word.startswith("-")), "")
     try:
-        for command, (module, summary) in COMMANDS.items():
-            sub_parser = commands.add_parser(command, help=summary, description=f"{summary.capitalize()}.")
-            if command == name:
-                loaded = _load(command, module)
-                loaded.configure(sub_parser)
-                sub_parser.set_defaults(run=loaded.run)
-        options = parser.parse_args(given)
+        options = parser({name}).parse_args(given)
         return int(options.run(options))
     except CommandError as error:
         print(f"laggard {name}: error: {error}", file=sys.stderr)
@@ -66,15 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; what is left in the buffer must not fail at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _load(command: str, module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in ("laggard", "laggard_cli", "laggard_exporter"):
-            raise
-        raise CommandError(f"{command} needs the package {error.name}: pip install 'laggard[cli]'") from error
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from laggard_exporter import doctor, flags
-from laggard_exporter.collection import Collection
+from laggard_exporter.collection import Collection, Collector
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
+from laggard_exporter.nvml.collector import NvmlCollector
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
 from laggard_exporter.samples import Sample
@@ -26,22 +27,25 @@ from laggard_exporter.web.watch import ConfigurationFile, ConfigurationSource
 
 _logger = logging.getLogger(__name__)
 
+_DRIVER_SIGNALS = {signal.SIGUSR1, signal.SIGUSR2}
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT. SIGUSR1 lets the GPUs' driver go, SIGUSR2 takes it up again.
 
     Raises :class:`SystemExit`: with code 0 after a signal, with code 2 for bad input.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
+    # Blocked in all threads and in the process of NVML: :func:`_follow_signals` waits for them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _DRIVER_SIGNALS)
     options = flags.parse(arguments, {name: entry.text for name, entry in COLLECTORS.items()})
     # The table is what a user of the doctor reads.
     level = "critical" if options.command else options.log_level
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     source = _source(options)
-    collection = Collection(
-        [COLLECTORS[name].make(options) for name in options.collectors], lambda: _own_samples(source)
-    )
+    collectors = [COLLECTORS[name].make(options) for name in options.collectors]
+    collection = Collection(collectors, lambda: _own_samples(source))
     if options.command == "doctor":
         _doctor(collection, as_json=options.json)
     servers = _servers(options, collection, source)
@@ -53,12 +57,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)
     try:
-        while True:
-            signal.pause()
+        _follow_signals(collection, collectors)
     finally:
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+def _follow_signals(collection: Collection, collectors: Sequence[Collector]) -> NoReturn:
+    """Let the GPUs' driver go and take it up again: at once, not with the next scrape."""
+    nvml = [collector for collector in collectors if isinstance(collector, NvmlCollector)]
+    while True:
+        released = signal.sigwaitinfo(_DRIVER_SIGNALS).si_signo == signal.SIGUSR1
+        for collector in nvml:
+            collector.released = released
+            collection.outcomes({collector.name})
 
 
 def _doctor(collection: Collection, *, as_json: bool) -> NoReturn:

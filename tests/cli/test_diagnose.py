@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +54,30 @@ def _excess(diagnosis: dict[str, Any]) -> float:
     return first["own_seconds"] / second["own_seconds"]
 
 
-def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Too early nothing is judged, health is said, a slow rank is named with evidence; a wrong run is one line."""
+@pytest.fixture
+def after() -> Iterator[contextlib.ExitStack]:
+    """What is ended after the test."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def _report_says_the_same(capsys: pytest.CaptureFixture[str], address: str, path: Path) -> None:
+    """A report says of that time what the rules said, with the arithmetic of the server's own rules."""
+    assert main(["report", "--prometheus", address, "--run", RUN, "-o", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("Rank 2 on node-1 is slow in data since ")
+    told = path.read_text(encoding="utf-8")
+    assert re.search(r"Rank 2 of run live on host node-1 needs \d+(\.\d+)?ms for its own part of a step", told)
+    assert "The difference is in phase data." in told
+    assert "The server does not tell its rules" not in told
+
+
+def test_verdicts_come_from_the_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], after: contextlib.ExitStack
+) -> None:
+    """Too early nothing is judged, health is said, a slow rank is named with evidence; a wrong run is one line.
+
+    Who watches sees the newest answer, and keeps it when the server is gone.
+    """
     play = Play()
     play.data = [1.0] * 4
     with serving(play) as target, prometheus(target, tmp_path) as server:
@@ -90,18 +118,47 @@ def test_verdicts_come_from_the_rules(tmp_path: Path, capsys: pytest.CaptureFixt
         assert verdict["runbook_url"].endswith("TrainingStraggler.md")
         assert slow["ranks"][0]["rank"] == "2"
 
-        # A report says of that time what the rules said, with the arithmetic of the server's own rules.
-        page = tmp_path / "report.html"
-        assert main(["report", "--prometheus", address, "--run", RUN, "-o", str(page)]) == 0
-        assert capsys.readouterr().out.startswith("Rank 2 on node-1 is slow in data since ")
-        told = page.read_text(encoding="utf-8")
-        assert re.search(r"Rank 2 of run live on host node-1 needs \d+(\.\d+)?ms for its own part of a step", told)
-        assert "The difference is in phase data." in told
-        assert "The server does not tell its rules" not in told
-
+        _report_says_the_same(capsys, address, tmp_path / "report.html")
         assert main(["diagnose", "--prometheus", address]) == 0
         text = capsys.readouterr().out
         assert "TrainingStraggler  warning  rank 2, phase data, host node-1" in text
+
+        watching = [sys.executable, "-m", "laggard_cli.main", "diagnose", "--prometheus", address, "--watch", "0.2"]
+        one_line_each_time([*watching, "--json"])
+        terminal, end = os.openpty()
+        environment = {**os.environ, "COLUMNS": "150", "LINES": "60", "TERM": "xterm"}
+        screen = after.enter_context(ended(subprocess.Popen(watching, stdout=end, env=environment)))
+        os.close(end)
+        shown = b""
+        while shown.count(b"TrainingStraggler") < 3:
+            shown += os.read(terminal, 65536)
+    while b"since then: Prometheus at" not in shown:
+        shown += os.read(terminal, 65536)
+    assert shown.rindex(b"TrainingStraggler") > shown.rindex(b"since then: Prometheus at"), "the last answer stays"
+    screen.send_signal(signal.SIGINT)
+    assert screen.wait(10) == 130
+    os.close(terminal)
+
+
+def one_line_each_time(command: list[str]) -> None:
+    """Read two answers, and end who gives them with Ctrl-C."""
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as lines:
+        assert lines.stdout is not None
+        first, second = (json.loads(lines.stdout.readline()) for _ in range(2))
+        assert first["runs"][0]["verdicts"][0]["rank"] == second["runs"][0]["verdicts"][0]["rank"] == "2"
+        assert second["time"] >= first["time"] + 0.2
+        lines.send_signal(signal.SIGINT)
+        assert lines.wait(10) == 130
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    """End the process afterwards."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def rendered(diagnoses: list[Diagnosis], width: int) -> list[str]:
@@ -130,6 +187,13 @@ def test_the_text_fits_and_says_everything(width: int) -> None:
 def test_health_and_missing_data_are_told_apart() -> None:
     """No alert is health only where the ranks were compared."""
     ranks = (Rank("0", 0.1, None),)
+    facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "data_share": 0.04}
+    several = tuple(Rank(str(rank), own, None) for rank, own in enumerate((0.102, 0.1, 0.1)))
+    text = " ".join(" ".join(rendered([Diagnosis("r", (), facts, several)], 100)).split())
+    assert text.partition("rank own")[0] == (
+        "run r 3 of 3 ranks data 4% healthy: no alert fires; the slowest rank needs 2.0% more than the median of 3 "
+        "ranks; no rank is missing; waiting for data is 4% of a step "
+    )
     assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
     assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
     assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))

@@ -148,3 +148,22 @@ def test_rules_are_rendered_to_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == f"{len(rule_files())} rule files of profile fast in {folder}\n"
     assert {file.name for file in folder.iterdir()} == set(rule_files())
     assert "runbook_url: http://r/TrainingStraggler.md" in (folder / "alert.yml").read_text()
+
+
+def test_a_shell_completes_commands_options_and_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The code for bash works in bash; there is some for zsh and fish; another shell is refused."""
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "file").touch()
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out + (
+        'complete_as() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()\n'
+        '_shtab_laggard laggard "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[@]}"; }\n'
+        "complete_as laggard diag\ncomplete_as laggard diagnose --wat\ncomplete_as laggard trace --state-dir ''\n"
+    )
+    command = ["bash", "--norc", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == ["diagnose", "--watch", "dumps"]
+    for shell, word in (("zsh", "#compdef laggard"), ("fish", "complete -c laggard")):
+        assert main(["completion", shell]) == 0
+        assert word in capsys.readouterr().out
+    assert "invalid choice: 'csh'" in error_of(capsys, "completion", "csh")

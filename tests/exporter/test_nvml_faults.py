@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from laggard_exporter.nvml import collector, devices, library, worker
+from laggard_exporter.nvml import answers, collector, devices, library, worker
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.child_process import Child
 from laggard_exporter.nvml.library import ReturnCode
-from tests.exporter.support import TIMEOUT, NvmlProbe, nvml_probe, starting_with
+from laggard_exporter.samples import PartialFailureError
+from tests.exporter.support import TIMEOUT, NvmlProbe, as_dict, nvml_probe, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, LOST, about, failures, gpu, status
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build, copies
 
@@ -323,6 +325,40 @@ def test_processes_that_can_not_be_killed(probe: NvmlProbe, scenario: Scenario, 
     assert samples[gpu("gpu_up", IDLE)] == 1
 
 
+def test_a_monitor_that_says_nothing_runs(
+    probe: NvmlProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an XID 31 a monitor may count nothing while kernels run: no activity is told until it does, no zero."""
+    monkeypatch.setattr(answers, "_UTILIZATION_SECONDS", SHORTEST_WINDOW)
+    activity = ("gpu_graphics_activity_ratio", "gpu_tensor_activity_ratio", "gpu_pcie_receive_bytes_total")
+    rejected = 'laggard_exporter_nvml_values_rejected_total{metric="gpu_graphics_activity_ratio"}'
+    probe.collect()
+
+    def seen() -> tuple[list[float | None], float]:
+        time.sleep(SHORTEST_WINDOW)
+        samples = probe.collect()
+        assert samples[gpu("gpu_utilization_ratio")] == 0.93
+        assert samples[gpu("gpu_graphics_activity_ratio", IDLE)] == 0
+        return [samples.get(gpu(name)) for name in activity], samples[rejected]
+
+    (*before, received), count = seen()
+    assert (before, count) == ([0.985, 0.6375], 0)
+    assert received is not None
+    numbers = (*range(1, 8), *range(9, 14), 20, 21)
+    scenario.write("0 event.1 31", *(f"0 gpm.{number} 0" for number in numbers))
+    assert seen() == ([None] * 3, 1)
+    samples = probe.collect()  # so soon that the window is the same
+    assert gpu("gpu_sm_activity_ratio") not in samples
+    # The monitor of a GPU on which nothing runs says the same, and is right.
+    scenario.write("0 event.1 31", *(f"0 gpm.{number} 0" for number in numbers), "0 nvmlDeviceGetUtilizationRates 3 1")
+    time.sleep(SHORTEST_WINDOW)
+    assert probe.collect()[gpu("gpu_sm_activity_ratio")] == 0
+    scenario.write("0 event.1 31")
+    (*after, _), _ = seen()
+    assert after == before
+    assert len(probe.children) == 1
+
+
 def test_a_driver_that_is_replaced(tmp_path: Path, scenario: Scenario) -> None:
     """After an upgrade of the driver the new library is loaded, by a new process, without a restart."""
     folder = tmp_path / "library"
@@ -342,6 +378,41 @@ def test_a_driver_that_is_replaced(tmp_path: Path, scenario: Scenario) -> None:
         scenario.write("system generation 2")
         assert timed(probe, later=31)[temperature] == 64
         assert [child.process.poll() is None for child in probe.children] == [False, False, True]
+
+
+def test_a_driver_that_is_let_go(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
+    """A released driver has no process of ours on it and is not opened again until it is wanted; counts are kept."""
+    folder = tmp_path / "library"
+    folder.mkdir()
+    shutil.copy(fake_nvml, folder)
+    with nvml_probe(scenario.environment(folder / "libnvidia-ml.so.1")) as probe:
+        xids = gpu("gpu_xid_errors_total", xid="79", tier="critical")
+        assert probe.collect()[xids] == 0
+        scenario.write("0 event.1 79")
+        time.sleep(0.2)  # so that the event has come
+        probe.collector.released = True
+        for later in (0, 31, 1000):
+            samples = probe.collect(later=later)
+            assert status(samples) == "released"
+            assert starting_with(samples, "gpu_") == {}
+        assert [child.process.poll() is None for child in probe.children] == [False]
+        scenario.write("system nvmlSystemGetDriverVersion 590.10")
+        probe.collector.released = False
+        samples = probe.collect()
+        assert status(samples) == "available"
+        assert 'driver="590.10"' in "".join(starting_with(samples, "gpu_driver_info"))
+        assert samples[gpu("gpu_up")] == 1
+        assert samples[xids] == 1
+
+
+def test_a_gpu_that_hung_is_let_go(probe: NvmlProbe, scenario: Scenario) -> None:
+    """To let a driver go is no failure, though one of its GPUs hung."""
+    probe.collect()
+    scenario.write("0 nvmlDeviceGetUtilizationRates:delay 60000")
+    with pytest.raises(PartialFailureError):
+        list(probe.collector.collect())
+    probe.collector.released = True
+    assert status(as_dict(probe.collector.collect())) == "released"
 
 
 def test_a_driver_that_comes_later(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:

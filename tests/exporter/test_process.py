@@ -12,6 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,38 @@ def test_no_process_is_left(tmp_path: Path, fake_nvml: Path, scenario: Scenario)
                 break
             time.sleep(0.01)
         assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_driver_is_let_go(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
+    """SIGUSR1 ends whatever has the driver open without a scrape, SIGUSR2 takes it up again; the rest goes on."""
+    arguments = ("--collector.disable-defaults", "--collector.nvml", "--collector.state")
+    with exporter(*arguments, f"--state.directory={tmp_path}", **scenario.environment(fake_nvml)) as node:
+        up = 'gpu_up{uuid="GPU-00000000-0000-0000-0000-000000000000"}'
+        assert node.scrape()[up] == 1
+        (child,) = children(node.process.pid)
+        # As systemctl kill does: to every process of the service.
+        os.kill(child, signal.SIGUSR1)
+        node.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: not children(node.process.pid))
+        assert "libnvidia-ml" not in Path(f"/proc/{node.process.pid}/maps").read_text()
+        samples = node.scrape()
+        assert samples['laggard_exporter_collector_success{collector="nvml"}'] == 1
+        assert samples["laggard_exporter_nvml_available"] == 0
+        assert samples["laggard_exporter_state_directory_exists"] == 1
+        assert starting_with(samples, "gpu_") == starting_with(samples, 'gpu_devices{source="pci')
+        assert children(node.process.pid) == []
+        node.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: bool(children(node.process.pid)))
+        assert node.scrape()[up] == 1
+        assert node.stop() == 0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait, for some seconds at most, until this holds."""
+    end = time.monotonic() + TIMEOUT
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def children(pid: int) -> list[int]:

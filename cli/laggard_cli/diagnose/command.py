@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
 from laggard import environment
 from laggard_cli.diagnose.model import Diagnosis, diagnose
-from laggard_cli.diagnose.view import show
+from laggard_cli.diagnose.view import view
+from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import printable
@@ -20,13 +24,23 @@ from laggard_cli.terminal import printable
 #: Verdicts on a rank whose process lives and does nothing that can be seen.
 _STANDS_STILL = ("TrainingStalled", "TrainingRankFrozen")
 
+_WATCH_SECONDS = 5.0
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = "Example: laggard diagnose --prometheus http://localhost:9090 --run llama-7b-17"
     parser.add_argument("--prometheus", required=True, metavar="URL", help="a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch a line each time")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=_WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"ask again and again until Ctrl-C (default every {_WATCH_SECONDS:g} s)",
+    )
     parser.add_argument(
         "--stacks",
         action="store_true",
@@ -37,21 +51,81 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What was found, and the stacks of the ranks that stand still by run and number of the rank."""
+
+    diagnoses: list[Diagnosis]
+    stacks: dict[tuple[str, int], list[Process]]
+
+    def text(self) -> RenderableType:
+        """For a terminal."""
+        return Group(
+            view(self.diagnoses),
+            *(Text(printable(line), no_wrap=True, overflow="ignore") for line in text(self.stacks)),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"runs": [self._plain(diagnosis) for diagnosis in self.diagnoses]}
+
+    def _plain(self, diagnosis: Diagnosis) -> dict[str, Any]:
+        plain = {**asdict(diagnosis), "missing": list(diagnosis.missing)}
+        stacks = {rank: list(map(asdict, each)) for (run, rank), each in self.stacks.items() if run == diagnosis.run}
+        return {**plain, "stacks": stacks} if self.stacks else plain
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the verdicts. The exit code says whether the question was answered, not whether the run is healthy."""
+    if options.watch is not None and not options.watch > 0:
+        raise CommandError(f"--watch {options.watch:g} must be above 0 seconds")
     prometheus = Prometheus(options.prometheus)
     try:
-        diagnoses = diagnose(prometheus, options.name)
+        answer = _ask(prometheus, options)
+        if options.watch is None:
+            _print(answer, as_json=options.json)
+        elif options.json:
+            _repeat(prometheus, options, answer)
+        else:
+            _watch(prometheus, options, answer)
     finally:
         prometheus.close()
-    stacks = _stacks(diagnoses, options.state_dir or environment.state_directory()) if options.stacks else {}
-    if options.json:
-        print(json.dumps({"runs": [_plain(diagnosis, stacks) for diagnosis in diagnoses]}, indent=2))
-    else:
-        show(Console(), diagnoses)
-        for told in text(stacks):
-            print(printable(told))
     return 0
+
+
+def _ask(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
+    diagnoses = diagnose(prometheus, options.name)
+    directory = options.state_dir or environment.state_directory()
+    return _Answer(diagnoses, _stacks(diagnoses, directory) if options.stacks else {})
+
+
+def _print(answer: _Answer, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(answer.plain(), indent=2))
+    else:
+        Console().print(answer.text())
+
+
+def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:
+    while True:
+        print(json.dumps({"time": time.time(), **answer.plain()}), flush=True)
+        time.sleep(options.watch)
+        answer = _ask(prometheus, options)
+
+
+def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:
+    """Keep the newest answer on the terminal, also while the server does not answer."""
+    told = answer.text()
+    with Live(told, console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
+        while True:
+            asked = time.strftime("%H:%M:%S")
+            time.sleep(options.watch)
+            try:
+                told = _ask(prometheus, options).text()
+                shown: RenderableType = told
+            except CommandError as error:
+                shown = Group(Text(f"as of {asked}; since then: {error}", style="bold yellow"), told)
+            live.update(shown, refresh=True)
 
 
 def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, int], list[Process]]:
@@ -63,9 +137,3 @@ def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, int]
         if verdict.alert in _STANDS_STILL and verdict.rank.isdecimal()
     }
     return of_ranks(directory, still)
-
-
-def _plain(diagnosis: Diagnosis, stacks: dict[tuple[str, int], list[Process]]) -> dict[str, Any]:
-    plain = {**asdict(diagnosis), "missing": list(diagnosis.missing)}
-    of_run = {rank: list(map(asdict, each)) for (name, rank), each in stacks.items() if name == diagnosis.run}
-    return {**plain, "stacks": of_run} if stacks else plain

@@ -19,10 +19,14 @@ _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"
 
 def show(console: Console, diagnoses: list[Diagnosis]) -> None:
     """Print the diagnoses."""
-    for diagnosis in diagnoses:
-        console.print(_one(_printable(diagnosis)))
+    console.print(view(diagnoses))
+
+
+def view(diagnoses: list[Diagnosis]) -> RenderableType:
+    """Return what is shown of the diagnoses."""
     if not diagnoses:
-        console.print("No training run is known to Prometheus now.")
+        return Text("No training run is known to Prometheus now.")
+    return Group(*(_one(_printable(diagnosis)) for diagnosis in diagnoses))
 
 
 def _printable(diagnosis: Diagnosis) -> Diagnosis:
@@ -42,10 +46,24 @@ def _one(diagnosis: Diagnosis) -> RenderableType:
     elif diagnosis.missing:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
     else:
-        parts.append(Padding(Text("healthy: no alert fires", style="green"), (0, 0, 0, 2)))
+        parts.append(Padding(Text(_why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)
+
+
+def _why_healthy(diagnosis: Diagnosis) -> str:
+    own = sorted(rank.own_seconds for rank in diagnosis.ranks)
+    median = own[(len(own) - 1) // 2]
+    reasons = ["healthy: no alert fires"]
+    if len(own) > 1 and median:
+        reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
+    facts = diagnosis.facts
+    if facts.get("ranks_live", 0) == facts.get("ranks_expected"):
+        reasons.append("no rank is missing")
+    if "data_share" in facts:
+        reasons.append(f"waiting for data is {facts['data_share']:.0%} of a step")
+    return "; ".join(reasons)
 
 
 def _facts(diagnosis: Diagnosis) -> str:

@@ -13,6 +13,10 @@ from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.table import Call, Field, Source, part
 
 _UNSIGNED_INT = 1
+
+# The driver's utilization is over a sixth of a second to a second (nvml.h, nvmlUtilization_t); half of it is no noise.
+_UTILIZATION_SECONDS = 1.0
+_BUSY_PERCENT = 50
 """NVML's type of a field that counts in 32 bits."""
 
 #: The functions of nvidia-ml-py that a GPU is read with.
@@ -106,6 +110,22 @@ class Answers:
     def is_word(self, source: Field) -> bool:
         """Return whether a field that has a value counts in 32 bits."""
         return self._types[self._plan.places[source]] == _UNSIGNED_INT
+
+    def reject_activity(self) -> bool:
+        """Forget what the performance monitor says where it can not be true; return whether that is so.
+
+        It may say that nothing runs while kernels do: DCGM's monitor after an XID 31 (NVIDIA/DCGM#303). Utilization is
+        that of at most the last second, so a longer window without any activity contradicts it.
+        """
+        if self.is_new_window and (self.window or 0) >= _UTILIZATION_SECONDS:
+            busy = (self.call(table.UTILIZATION) or 0) >= _BUSY_PERCENT
+            self._device.is_monitor_dead = busy and not any(self._activity.get(number) for number in table.BUSY_METRICS)
+        if self._activity and self._device.is_monitor_dead:
+            self._activity = {}
+            for _, place in self._plan.metric_places:
+                self.raws[place] = None
+            return True
+        return False
 
     def rate(self, metric: int) -> float | None:
         """Return a metric of the performance monitor."""

@@ -21,6 +21,7 @@ from laggard_exporter.nvml.library import (
     AVAILABLE,
     ERROR,
     NO_ANSWER,
+    RELEASED,
     STATUSES,
     DeviceLostError,
     Nvml,
@@ -70,6 +71,7 @@ _STATUS_LOG = {
     ),
     "no_permission": (logging.WARNING, "no permission to use NVML: give the exporter access to /dev/nvidiactl"),
     NO_ANSWER: (logging.ERROR, "NVML does not answer: no GPU metrics until it does; look at the kernel log"),
+    RELEASED: (logging.WARNING, "the GPUs' driver is released: no GPU metrics until SIGUSR2 or a restart"),
     ERROR: (logging.WARNING, "NVML does not work: look for the NVIDIA driver in the kernel log"),
 }
 
@@ -126,6 +128,8 @@ class NvmlCollector:
         self._workloads = workloads
         self._sysfs = sysfs
         self._clock = clock
+        self.released = False
+        """Whether the driver is left alone, so that it can be unloaded: from the next run on."""
         self._status: str | None = None
         self._logged_status: str | None = None
         self._retry_at = 0.0
@@ -153,7 +157,7 @@ class NvmlCollector:
         yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.is_log_readable)
         if self._status == NO_ANSWER:
             raise PartialFailureError("NVML does not answer")
-        if self._devices.quarantined:
+        if self._devices.quarantined and not self.released:
             raise PartialFailureError("a GPU does not answer in time")
 
     def close(self) -> None:
@@ -161,6 +165,12 @@ class NvmlCollector:
         self._nvml.close()
 
     def _gpus(self) -> list[Sample]:
+        if self.released:
+            if self._status != RELEASED:
+                self._close()
+                self._set_status(RELEASED)
+                self._retry_at = 0.0
+            return []
         # Several times: a session that the driver ended since the last scrape is replaced at once, and the other GPUs
         # are read after one that hangs.
         for _ in range(ATTEMPTS):

@@ -39,6 +39,8 @@ class Device:
     links: Links = field(default_factory=Links)
     #: Sources that stand in for others which this GPU does not have.
     substitutes: set[Call] = field(default_factory=set[Call])
+    #: Whether the performance monitor says that nothing runs while the GPU is busy.
+    is_monitor_dead: bool = False
 
 
 @dataclass

@@ -40,13 +40,14 @@ class ReturnCode(IntEnum):
 AVAILABLE = "available"
 ERROR = "error"
 NO_ANSWER = "no_answer"
+RELEASED = "released"
 _OPEN_STATUS: dict[int, str] = {
     ReturnCode.LIBRARY_NOT_FOUND: "library_not_found",
     ReturnCode.DRIVER_NOT_LOADED: "driver_not_loaded",
     ReturnCode.LIB_RM_VERSION_MISMATCH: "version_mismatch",
     ReturnCode.NO_PERMISSION: "no_permission",
 }
-STATUSES = (AVAILABLE, *_OPEN_STATUS.values(), NO_ANSWER, ERROR)
+STATUSES = (AVAILABLE, *_OPEN_STATUS.values(), NO_ANSWER, RELEASED, ERROR)
 
 _SESSION_LOST = {ReturnCode.UNINITIALIZED, ReturnCode.DRIVER_NOT_LOADED, ReturnCode.LIB_RM_VERSION_MISMATCH}
 _DEVICE_LOST = {ReturnCode.GPU_IS_LOST, ReturnCode.RESET_REQUIRED, ReturnCode.GPU_NOT_FOUND}

@@ -59,6 +59,8 @@ class Reader:
         return None
 
     def _table(self, device: Device, answers: Answers) -> Iterator[Sample]:
+        if answers.reject_activity():
+            self.rejected[names.GPU_GRAPHICS_ACTIVITY.name] += 1
         raws = answers.raws
         all_labels = self._labels.get(device.uuid)
         if all_labels is None:

@@ -106,6 +106,8 @@ _SCOPE_NODE = 0
 _ALL_LINKS = 0xFFFFFFFF
 
 _UTILIZATION = "nvmlDeviceGetUtilizationRates"
+#: The share of time in which a kernel ran, in per cent.
+UTILIZATION = Call(_UTILIZATION, (), "gpu")
 _MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
 
 
@@ -194,7 +196,7 @@ READINGS = (
         _WORD_MAX,
         states=_RECOVERY_ACTIONS,
     ),
-    _ratio(names.GPU_UTILIZATION, Call(_UTILIZATION, (), "gpu")),
+    _ratio(names.GPU_UTILIZATION, UTILIZATION),
     _ratio(names.GPU_MEMORY_COPY_UTILIZATION, Call(_UTILIZATION, (), "memory")),
     _ratio(names.GPU_ENCODER_UTILIZATION, Call("nvmlDeviceGetEncoderUtilization", (), 0)),
     _ratio(names.GPU_DECODER_UTILIZATION, Call("nvmlDeviceGetDecoderUtilization", (), 0)),
@@ -352,6 +354,8 @@ FABRIC_CONFIGURATION_SHIFT = 8
 
 #: What answers for the metrics of GPM, and those of them that a MIG device has.
 GPM = "nvmlGpmMetricsGet"
+#: The metrics of GPM that are above 0 when anything runs: graphics and multiprocessors.
+BUSY_METRICS = (1, 2)
 MIG_ACTIVITY = {
     names.GPU_MIG_SM_ACTIVITY: 2,
     names.GPU_MIG_SM_OCCUPANCY: 3,

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.compiler import show_compiler
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
@@ -41,7 +42,8 @@ class ForwardHook(Hook):
 
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
-        self._running = False
+        #: Holds something while an outermost module runs.
+        self._running: list[bool] = []
         self._wrapped: set[type] = set()
         self._discovered: set[type] = set()
         self._module_class: type | None = None
@@ -126,25 +128,27 @@ class ForwardHook(Hook):
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
         begin, end = self.recorder.begin, self.recorder.end
         forward = int(Phase.FORWARD)
-        traced = self.host.traced
+        running, traced = self._running, self.host.traced
         graph = self._graph_module_class
         torch = sys.modules["torch"]
-        is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        # What torch.compiler.is_compiling() reads, without the calls, which are cold after an optimizer's step.
+        compiler = torch.compiler
         is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
 
         @functools.wraps(call)
         def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
-            # Asked first: to a compiler this is a constant, and it looks no further.
-            if is_compiling() or self._running or (traced.running and isinstance(module, graph)):
+            if running or compiler._is_compiling_flag or (traced.running and isinstance(module, graph)):  # noqa: SLF001
                 return call(module, *args, **kwargs)
-            self._running = True
+            running.append(True)
             token = begin(forward if module.training and is_grad_enabled() else EVALUATION_FORWARD)
             try:
                 return call(module, *args, **kwargs)
             finally:
-                self._running = False
+                running.pop()
                 end(token)
                 if found is not None and token is not None:
                     found(module)
 
+        # What a compiler follows is not timed.
+        show_compiler(call, __call__)
         return __call__
