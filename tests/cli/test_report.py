@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -22,10 +22,12 @@ import yaml
 
 from laggard_cli.main import main
 from laggard_cli.pack import pack_folder
-from laggard_cli.prometheus import Sample
+from laggard_cli.prometheus import Range, Sample
 from laggard_cli.report import causes, costs, heat, raster
+from laggard_cli.report.history import Counted
+from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import page
-from laggard_cli.report.span import moment, seconds
+from laggard_cli.report.span import Span, moment, seconds
 from laggard_cli.report.templates import TemplateError, render
 from laggard_cli.report.verdicts import Firing
 from tests.cli.report_runs import BEGIN, HOSTILE, problem, run
@@ -203,6 +205,50 @@ def test_of_many_ranks_the_culprit_has_a_row_of_its_own() -> None:
     assert len(page(report).encode()) < 3e6 / 4
 
 
+def test_without_anything_to_compare_nothing_is_judged() -> None:
+    """A run whose ranks report no step, or of which nothing reports, is not healthy; its page says what is missing."""
+    history = run().history
+    nothing_own = {name: np.full_like(history.own, np.nan) for name in ("own", "wait")}
+    silent = dataclasses.replace(history, **nothing_own, phases={})
+    empty = np.zeros((0, len(history.times)))
+    absent = dataclasses.replace(silent, own=empty, wait=empty, reports=empty, ranks=[], hosts={}, information=[])
+    for each, first in ((silent, "Ranks report and no step counts yet"), (absent, "No rank's own metrics are there")):
+        unknown = missing(each, None, exporters=False, remarks=["The rule is gone."])
+        found = judged(each, [], [], unknown)
+        assert found.headline == "Not judged: in these 60 min the ranks could not be compared."
+        assert found.reasons[0].startswith(first)
+        assert found.reasons[-1] == "The rule is gone."
+        text = page(
+            dataclasses.replace(run(), history=each, told=(), judged=found, losses=None, missing=tuple(unknown))
+        )
+        assert "No node exporter shows the state files of this run" in text
+
+
+def test_losses_without_a_number_are_none() -> None:
+    """What the rules could not divide is left out; parts of whole hours are weighed by their length."""
+
+    class Server:
+        """Answers with a goodput of 0.5 over two hours, the first one short."""
+
+        def say(self, what: str) -> None:
+            pass
+
+        def at(self, expression: str, moment: float) -> list[Sample]:
+            return [Sample({}, BEGIN + 5400)] if "timestamp" in expression else []
+
+        def over(self, expression: str, span: Span, step: float | None = None) -> list[Range]:
+            if "goodput" in expression:
+                return [Range({}, {BEGIN + 1800: 0.2, BEGIN + 5400: 0.8})]
+            return [Range({"training_reason": "waiting"}, {BEGIN + 1800: 0.8, BEGIN + 5400: float("nan")})]
+
+    history = dataclasses.replace(run().history, span=Span(BEGIN, BEGIN + 5400, 60, 60))
+    found = costs.losses(cast("Counted", Server()), history)
+    assert found is not None
+    assert (found.rank_hours, found.price) == (8 * 1.5, None)
+    assert found.goodput == pytest.approx((0.2 + 2 * 0.8) / 3)
+    assert found.lost == {"waiting": pytest.approx(0.8 / 3)}
+
+
 class _Attributes(HTMLParser):
     """Collects elements, attributes and identifiers."""
 
@@ -253,7 +299,8 @@ class _Fake(http.server.BaseHTTPRequestHandler):
         kind = "matrix" if url.path.endswith("query_range") else "vector"
         body: dict[str, Any] = {"status": "success", "data": {"resultType": kind, "result": result}}
         content = json.dumps(body).encode()
-        self.send_response(401 if "private" in url.path else 200)
+        allowed = "private" not in url.path or self.headers["Authorization"] == "Basic dTpyaWdodA=="  # u:right
+        self.send_response(200 if allowed else 401)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -281,6 +328,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     yield {
         "http": f"http://{plain}",
         "private": f"http://u:secret@{plain}/private",
+        "allowed": f"http://u:right@{plain}/private",
         "https": f"https://{secure}",
         "down": "http://127.0.0.1:1",
     }
@@ -295,7 +343,7 @@ REFUSED = {
     ("down",): "can not be reached: [Errno 111] Connection refused",
     ("private",): "refuses access: HTTP 401; give user and password in the URL",
     ("https",): "shows a certificate that is not trusted here: name its authority's file in SSL_CERT_FILE",
-    ("http",): "--run 'r' is not in Prometheus at",
+    ("allowed",): "--run 'r' is not in Prometheus at",
     ("http", "--from", "2026-01-02", "--to", "2026-01-01"): (
         "--from 2026-01-02 is not before --to 2026-01-01: the range is empty"
     ),

@@ -159,7 +159,7 @@ def losses(server: Counted, history: History) -> Losses | None:
     """
     server.say("what is lost")
     own = matcher(history.run)
-    evaluated = f"max_over_time(timestamp(run:training_goodput:ratio{own})[15m:15s])"
+    evaluated = f"max_over_time(timestamp(run:training_goodput:ratio{own} >= 0)[15m:15s])"
     ends = [sample.value for sample in server.at(evaluated, history.span.end)]
     if not ends:
         return None
@@ -168,7 +168,7 @@ def losses(server: Counted, history: History) -> Losses | None:
     hours = max(1, math.ceil((end - history.span.begin) / 3600 - 1e-6))
     span = Span(end - 3600 * (hours - 1), end, 3600, 3600)
     lost = server.over(f"last_over_time(run_reason:training_time_lost:ratio{own}[10m])", span)
-    good = server.over(f"last_over_time(run:training_goodput:ratio{own}[10m])", span)
+    good = server.over(f"last_over_time(run:training_goodput:ratio{own}[10m]) >= 0", span)
     price = server.at(f"last_over_time(run:training_rank_price:value{own}[10m])", end)
     weights: dict[float, float] = {}
     begin = end
@@ -182,7 +182,8 @@ def losses(server: Counted, history: History) -> Losses | None:
         return None
 
     def share(values: dict[float, float]) -> float:
-        return sum(value * weights.get(moment, 0.0) for moment, value in values.items()) / total
+        found = ((moment, value) for moment, value in values.items() if math.isfinite(value))
+        return sum(value * weights.get(moment, 0.0) for moment, value in found) / total
 
     return Losses(
         begin=begin,

@@ -89,7 +89,9 @@ def wrong(problem: Problem) -> str:
             Who=_capital(named), is_=verb, who=named or "all ranks", phase=phase, kind=_KINDS.get(kind, kind)
         )
     summary = problem.summary.rstrip(".") or problem.alert
-    return f"{_capital(named)}: {summary[:1].lower()}{summary[1:]}" if named else summary
+    # An abbreviation stays as it is.
+    small = summary if summary[1:2].isupper() else f"{summary[:1].lower()}{summary[1:]}"
+    return f"{_capital(named)}: {small}" if named else summary
 
 
 def sentence(problem: Problem, found: Cost | None) -> str:

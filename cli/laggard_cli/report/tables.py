@@ -68,8 +68,10 @@ def hosts(history: History, problems: Sequence[Problem]) -> str:
     grave = [problem for problem in problems if problem.severity != "info"]
     score = [mean(values) for values in excess(history)]
     rows: list[list[str]] = []
-    for host in dict.fromkeys(history.hosts.get(rank, "") for rank in history.ranks):
-        members = [row for row, rank in enumerate(history.ranks) if history.hosts.get(rank, "") == host]
+    of_host: dict[str, list[int]] = {}
+    for row, rank in enumerate(history.ranks):
+        of_host.setdefault(history.hosts.get(rank, ""), []).append(row)
+    for host, members in of_host.items():
         ranks = [history.ranks[row] for row in members]
         known = [score[row] for row in members if np.isfinite(score[row])]
         said = [wrong(each) for each in grave if host in each.members(HOST) or set(ranks) & set(each.members(RANK))]
