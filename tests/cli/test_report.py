@@ -147,6 +147,14 @@ def test_symptoms_stand_behind_their_cause() -> None:
     assert causes.cause(node, [slow, node]) is None
 
 
+def test_a_slow_stage_is_seen_against_the_other_stages() -> None:
+    """Within its group no rank is slow; across groups all of them are."""
+    history = dataclasses.replace(run(healthy=True).history, groups={str(rank): f"s{rank // 4}" for rank in range(8)})
+    history.own[4:] *= 1.5
+    assert np.nanmax(costs.excess(history)) < 1.01
+    assert np.nanmin(costs.excess(history, across=True)[4:]) > 1.1
+
+
 def test_a_healthy_run_says_why() -> None:
     """What was compared, and how far it is from a verdict."""
     report = run(healthy=True)

@@ -86,7 +86,7 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) 
         runs.read_places(server, history)
     kinds = {problem.labels.get(runs.KIND, "") for problem in problems if problem.alert in _MEMORY}
     if kinds:
-        runs.read_memory(server, history, [each for kind in kinds for each in _KINDS.get(kind, (kind,)) if each])
+        runs.read_memory(server, history, [each for kind in kinds for each in _KINDS.get(kind or "device", (kind,))])
     told = tuple(
         Told(each, cost(history, each), beside(server, history, each), cause(each, problems)) for each in problems
     )

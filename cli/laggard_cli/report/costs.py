@@ -76,10 +76,15 @@ def reference(own: Array) -> Array:
     return by_time(own, needed)
 
 
-def excess(history: History) -> Array:
-    """Return each rank's own time over that of its peers, rank by time; 1 is as long as they need."""
+def excess(history: History, *, across: bool = False) -> Array:
+    """Return each rank's own time over that of its peers, rank by time; 1 is as long as they need.
+
+    Args:
+        history: of the run.
+        across: all ranks are peers, whatever group they are in.
+    """
     made = np.full(history.own.shape, np.nan)
-    names = np.array([history.groups.get(rank, "") for rank in history.ranks])
+    names = np.array(["" if across else history.groups.get(rank, "") for rank in history.ranks])
     for group in set(names.tolist()):
         rows = names == group
         peers = reference(history.own[rows])
@@ -159,7 +164,8 @@ def losses(server: Counted, history: History) -> Losses | None:
     """
     server.say("what is lost")
     own = matcher(history.run)
-    evaluated = f"max_over_time(timestamp(run:training_goodput:ratio{own} >= 0)[15m:15s])"
+    good_at = f"run:training_goodput:ratio{own}"
+    evaluated = f"max_over_time((timestamp({good_at}) and {good_at} >= 0)[15m:15s])"
     ends = [sample.value for sample in server.at(evaluated, history.span.end)]
     if not ends:
         return None

@@ -66,7 +66,9 @@ def pooled(values: Array, rows: Sequence[Row], *, least: bool = False) -> Array:
 def own_map(axis: Axis, history: History, problems: Sequence[Problem]) -> str:
     """Return the heat map of own times."""
     rows = rows_of(history, problems)
-    values = pooled(excess(history), rows)
+    # In a stage that is slow as a whole no rank is slower than its peers.
+    across = any(problem.alert == "TrainingStageSlow" for problem in problems)
+    values = pooled(excess(history, across=across), rows)
     high = min(_MOST_HIGH, max(_LEAST_HIGH, _nearly_most(values)))
     says = [_row_says(row, history.times, " times its peers") for row in values]
     label = "Own time of each rank as a multiple of its peers'. "
@@ -75,6 +77,7 @@ def own_map(axis: Axis, history: History, problems: Sequence[Problem]) -> str:
         "Who works longer than its peers",
         "Own time of a step, as a multiple of what the rank's peers need. One bright line is a slow rank; bright lines "
         "of one host are a slow node; spots that move from rank to rank are uneven data."
+        + (" Since a peer group is slow, all ranks of the run count as peers here." if across else "")
         + (" Of each group of ranks the one that works longest shows." if _grouped(rows) else ""),
         pictures.heat_map(axis, label + _remarkable(rows, says), rows, pixels, says),
         pictures.ramp("as long as its peers", f"{high:.3g} times as long"),

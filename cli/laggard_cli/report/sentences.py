@@ -13,6 +13,7 @@ from laggard_cli.report.verdicts import Problem
 _PHRASES = {
     "TrainingStraggler": "{Who} {is_} slow in {phase}",
     "TrainingNodeSlow": "{Who} {is_} slow: most of its ranks make the others wait",
+    "TrainingStageSlow": "{Who} holds up the others",
     "TrainingStalled": "The run stands still: the others wait for {who}",
     "TrainingRankMissing": "{Who} {is_} gone while others work on",
     "TrainingRankDied": "The process of {who} died",
