@@ -27,6 +27,8 @@ from dashboards.sdk import (
 
 #: More lines than this nobody can tell apart, and a browser draws slowly.
 MOST_SERIES = 50
+#: Points of each line: what a server computes grows with them, and over thousands of ranks that is seconds.
+POINTS = 120
 #: Lines of a plot in which each is a rank or a GPU.
 FEW = 12
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -146,10 +148,12 @@ def number(
     *,
     steps: Sequence[tuple[float | None, str]] = ((None, BLUE),),
     decimals: int | None = None,
+    history: bool = True,
 ) -> Panel:
-    """Return the newest value of one query as a number, coloured by steps of it."""
-    panel = _common(stat.Panel(), title, description, [query]).unit(unit).height(4).span(4)
-    panel.thresholds(_steps(steps)).graph_mode(shared.BigValueGraphMode.AREA)
+    """Return the newest value of one query as a number, coloured by steps of it; ``history`` draws it over time too."""
+    panel = _common(stat.Panel(), title, description, [query], instant=not history).unit(unit).height(4).span(4)
+    panel.thresholds(_steps(steps))
+    panel.graph_mode(shared.BigValueGraphMode.AREA if history else shared.BigValueGraphMode.NONE)
     panel.color_mode(shared.BigValueColorMode.VALUE).no_value("no data")
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(values=False))
     if decimals is not None:
@@ -177,7 +181,8 @@ def heat_map(title: str, description: str, unit: str, query: Query) -> Panel:
 
 def timeline(title: str, description: str, query: Query, values: dict[str, tuple[str, str]]) -> Panel:
     """Return bars over time, one row for each series; ``values`` has the text and the colour of each value."""
-    panel = _common(statetimeline.Panel(), title, description, [query])
+    # A verdict of a minute must not fall between two points.
+    panel = _common(statetimeline.Panel(), title, description, [query]).max_data_points(10 * POINTS)
     options = {
         value: models.ValueMappingResult(text=text, color=colour, index=index)
         for index, (value, (text, colour)) in enumerate(values.items())
@@ -243,7 +248,7 @@ def _common(panel: Panel, title: str, description: str, queries: Sequence[Query]
         else:
             target.range()
         panel.with_target(target)
-    return panel
+    return panel if instant else panel.max_data_points(POINTS)
 
 
 def _fixed(colour: str) -> Any:

@@ -44,6 +44,7 @@ GPUS = Board(
                         f'(gpu_recovery_action{{{_GPU}, action!~"none|unknown"}}) == 1) or vector(0)',
                         "recovery",
                     ),
+                    history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),
                 number(
@@ -53,6 +54,7 @@ GPUS = Board(
                     Query(
                         f'sum(increase(gpu_xid_errors_total{{{_GPU}, tier!="application"}}[1d])) or vector(0)', "XID"
                     ),
+                    history=False,
                     steps=((None, GREEN), (1, RED)),
                     decimals=0,
                 ),
@@ -65,6 +67,7 @@ GPUS = Board(
                         "or vector(0)",
                         "errors",
                     ),
+                    history=False,
                     steps=((None, GREEN), (1, RED)),
                     decimals=0,
                 ),

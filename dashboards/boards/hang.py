@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.board import Board, Row
 from dashboards.boards.verdicts import verdict_timeline
-from dashboards.panels import GREEN, GREY, MOST_SERIES, ORANGE, PURPLE, RED, Query, listing, series, timeline, top
+from dashboards.panels import GREEN, MOST_SERIES, ORANGE, PURPLE, RED, Query, listing, series, timeline, top
 
 _RUN = 'training_run="$training_run"'
 
@@ -70,10 +70,9 @@ HANG = Board(
                     "How many collectives of a process group a rank has started less than the one that started most.",
                     "none",
                     Query(
-                        "topk(12, max by (training_run, training_process_group) "
-                        f"(training_process_collective_sequence{{{_RUN}}}) - on (training_run, "
-                        "training_process_group) group_right () max by (training_run, training_process_group, "
-                        f"training_rank) (training_process_collective_sequence{{{_RUN}}}))",
+                        "topk(12, max by (training_process_group) "
+                        f"(training_process_collective_sequence{{{_RUN}}}) - on (training_process_group) "
+                        f"group_right () training_process_collective_sequence{{{_RUN}}})",
                         "rank {{training_rank}} {{training_process_group}}",
                     ),
                 ).height(12),
@@ -81,12 +80,11 @@ HANG = Board(
                     "State of the processes",
                     "Green runs, red is dead, purple is stopped. The ranks with the worst state at any time.",
                     Query(
-                        f"topk({MOST_SERIES}, 1 - max by (training_rank) (training_process_up{{{_RUN}}}) "
-                        f"+ 2 * max by (training_rank) (training_process_stopped{{{_RUN}}}) "
-                        f"or 1 - max by (training_rank) (training_process_up{{{_RUN}}}))",
+                        f"topk({MOST_SERIES}, max by (training_rank) (1 + (training_process_stopped{{{_RUN}}} == 1) "
+                        f"or 1 - training_process_up{{{_RUN}}}))",
                         "rank {{training_rank}}",
                     ),
-                    {"0": ("lives", GREEN), "1": ("dead", RED), "2": ("stopped", PURPLE), "3": ("stopped", GREY)},
+                    {"0": ("lives", GREEN), "1": ("dead", RED), "2": ("stopped", PURPLE)},
                 ),
                 series(
                     "Age of the newest step and its limit",

@@ -6,7 +6,10 @@ import functools
 import itertools
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -35,6 +38,21 @@ def test_committed() -> None:
     assert {f"{board.uid}.json": encode(board.build()) for board in BOARDS} == {
         path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()
     }
+
+
+def test_the_form_for_a_catalogue(tmp_path: Path) -> None:
+    """``--share`` writes each dashboard with what it needs, and changes neither the rest of it nor the repository."""
+    before = {path.name: path.stat().st_mtime_ns for path in FOLDER.iterdir()}
+    command = [sys.executable, "-m", "dashboards", "--share", str(tmp_path / "new" / "folder")]
+    subprocess.run(command, check=True, timeout=60)
+    assert {path.name: path.stat().st_mtime_ns for path in FOLDER.iterdir()} == before
+    for uid, board in JSON.items():
+        shared = json.loads((tmp_path / "new" / "folder" / f"{uid}.json").read_text(encoding="utf-8"))
+        needed = {(each["type"], each["id"]) for each in shared.pop("__requires")}
+        kinds = {panel["type"] for panel in board["panels"]} - {"row"}
+        assert needed == {("grafana", "grafana"), ("datasource", "prometheus"), *(("panel", kind) for kind in kinds)}
+        assert (shared.pop("__inputs"), shared.pop("__elements")) == ([], {})
+        assert shared == {**board, "id": None}
 
 
 @pytest.mark.parametrize("uid", JSON)

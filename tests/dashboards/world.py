@@ -56,8 +56,12 @@ class World:
     """A server with the runs, and when each of them was last seen."""
 
     client: httpx.Client
-    address: str
     ends: Mapping[str, float]
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return str(self.client.base_url.copy_with(path="/")).rstrip("/")
 
     def times(self, run: str) -> list[float]:
         """Return the times of a range query over the last hour of a run."""
@@ -87,6 +91,13 @@ def world(folder: Path) -> Iterator[World]:
     """Play the runs, and serve what was recorded."""
     jobs = [SCENARIOS[name].make(Draw(SEED, name, RANKS)).job for name in FAULTS]
     _play(jobs, folder / "blocks")
+    with serve(folder) as client:
+        yield World(client, {job.run: float(round(EPOCH + job.horizon)) for job in jobs})
+
+
+@contextlib.contextmanager
+def serve(folder: Path, timeout: float = 30) -> Iterator[httpx.Client]:
+    """Serve the blocks in a folder, and delete them afterwards; an answer may take so many seconds."""
     (folder / "empty.yml").touch()
     address = free_address()
     process = subprocess.Popen(
@@ -100,9 +111,9 @@ def world(folder: Path) -> Iterator[World]:
         ]
     )
     try:
-        with httpx.Client(base_url=f"http://{address}/api/v1", timeout=30) as client:
+        with httpx.Client(base_url=f"http://{address}/api/v1", timeout=timeout) as client:
             _wait(client)
-            yield World(client, f"http://{address}", {job.run: float(round(EPOCH + job.horizon)) for job in jobs})
+            yield client
     finally:
         process.terminate()
         process.wait(10)
@@ -120,7 +131,7 @@ def _wait(client: httpx.Client) -> None:
 
 def _play(jobs: list[Job], blocks: Path) -> None:
     files = engine.rule_files()
-    names = engine.read_by_rules(files) | _read_by_panels()
+    names = engine.read_by_rules(files) | read_by_panels()
     targets = [
         (target, min(target.end, job.horizon))
         for job in jobs
@@ -128,12 +139,13 @@ def _play(jobs: list[Job], blocks: Path) -> None:
         for target in each.targets(names)
     ]
     longest = max(job.horizon for job in jobs)
-    targets.append((_others([target for target, _ in targets]), longest))
+    targets.append((others([target for target, _ in targets]), longest))
     result = engine.evaluate(targets, SEED, files=files, horizons={}, blocks=blocks)
     assert not result.failed
 
 
-def _read_by_panels() -> frozenset[str]:
+def read_by_panels() -> frozenset[str]:
+    """Return the names of all series that panels read."""
     queries = (concrete(target["expr"]) for panel in PANELS for target in panel.targets)
     return frozenset(selector.name for query in queries for selector in selectors(query) if selector.name)
 
@@ -177,7 +189,7 @@ _OF_HOSTS: dict[str, tuple[dict[str, str], float, float]] = {
 }
 
 
-def _others(targets: list[Target]) -> Target:
+def others(targets: list[Target]) -> Target:
     """Return a target with what the simulation leaves out, and with a price."""
     known = [_labels(series) for target in targets for series in target.series]
     ranks = {
