@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from laggard_cli.errors import CommandError
+from laggard_cli.http_config import client_options
 
 _TIMEOUT_SECONDS = 20
 
@@ -28,17 +31,30 @@ class Range:
     values: dict[float, float]
 
 
+def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = True) -> None:
+    """Add the arguments that say which server is asked, and how it is reached."""
+    parser.add_argument("--prometheus", required=required, metavar="URL", help=text)
+    parser.add_argument(
+        "--http.config.file",
+        dest="http_config",
+        type=Path,
+        metavar="FILE",
+        help="password, token or certificates for the server, in the form that promtool takes",
+    )
+
+
 class Prometheus:
     """A server by its URL. Every failure is a :class:`CommandError` that names the server without its password."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, config: Path | None = None) -> None:
         try:
             self._url = httpx.URL(url)
         except httpx.InvalidURL as error:
             raise CommandError(f"--prometheus {url!r} is no URL: {error}") from error
         if self._url.scheme not in ("http", "https") or not self._url.host:
             raise CommandError(f"--prometheus {url!r} is no URL; example: http://localhost:9090")
-        self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_SECONDS, follow_redirects=True)
+        more = client_options(config) if config else {}
+        self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_SECONDS, follow_redirects=True, **more)
 
     @property
     def name(self) -> str:
@@ -79,16 +95,12 @@ class Prometheus:
         except httpx.TimeoutException as error:
             raise CommandError(f"Prometheus at {self.name} did not answer within {_TIMEOUT_SECONDS} s") from error
         except httpx.TransportError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise CommandError(
-                    f"Prometheus at {self.name} shows a certificate that is not trusted here: name its authority's "
-                    f"file in SSL_CERT_FILE ({error})"
-                ) from error
-            raise CommandError(f"Prometheus at {self.name} can not be reached: {error}") from error
+            hint = "; --http.config.file names the authority to trust" if "CERTIFICATE_VERIFY" in str(error) else ""
+            raise CommandError(f"Prometheus at {self.name} can not be reached: {error}{hint}") from error
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise CommandError(
-                f"Prometheus at {self.name} refuses access: HTTP {response.status_code}; give user and password in "
-                "the URL, as in https://USER:PASSWORD@HOST"
+                f"Prometheus at {self.name} wants to know who asks: HTTP {response.status_code} at /{path}; "
+                "--http.config.file gives a password or a token"
             )
         try:
             answer = response.json()

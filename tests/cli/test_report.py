@@ -349,8 +349,8 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 #: A server, arguments, and what is said of them.
 REFUSED = {
     ("down",): "can not be reached: [Errno 111] Connection refused",
-    ("private",): "refuses access: HTTP 401; give user and password in the URL",
-    ("https",): "shows a certificate that is not trusted here: name its authority's file in SSL_CERT_FILE",
+    ("private",): "wants to know who asks: HTTP 401 at /api/v1/query_range; --http.config.file gives a password",
+    ("https",): "; --http.config.file names the authority to trust",
     ("allowed",): "--run 'r' is not in Prometheus at",
     ("http", "--from", "2026-01-02", "--to", "2026-01-01"): (
         "--from 2026-01-02 is not before --to 2026-01-01: the range is empty"

@@ -7,6 +7,7 @@ drawn by uPlot, as in Grafana.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -60,7 +61,14 @@ def page(simulated: World, uid: str) -> tuple[str, int]:
         }
         for panel in board["panels"]
     ]
-    data = {"board": {"title": f"{board['title']} ({run})", "description": board["description"]}, "times": times}
+    marks = [
+        {"begin": begin, "end": end, "colour": annotation["iconColor"]}
+        for annotation in board["annotations"]["list"]
+        if "target" in annotation
+        for begin, end in _marks(simulated, annotation["target"], run)
+    ]
+    heading = {"title": f"{board['title']} ({run})", "description": board["description"]}
+    data = {"board": heading, "times": times, "marks": marks}
     modules = INSTALLED / "node_modules" / "uplot" / "dist"
     text = Path(__file__).with_name("preview.html").read_text(encoding="utf-8")
     for mark, inserted in (
@@ -86,6 +94,19 @@ def _found(simulated: World, target: Mapping[str, Any], run: str) -> list[dict[s
         numbers = [float(values[time]) if time in values else None for time in times]
         found.append({"name": name.strip(), "labels": labels, "values": numbers})
     return found
+
+
+def _marks(simulated: World, target: Mapping[str, Any], run: str) -> list[tuple[float, float]]:
+    """Return the times of an annotation's query, each from where a series begins to where it ends."""
+    times = simulated.times(run)
+    found: set[tuple[float, float]] = set()
+    for each in simulated.answers(target, run):
+        there = {float(time) for time, _ in each["values"]}
+        for firing, group in itertools.groupby(times, there.__contains__):
+            span = [*group]
+            if firing:
+                found.add((span[0], span[-1]))
+    return sorted(found)
 
 
 def picture(text: str, height: int, path: Path) -> None:

@@ -17,7 +17,7 @@ from laggard import environment
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
 from laggard_cli.errors import CommandError
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, add_server
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import printable
 
@@ -30,7 +30,7 @@ _WATCH_SECONDS = 5.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = "Example: laggard diagnose --prometheus http://localhost:9090 --run llama-7b-17"
-    parser.add_argument("--prometheus", required=True, metavar="URL", help="a server that runs laggard's rules")
+    add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch a line each time")
     parser.add_argument(
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the verdicts. The exit code says whether the question was answered, not whether the run is healthy."""
     if options.watch is not None and not options.watch > 0:
         raise CommandError(f"--watch {options.watch:g} must be above 0 seconds")
-    prometheus = Prometheus(options.prometheus)
+    prometheus = Prometheus(options.prometheus, options.http_config)
     try:
         answer = _ask(prometheus, options)
         if options.watch is None:

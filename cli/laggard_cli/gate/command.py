@@ -20,7 +20,7 @@ from laggard_cli.gate.measured import Measured
 from laggard_cli.gate.steps import read_steps, step_files
 from laggard_cli.gate.verdict import Outcome, judge
 from laggard_cli.gate.view import markdown, show
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, add_server
 
 #: Exit code for a verdict that there are too few steps for; 2 is bad input, as everywhere.
 UNDECIDED = 3
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warmup", type=int, default=0, metavar="N", help="leave out N more steps at the begin of each JSON-lines run"
     )
-    parser.add_argument("--prometheus", metavar="URL", help="the server that has the runs")
+    add_server(parser, "the server that has the runs", required=False)
     parser.add_argument(
         "--interval", type=float, default=60.0, metavar="SECONDS", help="of means from Prometheus (default 60)"
     )
@@ -95,7 +95,7 @@ def _read(flag: str, source: str, options: argparse.Namespace) -> Measured:
     if is_span(source):
         if options.prometheus is None:
             raise CommandError(f"{flag} {source} is a run of Prometheus: --prometheus URL is needed")
-        with contextlib.closing(Prometheus(options.prometheus)) as server:
+        with contextlib.closing(Prometheus(options.prometheus, options.http_config)) as server:
             return read_span(server, parse(source), options.interval)
     files = step_files(source)
     if len(files) == 1 and saved.is_baseline(files[0]):

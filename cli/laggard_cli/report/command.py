@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laggard_cli.errors import CommandError
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, add_server
 from laggard_cli.report import history as runs
 from laggard_cli.report.causes import cause
 from laggard_cli.report.costs import cost, losses
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Without --from, --to and --last it is about the whole run, as far back as 30 days. "
         "docs/report.md says what it shows."
     )
-    parser.add_argument("--prometheus", required=True, metavar="URL", help="a server that runs laggard's rules")
+    add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", required=True, metavar="RUN", help="the run; it may have ended")
     parser.add_argument("--from", dest="begin", metavar="TIME", help="such as 2026-01-31T08:00:00Z; UTC without a zone")
     parser.add_argument("--to", dest="end", metavar="TIME", help="alike; by default the run's end, or now")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     # Before minutes of queries, not after them.
     with (
         _written(options.output) as write,
-        contextlib.closing(Prometheus(options.prometheus)) as prometheus,
+        contextlib.closing(Prometheus(options.prometheus, options.http_config)) as prometheus,
         _progress() as tell,
     ):
         tell("looking for the run")
