@@ -137,6 +137,10 @@ def _other_collective(_: Path) -> None:
     dist.barrier()
 
 
+def _other_size(_: Path) -> None:
+    dist.all_reduce(torch.zeros(7))
+
+
 def _other_loop(_: Path) -> None:
     raise LeaveError
 
@@ -207,6 +211,7 @@ BREAKAGES = {
     "queue": Breakage("between", _queue),
     "receive": Breakage("between", _receive),
     "mismatch": Breakage("between", _other_collective),
+    "other-size": Breakage("between", _other_size),
     "left-early": Breakage("between", _other_loop),
     "raise-linger": Breakage("between", _raise_and_linger),
     "raise": Breakage("between", _raise),

@@ -85,6 +85,7 @@ FAULTS = (
     Fault("left-early", "a rank has less data and leaves the loop early", "left-early"),
     Fault("raise-linger", "a rank raises and lingers in the handler", "raise-linger"),
     Fault("mismatch", "a rank calls another collective than the others", "mismatch"),
+    Fault("other-size", "a rank brings another size to a collective than the others", "other-size"),
     Fault("link-down", "the link between two nodes is down", "link-down", culprit=False),
     Fault("link-lossy", "packets from one node to the other are dropped", "link-lossy", culprit=False),
     _silent("healthy", "nothing is wrong"),

@@ -21,7 +21,7 @@ _PROMETHEUS_SECONDS = 150.0
 _ENDPOINT_SECONDS = 120.0
 #: From the begin of a job until the rules know its ranks, and until they miss them.
 _KNOWN_SECONDS, _MISSED_SECONDS = 60.0, 100.0
-_CLOCK_SECONDS = -3600
+_CLOCK_SECONDS = 3600
 #: Long enough for a stall to be called one.
 _WATCHED_SECONDS = 30.0
 _CLOCK = Path(__file__).with_name("clock.c")
@@ -40,24 +40,46 @@ def _exporter(scene: Scene) -> Generator[dict[str, str], None, None]:
     yield {}
 
 
-def _clock(scene: Scene) -> Generator[dict[str, str], None, None]:
-    library = scene.folder.with_name(f"{scene.folder.name}.so")
-    added = scene.folder.with_name(f"{scene.folder.name}.seconds")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
-    added.write_bytes(bytes(8))
-    yield {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(added)}
-    with added.open("r+b") as file:
-        file.write(_CLOCK_SECONDS.to_bytes(8, "little", signed=True))
-    scene.stack.pause(_WATCHED_SECONDS)
+def _clock_set(seconds: int, *, exporter: bool = False) -> Act:
+    """Return the act that sets the ranks' clock, and with ``exporter`` that of their node exporter too."""
+
+    def act(scene: Scene) -> Generator[dict[str, str], None, None]:
+        library = scene.folder.with_name(f"{scene.folder.name}.so")
+        added = scene.folder.with_name(f"{scene.folder.name}.seconds")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
+        added.write_bytes(bytes(8))
+        environment = {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(added)}
+        clocks = [f'training_last_step_timestamp_seconds{{training_run="{scene.folder.name}"}}']
+        with contextlib.ExitStack() as cleanup:
+            if exporter:
+                cleanup.callback(_restart_exporter, scene, {})
+                _restart_exporter(scene, environment)
+                instance = scene.stack.servers.addresses["exporter"].removeprefix("http://")
+                success = "laggard_exporter_collector_last_success_timestamp_seconds"
+                clocks.append(f'{success}{{instance="{instance}",collector="state"}}')
+            yield environment
+            with added.open("r+b") as file:
+                file.write(seconds.to_bytes(8, "little", signed=True))
+            scene.stack.pause(_WATCHED_SECONDS)
+            for clock in clocks:
+                _await(scene, f"abs(time() - max({clock})) > {abs(seconds) // 2}", 1)
+            _no_alert(scene)
+            yield {}
+
+    return act
+
+
+def _restart_exporter(scene: Scene, environment: dict[str, str]) -> None:
+    scene.stack.servers.kill("exporter")
+    scene.stack.servers.start("exporter", environment=environment)
+
+
+def _no_alert(scene: Scene) -> None:
     alerts = f'ALERTS{{training_run="{scene.folder.name}",alertstate="firing",alertname=~"{"|".join(HANG_ALERTS)}"}}'
-    # What a rank says of its own clock.
-    set_back = f'time() - max(training_last_step_timestamp_seconds{{training_run="{scene.folder.name}"}})'
-    _await(scene, f"{set_back} > {-_CLOCK_SECONDS // 2}", 1)
     prometheus = Prometheus(scene.stack.servers.addresses["prometheus"])
     with contextlib.closing(prometheus):
         if found := prometheus.query(alerts):
             raise CommandError(f"the clock was set and {found[0].labels['alertname']} fires")
-    yield {}
 
 
 def _endpoint(scene: Scene) -> Generator[dict[str, str], None, None]:
@@ -130,5 +152,6 @@ OUTAGES: dict[str, Act] = {
     "prometheus-away": killed("prometheus", _PROMETHEUS_SECONDS),
     "exporter-away": _exporter,
     "endpoint-away": _endpoint,
-    "clock-stepped": _clock,
+    "clock-stepped": _clock_set(-_CLOCK_SECONDS),
+    "node-clock-stepped": _clock_set(_CLOCK_SECONDS, exporter=True),
 }

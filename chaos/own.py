@@ -150,4 +150,14 @@ OWN_FAULTS = (
         steps=450,
         needs_compiler=True,
     ),
+    OwnFault(
+        "node-clock-stepped",
+        "the clock of a node, its ranks and its exporter, is set forward by an hour, away from Prometheus'",
+        "node-clock-stepped",
+        "nothing about hangs: an age is told as such, and samples carry the time of Prometheus",
+        "nothing; what carries a time of the day is off by the step",
+        steps=450,
+        needs_compiler=True,
+        alone=True,
+    ),
 )

@@ -31,6 +31,26 @@ _SELECTED = {("training_phase", phase.label) for phase in (Phase.COMMUNICATION, 
 
 
 @dataclass
+class Progress:
+    """How far a stalled rank has come in a process group, by its flight recorder."""
+
+    issued: int
+    #: The first collective that is not done, and what the rank calls there.
+    pending: int | None = None
+    call: str = "all_reduce"
+    #: Whether its device has begun; gloo does not say.
+    begun: bool | None = None
+
+    def samples(self) -> Iterable[tuple[str, dict[str, str], float]]:
+        """Yield name, labels and value of what the exporter shows of it."""
+        yield "issued", {}, self.issued
+        if self.begun is not None:
+            yield "begun", {}, self.begun
+        if self.pending is not None:
+            yield "pending", {"collective_operation": self.call, "collective_call": self.call}, self.pending
+
+
+@dataclass
 class Rank:
     """One rank. Scenarios set the fields; the world reads them at each scrape."""
 
@@ -77,6 +97,10 @@ class Rank:
     groups: dict[str, tuple[int, bool]] = field(default_factory=lambda: {"world": (0, False)})
     #: Process group -> torch's number of the collective that was started last.
     operations: dict[str, int] = field(default_factory=dict[str, int])
+    #: What the flight recorder says, by process group; None without a dump of it.
+    recorder: dict[str, Progress] | None = None
+    #: It says that a send or a receive is not done.
+    transfer: bool = False
     # What the rank has counted so far, in units.
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
@@ -99,6 +123,14 @@ class Rank:
         """Put the rank into a phase, and some of its process groups into a state."""
         self.phase = phase
         self.groups.update(groups)
+
+    def recorded_facts(self) -> Iterable[tuple[str, dict[str, str], float]]:
+        """Yield name, labels and value of what the exporter shows of its dump."""
+        if self.recorder is not None:
+            yield "transfer", {}, self.transfer
+            for group, progress in self.recorder.items():
+                for name, labels, value in progress.samples():
+                    yield name, {"process_group": group, **labels}, value
 
     def finish(self) -> None:
         """End cleanly: the state file says so, and the metrics endpoint is gone before the next scrape."""
@@ -198,6 +230,7 @@ class World:
                 rank.counted[series] = rank.counted.get(series, 0) + growth * self.tick
             rank.last_step = rank.last_edge = self.now
             rank.groups = dict.fromkeys(rank.groups, (rank.steps // UNIT, False))
+            rank.recorder = None
 
     def _scrape(self) -> None:
         present: set[tuple[str, Labels]] = set()
@@ -295,6 +328,8 @@ class World:
         yield sample("start_timestamp_seconds", rank.start)
         info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
         yield info, 1
+        if rank.alive:
+            yield from (sample(f"hang_{name}", value, **labels) for name, labels, value in rank.recorded_facts())
 
 
 def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from laggard_exporter.conventions import NVML_FAMILIES, STATE_FAMILIES
 from laggard_exporter.flags import Options
+from laggard_exporter.hang.collector import HangCollector
 from laggard_exporter.host import conventions as host
 from laggard_exporter.host.disk import DiskCollector
 from laggard_exporter.host.facts import HostCollector
@@ -52,6 +53,11 @@ COLLECTORS: dict[str, Entry] = {
         "every rank on the node, from its state file",
         STATE_FAMILIES,
         lambda options: StateCollector(options.state_directory, procfs=options.procfs),
+    ),
+    "hang": Entry(
+        "how far the collectives of each stalled rank have come, by its flight recorder",
+        ranks.HANG_FAMILIES,
+        lambda options: HangCollector(options.state_directory),
     ),
     "workers": Entry(
         "data workers of each rank: number, processor time, waits for disks",

@@ -21,6 +21,7 @@ from laggard import _identity, environment
 from laggard._control import ControlFile
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
+from laggard._hang import HangDump
 from laggard._hooks import HOOKS, Hook, Traced
 from laggard._hooks.exposure import Exposure
 from laggard._log import Log
@@ -58,6 +59,7 @@ class Process:
             self.log,
             self.trace,
             self.profiler,
+            HangDump(self),
         )
         self._hooks: list[Hook] = []
         self._lock = threading.Lock()

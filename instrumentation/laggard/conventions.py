@@ -73,6 +73,7 @@ class Attribute:
     SIGNAL = "training.signal"
     VALUE = "training.value"
     COLLECTIVE_OPERATION = "training.collective.operation"
+    COLLECTIVE_CALL = "training.collective.call"
     PROCESS_GROUP = "training.process_group"
     CHECKPOINT_OPERATION = "training.checkpoint.operation"
     MEMORY_KIND = "training.memory.kind"

@@ -63,7 +63,7 @@ def page(simulated: World, uid: str) -> tuple[str, int]:
     ]
     marks = [
         {"begin": begin, "end": end, "colour": annotation["iconColor"]}
-        for annotation in board["annotations"]["list"]
+        for annotation in board["annotations"].get("list", ())
         if "target" in annotation
         for begin, end in _marks(simulated, annotation["target"], run)
     ]

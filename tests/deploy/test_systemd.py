@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from laggard import dumps, statefile
+from laggard.conventions import Phase
 from laggard_exporter import flags
 from tests.deploy import booted, confined
 from tests.exporter.support import (
@@ -112,7 +114,11 @@ def test_it_works_confined(tmp_path: Path) -> None:
     inside = {"LD_LIBRARY_PATH": "/srv", "FAKE_NVML_SCENARIO": "/srv/scenario"}
     arguments = [str(EXPORTER), "--web.listen-address=127.0.0.1:0", "--state.directory=/srv/ranks"]
     filters, families = found["SystemCallFilter"], found["RestrictAddressFamilies"][0].split()
-    with live_rank(tmp_path / "ranks", fresh()):
+    facts = fresh()
+    word = statefile.pack(Phase.OTHER, facts.start_boottime_ns)
+    dump = dumps.file_name(facts.run, facts.rank, facts.start_boottime_ns, 0, word)
+    with live_rank(tmp_path / "ranks", facts):
+        (tmp_path / "ranks" / dump).write_text('{"entries": []}')
         command = confined.command(tmp_path, filters, families, arguments)
         tmp_path.chmod(0o755)
         with running(command, stderr=subprocess.PIPE, cwd=REPOSITORY, env={**os.environ, **inside}) as process:
@@ -129,6 +135,7 @@ def test_it_works_confined(tmp_path: Path) -> None:
     assert list(starting_with(samples, "gpu_up").values()) == [1, 1]
     assert samples['training_process_up{training_rank="3",training_run="run-1"}'] == 1
     assert samples["laggard_exporter_nvml_available"] == 1
+    assert samples['laggard_exporter_hang_dumps{result="read"}'] == 1
 
 
 @pytest.mark.skipif(booted.missing() != "", reason=booted.missing())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
 
-from laggard import statefile
-from laggard.conventions import PROCESS_METRICS, prometheus_label, prometheus_name
+from laggard import dumps, statefile
+from laggard.conventions import PROCESS_METRICS, Phase, prometheus_label, prometheus_name
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from tests.exporter.support import exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario
+from tests.support.recorded_job import RecordedJob
 
 
 def test_names_are_unique() -> None:
@@ -56,7 +58,11 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
     (tmp_path / "log").write_text("4,1,2000000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
     (tmp_path / "web.yml").touch()
     arguments = [f"--state.directory={tmp_path / 'ranks'}", f"--web.config.file={tmp_path / 'web.yml'}"]
+    word = statefile.pack(Phase.OTHER, facts.start_boottime_ns)
+    dump = dumps.file_name(facts.run, facts.rank, facts.start_boottime_ns, 0, word)
     with live_rank(tmp_path / "ranks", facts, words) as rank:
+        job = RecordedJob({"0": (2, 3)}, [("0", "barrier")], stops={2: 0})
+        (tmp_path / "ranks" / dump).write_text(json.dumps(job.dump(3)))
         procfs = write_tree(tmp_path / "proc", {**HOST_PROCFS, **rank_procfs(rank.pid)})
         sysfs = write_tree(tmp_path / "sys", {**INFINIBAND_SYSFS, **CGROUP_SYSFS})
         arguments += [f"--path.procfs={procfs}", f"--path.sysfs={sysfs}", f"--path.kernel-log={tmp_path / 'log'}"]

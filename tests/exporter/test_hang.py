@@ -107,6 +107,21 @@ def test_a_device_that_has_not_begun_is_named() -> None:
     assert named(verdict(job, edit=edit)) == {6: Reason.NOT_STARTED}
 
 
+def test_a_device_that_waits_in_another_group_is_not_named() -> None:
+    """Of two that have not begun what the others work on, one waits for the other in their pair: which is named."""
+
+    def edit(rank: int, dump: dict[str, Any]) -> None:
+        late = rank in (4, 5)
+        dump["entries"][-1] |= {"state": "scheduled" if late else "started", "retired": False}
+        if late:
+            dump["entries"][-2] |= {"state": "started" if rank == 4 else "scheduled", "retired": False}
+
+    job = RecordedJob(
+        {"0": tuple(range(8)), "7": (4, 5)}, [("0", "all_reduce"), ("7", "all_reduce"), ("0", "all_reduce")]
+    )
+    assert named(verdict(job, edit=edit)) == {5: Reason.NOT_STARTED}
+
+
 def test_a_rank_that_is_stuck_alone_is_named() -> None:
     """All others have gone through, and wait for it in the next one."""
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from laggard_cli.rules.check import mistakes
 from laggard_exporter.hang.dump import Dump, DumpError, parse
+from laggard_exporter.hang.facts import as_json, facts, from_json
 from laggard_exporter.hang.verdict import Verdict, judge
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml.xid import XidErrors
@@ -108,13 +109,15 @@ documents = st.one_of(
 @example(b"\x80\x02]q\x00h\x00a.")
 @example(b"[" * 100_000)
 def test_a_dump(content: bytes) -> None:
-    """A dump or a DumpError of one line; and a dump can be judged."""
+    """A dump or a DumpError of one line; and a dump can be judged, and exported or refused."""
     # A pickle may ask for a memo of gigabytes by one number; the command line reads in a process with a limit.
     if content[:1] == b"\x80":
         content = content.replace(b"r", b"q")
     found = outcome(lambda: parse(content, 1), DumpError)
     if isinstance(found, Dump):
         assert isinstance(judge({1: found}), Verdict)
+        told = outcome(lambda: facts(found), DumpError)
+        assert isinstance(told, str) or from_json(as_json(told)) == told
 
 
 _records = st.one_of(

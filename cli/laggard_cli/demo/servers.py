@@ -105,10 +105,10 @@ class Servers:
         process.kill()
         process.wait()
 
-    def start(self, *names: str) -> None:
-        """Start servers by their names and wait until they answer."""
+    def start(self, *names: str, environment: dict[str, str] | None = None) -> None:
+        """Start servers by their names, with more of an environment, and wait until they answer."""
         for name in names:
-            self._launch(name, self._command(name))
+            self._launch(name, self._command(name), environment)
         for name in names:
             self._wait(name, self._rules_run if name == "prometheus" else lambda name=name: self._answers(name))
 

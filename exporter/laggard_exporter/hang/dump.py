@@ -1,7 +1,8 @@
 """Dumps of torch's flight recorder, as JSON or as the pickle that a watchdog writes, of NCCL and of gloo.
 
 A dump lists a rank's newest collectives with their state. It does not say which rank wrote it: the name of the file
-does, by the digits at its end. What pickles may contain is limited to containers, text and numbers; anything else that
+does, by the digits at its end. One that laggard had written may hold the dumps of several recorders, NCCL's and gloo's,
+under `dumps`. What pickles may contain is limited to containers, text and numbers; anything else that
 a pickle can do is refused before it happens.
 
 Format: torch's FlightRecorder, version 2.x; `entries` in the order in which they were issued, `pg_config` with the
@@ -31,6 +32,7 @@ _PICKLE_MARK = b"\x80"
 _SAME_SIZE = ("all_reduce", "allreduce", "reduce", "broadcast", "barrier")
 _DEFAULT_GROUP = "default_pg"
 _COMPLETED = "completed"
+_GLOO = "gloo"
 
 
 class DumpError(Exception):
@@ -45,6 +47,8 @@ class Group:
     description: str
     #: Ranks of the job, `None` where the dump does not say. Thousands, so they are compared and not hashed.
     members: tuple[int, ...] | None = field(hash=False)
+    #: Gloo counts by itself where a group has NCCL too.
+    gloo: bool = False
 
     @property
     def is_default(self) -> bool:
@@ -139,17 +143,23 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _dump(found: Any, rank: int) -> Dump:
-    entries: list[Mapping[str, Any]] = found["entries"]
-    members = {str(name): _members(group) for name, group in found.get("pg_config", {}).items()}
-    groups: dict[tuple[str, str], Group] = {}
+    parts: list[Any] = found.get("dumps", [found])
+    entries: list[Mapping[str, Any]] = [entry for part in parts for entry in part["entries"]]
+    members: dict[str, tuple[int, ...] | None] = {}
+    for part in parts:
+        told: Mapping[str, Any] = part.get("pg_config") or {}
+        members |= {name: _members(group) for name, group in told.items() if name}
+    groups: dict[tuple[str, str, bool], Group] = {}
     newest: dict[Group, int] = {}
     pending: dict[Group, Operation] = {}
     transfers = False
     for entry in entries:
         name, description = entry["process_group"]
-        group = groups.get((name, description))
+        backend, _, operation = str(entry["profiling_name"]).rpartition(":")
+        key = name, description, backend == _GLOO
+        group = groups.get(key)
         if group is None:
-            group = groups[name, description] = Group(str(name), str(description), members.get(name) if name else None)
+            group = groups[key] = Group(str(name), str(description), members.get(name), backend == _GLOO)
         done = bool(entry["retired"]) or entry["state"] == _COMPLETED
         if entry["is_p2p"]:
             transfers |= not done
@@ -159,10 +169,9 @@ def _dump(found: Any, rank: int) -> Dump:
             raise TypeError("collective_seq_id is no number")
         newest[group] = max(newest.get(group, 0), sequence)
         if not done and (group not in pending or sequence < pending[group].sequence):
-            operation = str(entry["profiling_name"]).rpartition(":")[2]
             shape = f"{entry['input_dtypes']}{entry['input_sizes']}" if operation in _SAME_SIZE else ""
             pending[group] = Operation(group, sequence, operation, shape, entry["state"] != "scheduled")
-    truncated = bool(entries) and min(int(entry["record_id"]) for entry in entries) > 0
+    truncated = any(part["entries"] and min(int(entry["record_id"]) for entry in part["entries"]) > 0 for part in parts)
     return Dump(rank, tuple(pending.values()), newest, transfers, truncated)
 
 

@@ -216,7 +216,10 @@ def _look_at_complete(
     if len(operations) == 1 < len(members) or 2 * len(operations) < len(members):
         name(operations, Reason.ALONE)
     elif 0 < len(not_started) < len(operations) / 2:
-        name(not_started, Reason.NOT_STARTED)
+        # A device that waits in a collective of another group is late here because of that.
+        busy = {rank for rank in not_started if any(operation.started for operation in dumps[rank].pending)}
+        found.excuses |= dict.fromkeys(busy, "waits with its device in another group")
+        name((rank for rank in not_started if rank not in busy), Reason.NOT_STARTED)
     else:
         found.remarks.append(f"all {len(members)} members have issued {where}: no rank is missing, look at the network")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from laggard.conventions import Attribute, prometheus_label
+from laggard_exporter.hang.facts import MAX_GROUPS
 from laggard_exporter.samples import Family
 
 IDENTITY = (prometheus_label(Attribute.RUN), prometheus_label(Attribute.RANK))
@@ -109,6 +110,42 @@ OOM_KILLED = _family(
     "victim",
 )
 
+# Collector hang.
+_GROUP = prometheus_label(Attribute.PROCESS_GROUP)
+_HANG = "Only of a rank that shows no sign of progress. Source: torch's flight recorder."
+HANG_ISSUED = _family(
+    "hang_issued",
+    "gauge",
+    f"Number of the newest collective that the rank has issued on a process group, of the {MAX_GROUPS} that matter "
+    f"most. {_HANG}",
+    _GROUP,
+)
+HANG_PENDING = _family(
+    "hang_pending",
+    "gauge",
+    "Number of the first collective on a process group that is not done on the rank; absent where all are. The call "
+    "stands for the operation with the types and sizes to which all members must agree: of members at the same "
+    f"number, one that differs calls something else. {_HANG}",
+    _GROUP,
+    prometheus_label(Attribute.COLLECTIVE_OPERATION),
+    prometheus_label(Attribute.COLLECTIVE_CALL),
+)
+HANG_BEGUN = _family(
+    "hang_begun",
+    "gauge",
+    "1 when the rank's device has begun to work on the first collective on a process group that is not done; absent "
+    f"where none is, and with gloo, which does not say. {_HANG}",
+    _GROUP,
+)
+HANG_TRANSFER = _family("hang_transfer", "gauge", f"1 while a send or a receive of the rank is not done. {_HANG}")
+HANG_DUMPS = Family(
+    "laggard_exporter_hang_dumps",
+    "gauge",
+    "Dumps of stalled ranks by what became of them in this scrape: read, rejected (it can not be used, the log says "
+    "why), waiting (for the next scrape).",
+    ("result",),
+)
+
 WORKERS_FAMILIES = (WORKERS, WORKER_CPU, WORKER_IO_WAIT)
 SCHEDULING_FAMILIES = (CPU, RUN_DELAY, CPUS_ALLOWED, CONTEXT_SWITCHES, MAJOR_FAULTS)
 CGROUP_FAMILIES = (
@@ -120,4 +157,5 @@ CGROUP_FAMILIES = (
     CGROUP_OOM_KILLS,
 )
 OOM_FAMILIES = (OOM_KILLED,)
-RANK_FAMILIES = (*WORKERS_FAMILIES, *SCHEDULING_FAMILIES, *CGROUP_FAMILIES, *OOM_FAMILIES)
+HANG_FAMILIES = (HANG_ISSUED, HANG_PENDING, HANG_BEGUN, HANG_TRANSFER, HANG_DUMPS)
+RANK_FAMILIES = (*WORKERS_FAMILIES, *SCHEDULING_FAMILIES, *CGROUP_FAMILIES, *OOM_FAMILIES, *HANG_FAMILIES)

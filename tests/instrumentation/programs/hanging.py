@@ -1,4 +1,4 @@
-"""Ranks that hang for a moment, each of which writes its flight recorder: FOLDER json|pickle CULPRIT.
+"""Ranks that hang for a moment, each of which writes its flight recorder: FOLDER CULPRIT.
 
 The culprit never comes to the second all-reduce of its half; the other half waits in a barrier of all.
 """
@@ -20,12 +20,12 @@ _HANG_SECONDS, _END_SECONDS = 3.0, 3.0
 
 def main() -> None:
     """Hang, dump, go."""
-    folder, kind, culprit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    folder, culprit = Path(sys.argv[1]), int(sys.argv[2])
     os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    threading.Thread(target=_dump, args=(folder / f"trace_rank_{rank}", kind)).start()
+    threading.Thread(target=_dump, args=(folder / f"trace_rank_{rank}",)).start()
     tensor = torch.ones(4)
     dist.all_reduce(tensor)
     dist.all_reduce(tensor, group=halves[rank // 2])
@@ -35,14 +35,10 @@ def main() -> None:
     dist.barrier()
 
 
-def _dump(path: Path, kind: str) -> None:
+def _dump(path: Path) -> None:
     time.sleep(_HANG_SECONDS)
     native = torch._C._distributed_c10d
-    path.write_bytes(
-        native._dump_fr_trace_json(includeCollectives=True, onlyActive=False)
-        if kind == "json"
-        else native._dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False)
-    )
+    path.write_bytes(native._dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False))
     time.sleep(_END_SECONDS)
     os._exit(0)
 
