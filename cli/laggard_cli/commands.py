@@ -19,10 +19,13 @@ COMMANDS = {
     "hang": ("laggard_cli.hang.command", "say which rank does not join a collective, from flight-recorder dumps"),
     "replay": (
         "laggard_cli.replay.command",
-        "run the shipped rules over a recording, and score them against the truth",
+        "judge a recording by the shipped rules, or traces of torch's profiler, and score that against the truth",
     ),
     "gate": ("laggard_cli.gate.command", "say whether a run is slower than a baseline: for continuous integration"),
-    "profile": ("laggard_cli.profile", "have ranks that run on this host write a profile of their next steps"),
+    "profile": (
+        "laggard_cli.profile.command",
+        "have ranks profile their next steps, and compare a culprit with a peer",
+    ),
     "trace": ("laggard_cli.trace.command", "put the last steps of several ranks into one trace, on one clock"),
     "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),

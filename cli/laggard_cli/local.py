@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,16 +68,33 @@ def choose(directory: Path, name: str | None, numbers: str | None) -> tuple[str,
     if name not in runs:
         raise CommandError(f"--run {name!r} is not on this host: {here}")
     ranks = runs[name]
-    try:
-        wanted = sorted({int(part) for part in numbers.split(",")}) if numbers is not None else sorted(ranks)
-    except ValueError as error:
-        raise CommandError(f"--ranks {numbers!r} are no numbers; example: 0,3") from error
+    wanted = rank_numbers(numbers) if numbers is not None else sorted(ranks)
     absent = [str(number) for number in wanted if number not in ranks]
     if absent:
         there = ", ".join(map(str, sorted(ranks)))
         raise CommandError(f"rank {', '.join(absent)} of {name} is not on this host; here are {there}")
-    chosen = [ranks[number] for number in wanted]
-    for rank in chosen:
+    return name, permitted([ranks[number] for number in wanted])
+
+
+def rank_numbers(text: str) -> list[int]:
+    """Return the ranks that ``--ranks`` names, such as ``0,3``.
+
+    Raises:
+        CommandError: they are no numbers.
+    """
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise CommandError(f"--ranks {text!r} are no numbers; example: 0,3") from error
+
+
+def permitted(ranks: Sequence[LocalRank]) -> list[LocalRank]:
+    """Return ranks of this host that this user may ask for something.
+
+    Raises:
+        CommandError: one is another user's.
+    """
+    for rank in ranks:
         if os.geteuid() not in (0, rank.user):
             raise CommandError(f"rank {rank.number} belongs to user {rank.user}; ask as that user or as root")
-    return name, chosen
+    return list(ranks)

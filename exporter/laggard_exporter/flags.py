@@ -42,6 +42,8 @@ class Options:
     telemetry_path: str
     max_requests: int
     web_configuration: Path | None
+    profiling: bool
+    """Whether callers may have ranks profiled."""
     state_directory: Path
     kernel_log: Path
     procfs: Path
@@ -103,6 +105,7 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         telemetry_path=options["web.telemetry-path"],
         max_requests=options["web.max-requests"],
         web_configuration=options["web.config.file"],
+        profiling=options["web.enable-profiling"],
         state_directory=directory,
         kernel_log=options["path.kernel-log"],
         procfs=options["path.procfs"],
@@ -163,6 +166,12 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         "file with TLS and authentication, in the format of exporter-toolkit; read again when it changes",
         type=_file,
         metavar="FILE",
+    )
+    add(
+        "web.enable-profiling",
+        "callers may have ranks of this node profiled and read what they wrote (POST /-/profile); only with TLS and "
+        "passwords or client certificates",
+        action="store_true",
     )
     add(
         "state.directory",

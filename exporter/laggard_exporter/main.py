@@ -18,7 +18,9 @@ from laggard_exporter.flags import Options
 from laggard_exporter.nvml.collector import NvmlCollector
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
+from laggard_exporter.profiling import Profiling
 from laggard_exporter.samples import Sample
+from laggard_exporter.web import profile
 from laggard_exporter.web.address import Address
 from laggard_exporter.web.application import Application
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration
@@ -113,8 +115,14 @@ def _own_samples(source: ConfigurationSource) -> Iterator[Sample]:
 
 
 def _servers(options: Options, collection: Collection, source: ConfigurationSource) -> list[Server]:
-    application = Application(collection, options.telemetry_path, options.max_requests)
     closed = source.current().closed
+    if options.profiling and not closed:
+        flags.reject(
+            "--web.enable-profiling needs a --web.config.file with TLS and passwords or client certificates: who may "
+            "connect may slow training down"
+        )
+    actions = {profile.PATH: profile.ProfilePage(Profiling(options.state_directory))} if options.profiling else {}
+    application = Application(collection, options.telemetry_path, options.max_requests, actions)
     addresses = options.addresses or (flags.default_address(closed=closed),)
     if not closed and not all(address.local for address in addresses):
         _logger.warning(

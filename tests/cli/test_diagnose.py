@@ -20,6 +20,8 @@ from rich.console import Console
 from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
 from laggard_cli.diagnose.view import duration, show
 from laggard_cli.main import main
+from laggard_cli.profile.choice import choose_pair
+from laggard_cli.prometheus import Prometheus
 from tests.rules.engine import DATA, RUN, Play, prometheus, serving, wait_until
 
 VERDICT = Verdict(
@@ -119,6 +121,12 @@ def test_verdicts_come_from_the_rules(
         assert slow["ranks"][0]["rank"] == "2"
 
         _report_says_the_same(capsys, address, tmp_path / "report.html")
+        # Whom laggard profile would ask.
+        with contextlib.closing(Prometheus(address)) as client:
+            pair = choose_pair(client, None)
+        assert (pair.run, pair.culprit, pair.alert) == (RUN, 2, "TrainingStraggler")
+        assert pair.peer in {0, 1, 3}
+
         assert main(["diagnose", "--prometheus", address]) == 0
         text = capsys.readouterr().out
         assert "TrainingStraggler  warning  rank 2, phase data, host node-1" in text

@@ -105,7 +105,11 @@ def test_openmetrics_keep_gaps_and_growth(tmp_path: Path) -> None:
             "all samples are of one time; a recording needs at least a few",
         ),
         ("a.jsonl", '{"run": "r", "rank": "0"}\n', "line 1: 'rank' must be of type int"),
-        ("a.json", '{"traceEvents": []}\n', "a trace for a viewer; a dump to a path that ends in .jsonl can be"),
+        (
+            "a.json",
+            '{"otherData": {"run": "r"}, "traceEvents": []}\n',
+            "a trace for a viewer; a dump to a path that ends in .jsonl can be",
+        ),
         ("a.om", "\n", "the file is empty"),
     ],
 )

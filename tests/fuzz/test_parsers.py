@@ -18,6 +18,10 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from laggard_cli.errors import CommandError
+from laggard_cli.kineto.run import read_run
+from laggard_cli.kineto.verdicts import Judgement
+from laggard_cli.kineto.verdicts import judge as judge_traces
 from laggard_cli.rules.check import mistakes
 from laggard_exporter.hang.dump import Dump, DumpError, parse
 from laggard_exporter.hang.facts import as_json, facts, from_json
@@ -25,6 +29,7 @@ from laggard_exporter.hang.verdict import Verdict, judge
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml.xid import XidErrors
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration, load
+from tests.support.kineto import Job, Work, write
 from tests.support.recorded_job import RecordedJob
 
 _Result = TypeVar("_Result")
@@ -200,3 +205,39 @@ def test_the_web_configuration_file(content: bytes) -> None:
 def test_a_file_of_overrides(text: str) -> None:
     """Its mistakes, a line each, and nothing else."""
     assert all("\n" not in mistake for mistake in mistakes(text, frozenset({"straggler_score"})))
+
+
+def _trace() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        (path,) = write(Job([Work()], steps=3, kernels=1), Path(folder))
+        return json.loads(path.read_bytes())
+
+
+_TRACE = _trace()
+_EVENTS: list[dict[str, Any]] = _TRACE["traceEvents"]
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> bytes:
+    """A trace of torch's profiler with other values, and then perhaps with other bytes."""
+    events = [dict(event) for event in _EVENTS]
+    for _ in range(draw(st.integers(0, 4))):
+        event = draw(st.sampled_from(events))
+        event[draw(st.sampled_from(sorted(event)))] = draw(trees(("correlation", "Sequence number")))
+    facts = {key: draw(st.one_of(st.just(value), _scalars)) for key, value in _TRACE.items()}
+    content = json.dumps({**facts, "traceEvents": events}).encode()
+    cut = draw(st.one_of(st.just(len(content)), st.integers(0, len(content))))
+    place = draw(st.integers(0, cut))
+    return content[:place] + draw(st.one_of(st.just(b""), st.binary(max_size=4))) + content[place:cut]
+
+
+@settings(fuzz, max_examples=_EXAMPLES or 50)
+@given(content=traces())
+@example(b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 100_000)
+def test_a_trace_of_the_profiler(content: bytes) -> None:
+    """A trace is judged, or refused in one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank0.json"
+        path.write_bytes(content)
+        found = outcome(lambda: judge_traces(read_run([path])), CommandError)
+    assert isinstance(found, str | Judgement)

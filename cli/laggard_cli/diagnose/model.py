@@ -22,7 +22,7 @@ _FACTS = {
 
 _RUNS = "count by (training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
 #: In which ranks are compared, in each interval as verdicts are; but without data in runs that wait for it as a whole.
-_OWN = (
+OWN_TIMES = (
     "run_rank:training_step_own_seconds:compared unless on (training_run) run:training_data_limited:info"
     " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
@@ -145,7 +145,7 @@ def _ranks(prometheus: Prometheus) -> dict[str, list[Rank]]:
         for sample in prometheus.query(_WAIT)
     }
     ranks: dict[str, list[Rank]] = {}
-    for sample in prometheus.query(_OWN):
+    for sample in prometheus.query(OWN_TIMES):
         run, rank = sample.labels["training_run"], sample.labels["training_rank"]
         ranks.setdefault(run, []).append(Rank(rank, sample.value, waits.get((run, rank))))
     for found in ranks.values():

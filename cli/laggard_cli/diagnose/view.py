@@ -17,16 +17,16 @@ _MAX_RANKS = 8
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
-def show(console: Console, diagnoses: list[Diagnosis]) -> None:
-    """Print the diagnoses."""
-    console.print(view(diagnoses))
+def show(console: Console, diagnoses: list[Diagnosis], silent: str = "") -> None:
+    """Print the diagnoses; ``silent`` is said of a run without a verdict, in place of why it is judged healthy."""
+    console.print(view(diagnoses, silent))
 
 
-def view(diagnoses: list[Diagnosis]) -> RenderableType:
+def view(diagnoses: list[Diagnosis], silent: str = "") -> RenderableType:
     """Return what is shown of the diagnoses."""
     if not diagnoses:
         return Text("No training run is known to Prometheus now.")
-    return Group(*(_one(_printable(diagnosis)) for diagnosis in diagnoses))
+    return Group(*(_one(_printable(diagnosis), silent) for diagnosis in diagnoses))
 
 
 def _printable(diagnosis: Diagnosis) -> Diagnosis:
@@ -39,14 +39,14 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks)
 
 
-def _one(diagnosis: Diagnosis) -> RenderableType:
+def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _facts(diagnosis))]
     if diagnosis.verdicts:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.missing:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
     else:
-        parts.append(Padding(Text(_why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
+        parts.append(Padding(Text(silent or _why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)

@@ -18,6 +18,10 @@ from rich.console import Console
 from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose
 from laggard_cli.diagnose.view import show
 from laggard_cli.errors import CommandError
+from laggard_cli.kineto.reader import is_trace
+from laggard_cli.kineto.run import read_run
+from laggard_cli.kineto.verdicts import judge as judge_traces
+from laggard_cli.kineto.view import plain, show_judgement
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.replay.recording import Recording, read_openmetrics
 from laggard_cli.replay.server import Pace, Player, pace_of, prometheus, serving
@@ -30,9 +34,16 @@ _ASK_SECONDS = 0.5
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard replay rank-*.jsonl. The formats of recordings stand in docs/replay.md."
+    parser.epilog = (
+        "Examples: laggard replay rank-*.jsonl; laggard replay trace-rank*.json.gz. "
+        "The formats of recordings stand in docs/replay.md."
+    )
     parser.add_argument(
-        "recordings", nargs="+", type=Path, metavar="RECORDING", help="OpenMetrics, or steps as JSON lines"
+        "recordings",
+        nargs="+",
+        type=Path,
+        metavar="RECORDING",
+        help="OpenMetrics, steps as JSON lines, or traces of torch's profiler, one a rank",
     )
     parser.add_argument("--truth", type=Path, metavar="FILE", help="what should fire, to compare with")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -40,6 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdicts, and the score; return 1 when something fired wrongly or not at all."""
+    traces = [path for path in options.recordings if is_trace(path)]
+    if traces:
+        return _judge(options, traces)
     recording = read(options.recordings)
     truths = read_truth(options.truth, recording.runs) if options.truth else []
     pace = pace_of(recording)
@@ -51,6 +65,28 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(_plain(pace, diagnoses, fired, outcomes if truths else None), indent=2))
     else:
         show(console, diagnoses)
+        if truths:
+            _show_score(console, truths, outcomes)
+    return int(any(outcome.kind != "found" for outcome in outcomes))
+
+
+def _judge(options: argparse.Namespace, traces: list[Path]) -> int:
+    """Print what traces of torch's profiler say: they are too short for the rules' windows, and judged as they are."""
+    others = [path for path in options.recordings if path not in traces]
+    if others:
+        raise CommandError(f"{traces[0]} is a trace of torch's profiler and {others[0]} is none; give one kind")
+    run = read_run(traces)
+    truths = read_truth(options.truth, [run.name]) if options.truth else []
+    judgement = judge_traces(run)
+    diagnosis = judgement.diagnosis
+    fired = [Fired(each.alert, each.severity, each.run, each.rank, each.phase) for each in diagnosis.verdicts]
+    outcomes = [outcome for truth in truths for outcome in judge(truth, fired)]
+    if options.json:
+        content = {"runs": [{**asdict(diagnosis), "missing": list(diagnosis.missing), **plain(run, judgement)}]}
+        print(json.dumps(content | ({"score": [asdict(outcome) for outcome in outcomes]} if truths else {}), indent=2))
+    else:
+        console = Console()
+        show_judgement(console, run, judgement)
         if truths:
             _show_score(console, truths, outcomes)
     return int(any(outcome.kind != "found" for outcome in outcomes))
@@ -73,8 +109,6 @@ def read(paths: list[Path]) -> Recording:
         first = next((line for line in lines if line.strip()), "")
         if not first:
             raise CommandError(f"{path}: the file is empty")
-        if '"traceEvents"' in first:
-            raise CommandError(f"{path}: a trace for a viewer; a dump to a path that ends in .jsonl can be replayed")
         if first.startswith("{"):
             for rank, found in read_steps(path, lines).items():
                 steps.setdefault(rank, []).extend(found)

@@ -6,9 +6,10 @@ import gzip
 import html
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client.exposition import choose_encoder, gzip_accepted
@@ -46,6 +47,9 @@ class Request:
     method: str
     target: str
     headers: Mapping[str, str]
+    body: bytes = b""
+    closed: bool = False
+    """Whether the connection is encrypted and strangers get nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +59,36 @@ class Response:
     status: HTTPStatus
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": _PLAIN})
+    file: BinaryIO | None = None
+    """Sent in place of the body, and closed; it has ``size`` bytes."""
+    size: int = 0
 
 
-def _text(status: HTTPStatus, line: str) -> Response:
+def text(status: HTTPStatus, line: str) -> Response:
+    """Return an answer of one line."""
     return Response(status, f"{line}\n".encode())
 
 
 class Application:
-    """The pages. ``max_requests`` scrapes may run at the same time; 0 is any number."""
+    """The pages. ``max_requests`` scrapes may run at the same time; 0 is any number.
 
-    def __init__(self, collection: Collection, telemetry_path: str, max_requests: int = 0) -> None:
+    ``actions`` are pages by their path that do something: for POST alone, and where the connection keeps strangers out.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        telemetry_path: str,
+        max_requests: int = 0,
+        actions: Mapping[str, Callable[[Request], Response]] | None = None,
+    ) -> None:
         self._collection = collection
         self._path = telemetry_path
         self._max_requests = max_requests
         self._encoder = Encoder()
         self._running = 0
         self._lock = threading.Lock()
+        self._actions = dict(actions or {})
         self._pages = {
             telemetry_path: self._metrics,
             "/": self._landing_page,
@@ -80,12 +98,21 @@ class Application:
 
     def respond(self, request: Request) -> Response:
         """Return the answer to a request."""
+        action = self.action(request)
+        if action is not None:
+            if request.method != "POST":
+                return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "POST"})
+            return action(request)
         if request.method not in {"GET", "HEAD"}:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
         page = self._pages.get(urlsplit(request.target).path)
         if page is None:
-            return _text(HTTPStatus.NOT_FOUND, f"nothing here; metrics are at {self._path}")
+            return text(HTTPStatus.NOT_FOUND, f"nothing here; metrics are at {self._path}")
         return page(request)
+
+    def action(self, request: Request) -> Callable[[Request], Response] | None:
+        """Return what a request would do, if anything; only then its body is read."""
+        return self._actions.get(urlsplit(request.target).path) if request.closed else None
 
     def _landing_page(self, _: Request) -> Response:
         names = html.escape(", ".join(self._collection.names) or "none")
@@ -94,26 +121,24 @@ class Application:
 
     def _healthy(self, _: Request) -> Response:
         # Nothing of the node: who restarts an exporter because a driver hangs makes things worse.
-        return _text(HTTPStatus.OK, "laggard-exporter is healthy.")
+        return text(HTTPStatus.OK, "laggard-exporter is healthy.")
 
     def _ready(self, _: Request) -> Response:
         problems = self._collection.problems()
         works = not problems or not all(problems.values())
         lines = [f"laggard-exporter is {'ready' if works else 'not ready: every collector fails'}."]
         lines += [f"{name}: {problem or 'ok'}" for name, problem in problems.items()]
-        return _text(HTTPStatus.OK if works else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+        return text(HTTPStatus.OK if works else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
     def _metrics(self, request: Request) -> Response:
         started = time.monotonic()
         try:
             names = self._selected(request)
         except ValueError as error:
-            return _text(HTTPStatus.BAD_REQUEST, str(error))
+            return text(HTTPStatus.BAD_REQUEST, str(error))
         with self._lock:
             if self._max_requests and self._running >= self._max_requests:
-                return _text(
-                    HTTPStatus.SERVICE_UNAVAILABLE, f"{self._running} scrapes run already (--web.max-requests)"
-                )
+                return text(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._running} scrapes run already (--web.max-requests)")
             self._running += 1
         try:
             timeout = scrape_timeout(request.headers.get(TIMEOUT_HEADER)) - (time.monotonic() - started)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import socket
 import socketserver
 import ssl
 import sys
 import threading
 import time
+from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -28,6 +30,15 @@ RESPONSE_SECONDS = 30.0
 
 #: Bytes that a request may have.
 REQUEST_BYTES = 32 * 1024
+
+#: Bytes that the body of one may have; only what does something has any.
+BODY_BYTES = 4096
+
+#: A large answer may take longer: so many bytes a second.
+SLOWEST_BYTES = 1 << 20
+
+#: A file is sent in pieces of so many bytes.
+CHUNK_BYTES = 1 << 16
 
 #: Connections at the same time, on each address. A further one is closed at once.
 CONNECTIONS = 128
@@ -119,25 +130,35 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, whatever the method: the application knows which it takes."""
-        request = Request(self.command, self.path, {name.title(): value for name, value in self.headers.items()})
+        headers = {name.title(): value for name, value in self.headers.items()}
+        request = Request(self.command, self.path, headers, closed=self.web.closed)
+        application = self.server.application
         if not self.web.users.allow(request.headers.get("Authorization")):
             self._send(Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": 'Basic realm="laggard"'}))
         elif not self.web.rate.take():
             self._send(Response(HTTPStatus.TOO_MANY_REQUESTS))
+        elif request.method == "POST" and application.action(request) is not None:
+            length = headers.get("Content-Length", "0")
+            if not (length.isascii() and length.isdecimal()) or int(length) > BODY_BYTES:
+                self._send(Response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
+            else:
+                self._send(application.respond(replace(request, body=self.rfile.read(int(length)))))
         else:
-            self._send(self.server.application.respond(request))
+            self._send(application.respond(request))
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET  # noqa: N815 - as the base class looks for them
 
     def _send(self, response: Response) -> None:
-        self._stream.deadline = time.monotonic() + RESPONSE_SECONDS
-        headers = {**response.headers, **self.web.headers, "Content-Length": str(len(response.body))}
-        self.send_response(response.status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(response.body)
+        size = response.size if response.file else len(response.body)
+        self._stream.deadline = time.monotonic() + RESPONSE_SECONDS + size / SLOWEST_BYTES
+        headers = {**response.headers, **self.web.headers, "Content-Length": str(size)}
+        with response.file or io.BytesIO(response.body) as body:
+            self.send_response(response.status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                shutil.copyfileobj(body, self.wfile, CHUNK_BYTES)
 
     def version_string(self) -> str:
         """Name the program, not the release of Python."""

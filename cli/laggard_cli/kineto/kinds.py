@@ -1,0 +1,78 @@
+"""What an event of torch's profiler is, by its category and its name."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Any
+
+#: How torch's profiler names the steps that it is told of.
+STEP = "ProfilerStep#"
+_COLLECTIVE_KERNEL = re.compile(r"nccl|msccl|nvshmem", re.IGNORECASE)
+
+
+class Kind(IntEnum):
+    """What an event is."""
+
+    OPERATOR = 1
+    ANNOTATION = 2
+    STEP = 3
+    DATA = 4
+    OPTIMIZER = 5
+    ZERO_GRAD = 6
+    BACKWARD = 7
+    #: A collective under way, as the host sees it; and the call that starts it.
+    COLLECTIVE = 8
+    CALL = 9
+    KERNEL = 10
+    COLLECTIVE_KERNEL = 11
+    COPY_IN = 12
+    COPY = 13
+    MEMSET = 14
+    LAUNCH = 15
+
+
+#: By category: what a name begins with, to what the event is, and what it is else.
+_PREFIXES: dict[Any, tuple[tuple[tuple[str | tuple[str, ...], Kind], ...], Kind]] = {
+    "cpu_op": (
+        (
+            (
+                (
+                    "autograd::engine::evaluate_function",
+                    "torch.distributed.ddp.reducer::",
+                    "torch::distributed::reducer::",
+                ),
+                Kind.BACKWARD,
+            ),
+            (("c10d::", "record_param_comms"), Kind.CALL),
+        ),
+        Kind.OPERATOR,
+    ),
+    "user_annotation": (
+        (
+            (STEP, Kind.STEP),
+            ("enumerate(DataLoader)#", Kind.DATA),
+            ("Optimizer.step#", Kind.OPTIMIZER),
+            ("Optimizer.zero_grad#", Kind.ZERO_GRAD),
+            (("gloo:", "nccl:", "mpi:", "ucc:", "xccl:", "hccl:"), Kind.COLLECTIVE),
+        ),
+        Kind.ANNOTATION,
+    ),
+}
+
+#: What runs on the device.
+DEVICE = (Kind.KERNEL, Kind.COLLECTIVE_KERNEL, Kind.COPY_IN, Kind.COPY, Kind.MEMSET)
+
+
+def kind_of(category: Any, name: str) -> Kind | None:
+    """Return what an event is; ``None`` for one that says nothing of a rank's work."""
+    if category in _PREFIXES:
+        prefixes, otherwise = _PREFIXES[category]
+        return next((kind for prefix, kind in prefixes if name.startswith(prefix)), otherwise)
+    if category == "kernel":
+        return Kind.COLLECTIVE_KERNEL if _COLLECTIVE_KERNEL.search(name) else Kind.KERNEL
+    if category == "gpu_memcpy":
+        return Kind.COPY_IN if "HtoD" in name else Kind.COPY
+    if category == "gpu_memset":
+        return Kind.MEMSET
+    return Kind.LAUNCH if str(category).endswith(("_runtime", "_driver")) else None

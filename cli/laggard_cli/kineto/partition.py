@@ -1,0 +1,222 @@
+"""Divides the steps of a trace into phases that add up to the step.
+
+Each moment of a step belongs to one phase:
+
+1. while the device computes, to the phase in which the host launched the kernel;
+2. else, while collective kernels run, to communication: the rank waits for its peers or for the transfer;
+3. else, while the device copies from the host, to h2d; other copies to the phase that launched them;
+4. else the device is idle, or there is none: to what the training thread is at. With a collective under way and no
+   operator at work it waits for it, which is communication.
+
+Forward lasts from the first operator behind the batch, the last update or the last backward pass to the beginning of
+backward, so the loss is part of it. Backward lasts as long as the autograd engine works, and as gradients are reduced.
+What no mark of torch names is other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.conventions import OWN_PHASES, Phase
+from laggard_cli.errors import CommandError
+from laggard_cli.kineto.bounds import bounds, launched, settled
+from laggard_cli.kineto.kinds import DEVICE, Kind
+from laggard_cli.kineto.trace import Events, Mask, Times, Trace
+
+_States = NDArray[np.int8]
+#: Phases of a trace. It has no marks for checkpoints and evaluation.
+PHASES = (*sorted(OWN_PHASES), Phase.COMMUNICATION)
+_COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_KERNELS = (Kind.KERNEL, Kind.MEMSET)
+_MICROSECOND = 1e-6
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """Seconds of each step for which a device does something, one array element a step."""
+
+    idle: Times
+    #: Idle while the host is in forward, backward or the update: it does not launch as fast as the device computes.
+    starved: Times
+    #: In collectives: hidden behind compute, and not.
+    collectives_hidden: Times
+    collectives_exposed: Times
+    #: In copies between host and device, in both directions, with no compute and no collective beside them.
+    copies_exposed: Times
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one rank."""
+
+    #: As the marks number them; empty where updates of the optimizer delimit steps.
+    numbers: tuple[int, ...]
+    #: Seconds, one a step.
+    length: Times
+    #: Seconds by phase, each one a step; they add up to the length.
+    phases: dict[Phase, Times] = field(repr=False)
+    device: DeviceTime | None = field(repr=False)
+    #: Begin of the first and end of the last step, on the trace's clock.
+    window: tuple[float, float]
+    #: Whether any collective was seen, without which a rank can not be said to wait.
+    communicates: bool
+
+    @property
+    def own(self) -> Times:
+        """Seconds of each step in which the rank works, or has work that its device waits for."""
+        return self.length - self.phases[Phase.COMMUNICATION]
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+
+def partition(trace: Trace) -> Steps:
+    """Return the steps of a trace by phase.
+
+    Raises:
+        CommandError: it has no marks of steps.
+    """
+    numbers, marked, ends = bounds(trace)
+    begins, ends = settled(trace, marked, ends) if trace.on_device else (marked, ends)
+    if not np.all(ends > begins):
+        raise CommandError(f"{trace.path}: a step in which nothing was launched; were its kernels recorded?")
+    events = trace.events
+    edges = np.unique(np.concatenate((events.begin, events.end, begins, ends)))
+    timeline = _Timeline(
+        edges, np.diff(edges) * _MICROSECOND, np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+    )
+    host = _host_states(trace, timeline, marked)
+    waits = timeline.cover(events.of(Kind.COLLECTIVE)) & ~timeline.cover(_busy(trace))
+    idle_states = np.where(waits, np.int8(Phase.COMMUNICATION), host)
+    states, device = _on_device(trace, timeline, host, idle_states) if trace.on_device else (idle_states, None)
+    return Steps(
+        numbers=numbers,
+        length=(ends - begins) * _MICROSECOND,
+        phases={phase: timeline.seconds(states == phase) for phase in PHASES},
+        device=device,
+        window=(float(marked[0]), float(ends[-1])),
+        communicates=bool(len(events.of(Kind.COLLECTIVE, Kind.COLLECTIVE_KERNEL))),
+    )
+
+
+@dataclass(frozen=True)
+class _Timeline:
+    """Time cut at every edge of an event. A mask or a state has an element for each piece."""
+
+    edges: Times
+    #: Seconds of each piece.
+    widths: Times
+    #: First piece of each step, and the one behind its last.
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def cover(self, events: Events) -> Mask:
+        """Return in which pieces any of the events goes on."""
+        depth = np.zeros(len(self.edges), np.int64)
+        for times, change in ((events.begin, 1), (events.end, -1)):
+            depth += change * np.bincount(np.searchsorted(self.edges, times), minlength=len(depth))
+        return np.cumsum(depth)[:-1] > 0
+
+    def paint(self, states: _States, begin: float, end: float, phase: Phase) -> None:
+        """Give the time between two edges to a phase."""
+        low, high = np.searchsorted(self.edges, (begin, end))
+        states[low:high] = phase
+
+    def at(self, states: _States, times: Times) -> _States:
+        """Return the states at some times."""
+        piece = np.searchsorted(self.edges, times, side="right") - 1
+        return states[np.minimum(np.maximum(piece, 0), len(states) - 1)]
+
+    def seconds(self, mask: Mask) -> Times:
+        """Return the seconds of each step for which a mask holds."""
+        total = np.concatenate(([0.0], np.cumsum(self.widths * mask)))
+        return total[self.last] - total[self.first]
+
+
+def _busy(trace: Trace) -> Events:
+    """Return the operators at work on the training thread and in the autograd engine, but the calls of collectives."""
+    events = trace.events
+    return events[np.isin(events.kind, (Kind.OPERATOR, Kind.BACKWARD)) & _of_training(trace)]
+
+
+def _of_training(trace: Trace) -> Mask:
+    """Return which events are on the training thread or, for a device, on the thread of its autograd engine."""
+    engines = np.unique(trace.events.of(Kind.BACKWARD).thread)
+    return np.isin(trace.events.thread, np.append(engines, trace.training))
+
+
+def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
+    """Return what the training thread is at in each piece."""
+    events = trace.events
+    states = np.full(len(timeline.widths), Phase.OTHER, np.int8)
+    data, updates = events.of(Kind.DATA), events.of(Kind.OPTIMIZER)
+    passes = _passes(trace)
+    work = events[np.isin(events.kind, (Kind.OPERATOR, Kind.CALL, Kind.ANNOTATION)) & (events.thread == trace.training)]
+    behind = np.sort(
+        np.concatenate((steps, data.end, updates.end, events.of(Kind.ZERO_GRAD).end, [end for _, end in passes]))
+    )
+    for begin, end in passes:
+        before = int(np.searchsorted(behind, begin, side="right")) - 1
+        start = behind[before] if before >= 0 else -np.inf
+        first = int(np.searchsorted(work.begin, start))
+        if first < len(work) and work.begin[first] < begin:
+            timeline.paint(states, float(work.begin[first]), begin, Phase.FORWARD)
+        timeline.paint(states, begin, end, Phase.BACKWARD)
+    for marks, phase in ((updates, Phase.OPTIMIZER), (data, Phase.DATA)):
+        for begin, end in zip(marks.begin.tolist(), marks.end.tolist(), strict=True):
+            timeline.paint(states, begin, end, phase)
+    return states
+
+
+def _passes(trace: Trace) -> list[tuple[float, float]]:
+    """Return begin and end of each backward pass: what the engine does with no forward, batch or update between."""
+    events = trace.events
+    engine = events.of(Kind.BACKWARD)
+    if not len(engine):
+        return []
+    reach = np.maximum.accumulate(engine.end)
+    marks = events.of(Kind.DATA, Kind.OPTIMIZER, Kind.STEP)
+    forward = events[events.recorded & (events.kind == Kind.OPERATOR) & (events.thread == trace.training)]
+    breaks = np.sort(np.concatenate((marks.begin, forward.begin)))
+    # A break inside the engine's own work is recomputation for a checkpoint of activations.
+    between = np.searchsorted(breaks, engine.begin[1:]) > np.searchsorted(breaks, reach[:-1])
+    starts = np.flatnonzero(np.append(True, between))
+    stops = np.append(starts[1:] - 1, len(engine) - 1)
+    return list(zip(engine.begin[starts].tolist(), reach[stops].tolist(), strict=True))
+
+
+def _on_device(trace: Trace, timeline: _Timeline, host: _States, idle_states: _States) -> tuple[_States, DeviceTime]:
+    """Return the phase of each piece, by the device first, and what the device does."""
+    events = trace.events[np.isin(trace.events.kind, DEVICE)]
+    phases = _launched_in(trace, timeline, host, events)
+    compute = timeline.cover(events.of(*_KERNELS))
+    collectives = timeline.cover(events.of(Kind.COLLECTIVE_KERNEL))
+    copies_in = timeline.cover(events.of(Kind.COPY_IN))
+    copies = timeline.cover(events.of(Kind.COPY))
+    states = np.array(idle_states)
+
+    def give(*kinds: Kind) -> None:
+        for phase in PHASES:
+            states[timeline.cover(events[np.isin(events.kind, kinds) & (phases == phase)])] = phase
+
+    # From the least to the most important: what is given last stays.
+    give(Kind.COPY)
+    states[copies_in] = Phase.H2D
+    states[collectives] = Phase.COMMUNICATION
+    give(*_KERNELS)
+    idle = ~(compute | collectives | copies_in | copies)
+    return states, DeviceTime(
+        idle=timeline.seconds(idle),
+        starved=timeline.seconds(idle & np.isin(idle_states, _COMPUTE)),
+        collectives_hidden=timeline.seconds(collectives & compute),
+        collectives_exposed=timeline.seconds(collectives & ~compute),
+        copies_exposed=timeline.seconds((copies_in | copies) & ~compute & ~collectives),
+    )
+
+
+def _launched_in(trace: Trace, timeline: _Timeline, host: _States, events: Events) -> _States:
+    """Return for each event of a device in which phase the host launched it."""
+    return timeline.at(host, launched(trace, events))

@@ -1,0 +1,158 @@
+"""Scans a trace in the trace event format event by event: one of 100 MB would be gigabytes as Python objects."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from laggard_cli.errors import CommandError
+
+EVENTS = "traceEvents"
+
+_CHUNK_BYTES = 1 << 20
+#: No event, and no fact beside the events, is longer than this many characters.
+_MAX_VALUE = 16 << 20
+#: An error so close to the end of what has been read may be one of the cut alone.
+_CUT = 16
+#: The first characters of a trace, in which its keys must show.
+_HEAD_BYTES = 64 << 10
+_GZIP = b"\x1f\x8b"
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def is_trace(path: Path) -> bool:
+    """Return whether a file begins like a trace of torch's profiler, compressed or not.
+
+    Raises:
+        CommandError: the file can not be read.
+    """
+    with _opened(path) as file:
+        head = file.read(_HEAD_BYTES)
+    return head.lstrip().startswith(b"{") and (b'"schemaVersion"' in head or b'"%s"' % EVENTS.encode() in head)
+
+
+def scan(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of a trace by their keys, and each event under the key ``traceEvents``, in the order of the file.
+
+    Raises:
+        CommandError: the file can not be read, is no such trace, or ends before the trace does.
+    """
+    count = 0
+    with _opened(path) as file:
+        text = _Text(path, file)
+        text.expect("{")
+        while not text.take("}"):
+            key = text.value()
+            if not isinstance(key, str):
+                raise CommandError(f"{path}: no trace: {str(key)[:40]!r} stands where a name should")
+            text.expect(":")
+            if key == EVENTS:
+                text.expect("[")
+                while not text.take("]"):
+                    yield EVENTS, text.value(count)
+                    count += 1
+                    if not text.take(","):
+                        text.expect("]")
+                        break
+            else:
+                yield key, text.value(count)
+            if not text.take(","):
+                text.expect("}")
+                return
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Generator[IO[bytes]]:
+    """Open a file and, where it is compressed, what is in it; its errors become one line."""
+    try:
+        with path.open("rb") as raw:
+            compressed = raw.read(len(_GZIP)) == _GZIP
+            raw.seek(0)
+            if compressed:
+                with gzip.open(raw) as unpacked:
+                    yield cast("IO[bytes]", unpacked)
+            else:
+                yield raw
+    except EOFError:
+        raise CommandError(f"{path}: {_ENDS}") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise CommandError(f"{path}: the compressed file is damaged: {error}") from error
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from error
+
+
+#: torch writes by kind of event, not by time: what a cut file lacks may be all kernels, or a whole thread.
+_ENDS = "ends in the middle, so it was not written to its end; what is missing can not be told: take another"
+
+
+class _Text:
+    """What has been read of a file and not yet been taken."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path = path
+        self._file = file
+        self._text = ""
+        self._position = 0
+        # Names of kernels and files may hold anything.
+        self._letters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = json.JSONDecoder()
+
+    def take(self, letter: str) -> bool:
+        """Return whether the next letter is this one, and go behind it if it is."""
+        found = self._next() == letter
+        self._position += found
+        return found
+
+    def expect(self, letter: str) -> None:
+        """Go behind a letter that must be there."""
+        if not self.take(letter):
+            found = self._text[self._position : self._position + 20]
+            raise CommandError(f"{self._path}: no trace: {letter!r} expected at {found!r}" if found else self._short())
+
+    def value(self, count: int = 0) -> Any:
+        """Return the next value; ``count`` events came before it."""
+        self._next()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._position)
+            except json.JSONDecodeError as error:
+                cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _CUT
+                if not cut or len(self._text) - self._position > _MAX_VALUE:
+                    raise CommandError(f"{self._path}: no JSON after {count} events: {error.msg}") from None
+            except RecursionError:
+                raise CommandError(f"{self._path}: no JSON after {count} events: nested too deeply") from None
+            else:
+                # A number may go on behind the cut.
+                if end < len(self._text) or not self._more():
+                    self._position = end
+                    return value
+                continue
+            if not self._more():
+                raise CommandError(self._short())
+
+    def _next(self) -> str:
+        """Go to the next letter that is no space and return it; an empty text at the end of the file."""
+        while True:
+            self._position = cast("re.Match[str]", _SPACE.match(self._text, self._position)).end()
+            if self._position < len(self._text):
+                return self._text[self._position]
+            if not self._more():
+                return ""
+
+    def _more(self) -> bool:
+        data = self._file.read(_CHUNK_BYTES)
+        if not data:
+            return False
+        self._text = self._text[self._position :] + self._letters.decode(data)
+        self._position = 0
+        return True
+
+    def _short(self) -> str:
+        return f"{self._path}: {_ENDS}"

@@ -1,0 +1,81 @@
+"""Which ranks to profile where nobody names them: the culprit of a verdict, and one healthy peer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laggard_cli.diagnose.model import OWN_TIMES, Diagnosis, diagnose
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus
+
+#: Verdicts on a rank that takes no request: its process is dead or stands still.
+_STANDS_STILL = frozenset({"TrainingRankDied", "TrainingRankMissing", "TrainingStalled", "TrainingRankFrozen"})
+#: The verdict that compares ranks goes before those on a GPU or a host.
+_FIRST = "TrainingStraggler"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A run, the rank that a verdict names, and a peer that none names."""
+
+    run: str
+    culprit: int
+    peer: int
+    alert: str
+
+
+def choose_pair(prometheus: Prometheus, run: str | None) -> Choice:
+    """Return culprit and healthy peer of a run, or of the only one with a culprit.
+
+    Raises:
+        CommandError: no verdict names a rank that goes on, or it has no peer.
+    """
+    found: dict[str, tuple[int, str, Diagnosis]] = {}
+    for diagnosis in diagnose(prometheus, run):
+        verdicts = [each for each in diagnosis.verdicts if each.rank.isdecimal() and each.alert not in _STANDS_STILL]
+        verdicts.sort(key=lambda verdict: verdict.alert != _FIRST)
+        if verdicts:
+            found[diagnosis.run] = int(verdicts[0].rank), verdicts[0].alert, diagnosis
+    if not found:
+        of = f" of {run}" if run else ""
+        raise CommandError(f"no verdict names a rank{of} that goes on; give --ranks")
+    if len(found) > 1:
+        raise CommandError(f"--run is needed: verdicts name ranks of {', '.join(sorted(found))}")
+    ((name, (culprit, alert, diagnosis)),) = found.items()
+    named = {verdict.rank for verdict in diagnosis.verdicts}
+    return Choice(name, culprit, _healthy(prometheus, name, culprit, named), alert)
+
+
+def _healthy(prometheus: Prometheus, run: str, culprit: int, named: set[str]) -> int:
+    """Return the peer with the median own time among those of the culprit's group that no verdict names."""
+    own = [sample for sample in prometheus.query(OWN_TIMES) if sample.labels["training_run"] == run]
+    groups = {sample.labels["training_rank"]: sample.labels.get("training_peer_group", "") for sample in own}
+    peers = sorted(
+        (sample.value, int(sample.labels["training_rank"]))
+        for sample in own
+        if sample.labels["training_rank"] not in {*named, str(culprit)}
+        and groups[sample.labels["training_rank"]] == groups.get(str(culprit), "")
+    )
+    if not peers:
+        raise CommandError(f"rank {culprit} of {run} has no peer that no verdict names; give --ranks")
+    return peers[(len(peers) - 1) // 2][1]
+
+
+def addresses(prometheus: Prometheus, run: str, ranks: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Return by rank the address at which Prometheus scrapes the node exporter that sees it, and the host's name."""
+    wanted = "|".join(map(str, ranks))
+    series = prometheus.query(f'training_process_up{{training_rank=~"{wanted}"}} == 1')
+    hosts = {
+        int(sample.labels["training_rank"]): sample.labels.get("host_name", "")
+        for sample in prometheus.query(f'run_rank:training_place:info{{training_rank=~"{wanted}"}}')
+        if sample.labels["training_run"] == run
+    }
+    return {
+        int(sample.labels["training_rank"]): (
+            sample.labels["instance"],
+            hosts.get(int(sample.labels["training_rank"]), ""),
+        )
+        for sample in series
+        if sample.labels["training_run"] == run and sample.labels.get("instance")
+    }

@@ -1,0 +1,145 @@
+"""``laggard profile``: has ranks of a run profile their next steps, and says what differs between two of them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from laggard import environment
+from laggard.control import MAX_STEPS
+from laggard_cli.asking import ask
+from laggard_cli.errors import CommandError
+from laggard_cli.kineto.difference import pair, show_differences
+from laggard_cli.kineto.run import read_run
+from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
+from laggard_cli.profile import choice
+from laggard_cli.profile.remote import Exporters, RemoteRank, ask_exporter
+from laggard_cli.prometheus import Prometheus
+
+_COMPARED = 2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = (
+        "Examples: laggard profile --run pretrain-7 --ranks 0,3 --steps 5 --output /data/profiles; "
+        "laggard profile --prometheus http://localhost:9090"
+    )
+    parser.add_argument("--run", dest="name", metavar="NAME", help="the run; may be left out where it is the only one")
+    parser.add_argument(
+        "--ranks",
+        metavar="R,R…",
+        help="the ranks, for example 0,3 (default: all on this host; with --prometheus the culprit and a healthy peer)",
+    )
+    parser.add_argument("--steps", type=int, default=5, help="steps to profile (default %(default)s)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the ranks write (default: state folder)")
+    parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
+    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="how long to wait (default 300)")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="a server that runs laggard's rules, to know the culprit and other hosts"
+    )
+    remote = parser.add_argument_group("ranks on other hosts, which their node exporters ask")
+    remote.add_argument(
+        "--exporter-url",
+        default="https://{instance}",
+        metavar="URL",
+        help="of a node exporter; {instance} and {host} are what Prometheus calls it (default %(default)s)",
+    )
+    remote.add_argument("--exporter-credentials", type=Path, metavar="FILE", help="holds user:password")
+    remote.add_argument("--exporter-ca", type=Path, metavar="FILE", help="authority that signed their certificates")
+    remote.add_argument(
+        "--exporter-certificate", type=Path, metavar="FILE", help="certificate and key of this client, as PEM"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, follow the replies, compare two traces, and return 1 where a rank gave none."""
+    if not 1 <= options.steps <= MAX_STEPS:
+        raise CommandError(f"--steps {options.steps} is not 1 to {MAX_STEPS}")
+    directory: Path = (options.state_dir or environment.state_directory()).absolute()
+    output: Path = (options.output or directory).absolute()
+    if not output.is_dir():
+        raise CommandError(f"--output {output} is no folder")
+    if options.prometheus is None:
+        name, ranks = choose(directory, options.name, options.ranks)
+        plan = _Plan(name, ranks, (), None)
+    else:
+        with contextlib.closing(Prometheus(options.prometheus)) as prometheus:
+            plan = _planned(prometheus, options, directory)
+    found = _asked(plan, options, directory, output)
+    if len(found) >= _COMPARED:
+        _compare(found, plan.culprit)
+    return int(len(found) < len(plan.here) + len(plan.elsewhere))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Who is asked: ranks on this host by their control files, those elsewhere through their node exporters."""
+
+    run: str
+    here: Sequence[LocalRank]
+    elsewhere: Sequence[RemoteRank]
+    #: The rank that a verdict names.
+    culprit: int | None
+
+
+def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Path) -> _Plan:
+    culprit: int | None = None
+    name: str | None = options.name
+    if options.ranks is None:
+        chosen = choice.choose_pair(prometheus, name)
+        name, culprit, numbers = chosen.run, chosen.culprit, sorted((chosen.culprit, chosen.peer))
+        print(f"{chosen.alert} names rank {culprit} of {name}; rank {chosen.peer} is a healthy peer", flush=True)
+    else:
+        numbers = rank_numbers(options.ranks)
+        if name is None:
+            raise CommandError("--run is needed beside --ranks and --prometheus")
+    here: Mapping[int, LocalRank] = {}
+    if directory.is_dir():
+        here = local_ranks(directory).get(name, {})
+    local = permitted([here[number] for number in numbers if number in here])
+    missing = [number for number in numbers if number not in here]
+    elsewhere: list[RemoteRank] = []
+    if missing:
+        exporters = Exporters(
+            options.exporter_url, options.exporter_credentials, options.exporter_ca, options.exporter_certificate
+        )
+        known = choice.addresses(prometheus, name, missing)
+        elsewhere = [exporters.rank(name, number, known.get(number)) for number in missing]
+    return _Plan(name, local, elsewhere, culprit)
+
+
+def _asked(plan: _Plan, options: argparse.Namespace, directory: Path, output: Path) -> dict[int, Path]:
+    """Ask all ranks at once, so that they profile the same time; return the files by rank."""
+    steps, seconds = int(options.steps), float(options.timeout)
+    found: dict[int, Path] = {}
+
+    def ask_there(rank: RemoteRank) -> None:
+        found.update(ask_exporter(rank, output=output, steps=steps, seconds=seconds))
+
+    # They end with this process: an interrupt must not wait for them.
+    threads = [threading.Thread(target=ask_there, args=(rank,), daemon=True) for rank in plan.elsewhere]
+    for thread in threads:
+        thread.start()
+    if plan.here:
+        found |= ask("profile", plan.run, plan.here, directory=directory, output=output, steps=steps, seconds=seconds)
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _compare(found: Mapping[int, Path], culprit: int | None) -> None:
+    """Print what differs between the culprit, or the slowest, and the usual one of the others."""
+    print(f"reads {len(found)} traces", flush=True)
+    try:
+        slow, other = pair(read_run([found[rank] for rank in sorted(found)]).ranks, culprit)
+    except CommandError as error:
+        print(f"not compared: {error}")
+        return
+    show_differences(Console(), slow, other)

@@ -1,0 +1,169 @@
+"""Asks ranks of other hosts for profiles, through the node exporters there, and fetches the files."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from laggard import control
+from laggard_cli.errors import CommandError
+from laggard_cli.terminal import printable
+
+_PATH = "/-/profile"
+_POLL_SECONDS = 0.5
+_TIMEOUT_SECONDS = 30.0
+#: A rank looks for requests once a second; one that takes none for so long does not obey the exporter.
+_ACCEPT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class RemoteRank:
+    """A rank on another host, and the node exporter there."""
+
+    run: str
+    number: int
+    url: str
+    exporters: Exporters
+
+
+class Exporters:
+    """How node exporters are reached.
+
+    Raises :class:`CommandError` where a file can not be used, or nothing says who asks.
+    """
+
+    def __init__(self, url: str, credentials: Path | None, authority: Path | None, certificate: Path | None) -> None:
+        if credentials is None and certificate is None:
+            raise CommandError(
+                "a rank runs on another host: --exporter-credentials or --exporter-certificate is needed to ask its "
+                "node exporter; or call laggard profile there"
+            )
+        self._url = url
+        self._user = _credentials(credentials) if credentials else None
+        try:
+            self._tls = ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            raise CommandError(f"--exporter-ca {authority}: {error.strerror or error}") from error
+        try:
+            if certificate:
+                self._tls.load_cert_chain(certificate)
+        except OSError as error:
+            raise CommandError(f"--exporter-certificate {certificate}: {error.strerror or error}") from error
+
+    def rank(self, run: str, number: int, known: tuple[str, str] | None) -> RemoteRank:
+        """Return a rank by the address and the host that Prometheus knows of its exporter."""
+        if known is None:
+            raise CommandError(
+                f"rank {number} of {run} is not on this host, and no node exporter in Prometheus sees it"
+            )
+        instance, host = known
+        url = self._url.replace("{instance}", instance).replace("{host}", host)
+        if not url.startswith("https://"):
+            raise CommandError(f"--exporter-url {url!r} does not begin with https://; a password would be readable")
+        return RemoteRank(run, number, url, self)
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Generator[httpx.Client]:
+        """Yield a client for one exporter."""
+        with httpx.Client(base_url=url, auth=self._user, verify=self._tls, timeout=_TIMEOUT_SECONDS) as client:
+            yield client
+
+
+def _credentials(path: Path) -> tuple[str, str]:
+    try:
+        user, separator, password = path.read_text(encoding="utf-8").strip().partition(":")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no text"
+        raise CommandError(f"--exporter-credentials {path}: {reason}") from error
+    if not separator or not user:
+        raise CommandError(f"--exporter-credentials {path}: holds no user:password")
+    return user, password
+
+
+def ask_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds: float) -> dict[int, Path]:
+    """Have a rank profile its next steps, print what becomes of it, and return the file by the rank, or nothing."""
+    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    target = output / f"{control.stem(rank.run, rank.number)}.{moment}.profile.json"
+    try:
+        with rank.exporters.client(rank.url) as client:
+            asked = _post(client, {"run": rank.run, "rank": rank.number, "steps": steps})
+            print(f"asked rank {rank.number} of {rank.run} for {steps} steps, at {printable(rank.url)}", flush=True)
+            reason = _wait(client, rank, str(asked["id"]), seconds)
+            if not reason:
+                _fetch(client, str(asked["id"]), target)
+    except _RefusedError as error:
+        reason = f"{printable(rank.url)}: {error}"
+    except httpx.HTTPError as error:
+        reason = f"{printable(rank.url)}: {error or type(error).__name__}"
+    except OSError as error:
+        reason = f"{target}: {error.strerror}"
+    print(f"rank {rank.number}: {reason or target}", flush=True)
+    return {} if reason else {rank.number: target}
+
+
+class _RefusedError(Exception):
+    """An exporter says no; the text is its own."""
+
+
+def _wait(client: httpx.Client, rank: RemoteRank, id_: str, seconds: float) -> str:
+    """Return an empty text when the profile is there, else why there is none."""
+    began = time.monotonic()
+    accepted = False
+    while True:
+        answer = _post(client, {"id": id_})
+        status = answer.get("status")
+        if status in {"done", "failed"}:
+            return printable(str(answer.get("reason") or "")) if status == "failed" else ""
+        if status == "accepted" and not accepted:
+            accepted = True
+            print(f"rank {rank.number}: profiles its next steps", flush=True)
+        passed = time.monotonic() - began
+        if passed > (seconds if accepted else min(_ACCEPT_SECONDS, seconds)):
+            return f"no profile after {passed:.0f} s" if accepted else "does not answer"
+        time.sleep(_POLL_SECONDS)
+
+
+def _post(client: httpx.Client, content: dict[str, Any]) -> dict[str, Any]:
+    response = client.post(_PATH, json=content)
+    if response.is_error:
+        raise _RefusedError(_said(response))
+    try:
+        answer: Any = response.json()
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise _RefusedError("does not answer as laggard's node exporter")
+    return answer  # pyright: ignore[reportUnknownVariableType] - its values are looked at one by one
+
+
+def _fetch(client: httpx.Client, id_: str, target: Path) -> None:
+    """Write the trace under its name when it is whole."""
+    temporary = target.with_name(f".{target.name}")
+    try:
+        with client.stream("POST", _PATH, json={"id": id_, "trace": True}) as response:
+            if response.is_error:
+                response.read()
+                raise _RefusedError(_said(response))
+            with temporary.open("wb") as file:
+                for part in response.iter_bytes():
+                    file.write(part)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _said(response: httpx.Response) -> str:
+    text = printable(" ".join(response.text.split())[:200])
+    hint = {
+        401: "the user or the password is wrong",
+        404: "it takes no requests for profiles: start it with --web.enable-profiling",
+        405: "it takes no requests for profiles: start it with --web.enable-profiling",
+    }.get(response.status_code)
+    return hint or text or f"HTTP {response.status_code}"

@@ -1,0 +1,225 @@
+"""``laggard profile`` of a culprit and a healthy peer: who is chosen, how they are asked, what differs between them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard import statefile
+from laggard_cli.errors import CommandError
+from laggard_cli.main import main
+from laggard_cli.profile.choice import Choice, choose_pair
+from laggard_cli.prometheus import Prometheus
+from tests.exporter.support import exporter
+from tests.exporter.web.certificates import Authority
+from tests.exporter.web.support import SECRET_HASH
+from tests.support.fake_prometheus import Series, fake_prometheus, firing
+from tests.support.launch import PROGRAMS, Launcher
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The state folder of two ranks that train, the second of which is slow in backward."""
+    folder = tmp_path_factory.mktemp("training")
+    with Launcher(folder) as launcher:
+        ranks = [
+            launcher.start("python", PROGRAMS / "slow_rank.py", folder / "end", folder / "store", RANK=rank)
+            for rank in "01"
+        ]
+        deadline = time.monotonic() + 60
+        while len(steps := _steps(launcher.state_directory)) < 2 or min(steps) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield launcher.state_directory
+        assert [rank.poll() for rank in ranks] == [None, None]
+
+
+def _steps(folder: Path) -> list[int]:
+    return [statefile.read(file).steps for file in folder.glob("*.state")] if folder.exists() else []
+
+
+def _assert_differs_in_backward(said: str) -> None:
+    """The table says that rank 1 needs 30 ms more in backward, and in which operator."""
+    assert "a step of rank 1 (4 traced) and of rank 0 (4)" in said
+    phases = {line.split()[-1]: line for line in said.splitlines()}
+    for name in ("backward", "WorkBackward"):
+        more = re.search(r"\+(\d+\.?\d*) ms", phases[name])
+        assert more is not None
+        assert 25 < float(more[1]) < 60
+    # The others wait for it by as much.
+    assert re.search(r"-\d+\.?\d* ms", phases["communication"])
+
+
+def test_two_ranks_of_this_host_are_compared(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a verdict the slower of two ranks is compared with the other, and training goes on."""
+    before = min(_steps(state))
+    assert main(["profile", "--steps", "4", "--state-dir", str(state), "--output", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert len(list(tmp_path.iterdir())) == 2
+    _assert_differs_in_backward(said)
+    assert min(_steps(state)) > before
+
+
+def test_ranks_of_another_host_are_asked_through_their_exporter(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The culprit of a verdict and its peer, over TLS with a password, and the files come here."""
+    authority = Authority(tmp_path, "authority")
+    pair = authority.issue("localhost", file="server")
+    web = tmp_path / "web.yml"
+    web.write_text(
+        f"tls_server_config: {{cert_file: {pair.certificate}, key_file: {pair.key}}}\n"
+        f"basic_auth_users: {{me: {SECRET_HASH}}}\n"
+    )
+    credentials = tmp_path / "credentials"
+    credentials.write_text("me:secret\n")
+    output, nothing = tmp_path / "output", tmp_path / "nothing"
+    output.mkdir()
+    flags = [f"--web.config.file={web}", f"--state.directory={state}", "--collector.disable-defaults"]
+    with exporter(*flags, "--web.enable-profiling") as node:
+        instance = node.url.removeprefix("https://").removesuffix("/metrics")
+        series = {
+            **known("test", {0: 0.01, 1: 0.04}),
+            "training_process_up": [(labels("test", rank, instance=instance), 1) for rank in (0, 1)],
+        }
+        with fake_prometheus(series, [firing("TrainingStraggler", "test", "1")]) as address:
+            ask = ["profile", "--prometheus", address, "--steps", "4", "--state-dir", str(nothing)]
+            ask += ["--output", str(output), "--exporter-ca", str(authority.certificate)]
+            assert main([*ask, "--exporter-credentials", str(credentials)]) == 0
+            said = capsys.readouterr().out
+            credentials.write_text("me:wrong")
+            assert main([*ask, "--exporter-credentials", str(credentials)]) == 1
+            refused = capsys.readouterr().out
+            assert main(ask) == 2
+            nobody = capsys.readouterr().err
+    assert said.startswith("TrainingStraggler names rank 1 of test; rank 0 is a healthy peer\n")
+    assert f"asked rank 1 of test for 4 steps, at https://{instance}\n" in said
+    assert "rank 1: profiles its next steps\n" in said
+    assert {file.name.partition(".")[0] for file in output.iterdir()} == {"test-0", "test-1"}
+    assert all(f"rank {file.name[5]}: {file}\n" in said for file in output.iterdir())
+    _assert_differs_in_backward(said)
+    assert f"rank 1: https://{instance}: the user or the password is wrong\n" in refused
+    assert "--exporter-credentials or --exporter-certificate is needed" in nobody
+    # Nothing is left behind but what the ranks wrote.
+    assert not list(state.glob("*.control"))
+
+
+def labels(run: str, rank: int, **more: str) -> dict[str, str]:
+    """Labels of a rank's series."""
+    return {"training_run": run, "training_rank": str(rank), **more}
+
+
+def known(run: str, own: dict[int, float], groups: Sequence[str] = ()) -> dict[str, Series]:
+    """What Prometheus knows of a run: own times by rank, and their peer groups by rank."""
+    group = dict(enumerate(groups))
+    return {
+        "count by (training_run)": [({"training_run": run}, 1)],
+        "own_seconds:compared": [
+            (labels(run, rank, training_peer_group=group.get(rank, "")), value) for rank, value in own.items()
+        ],
+    }
+
+
+def chosen(series: dict[str, Series], alerts: list[dict[str, Any]]) -> Choice | str:
+    """The choice, or why there is none."""
+    with fake_prometheus(series, alerts) as address, contextlib.closing(Prometheus(address)) as client:
+        try:
+            return choose_pair(client, None)
+        except CommandError as error:
+            return str(error)
+
+
+def test_the_peer_is_the_usual_one_of_the_culprits_group() -> None:
+    """The median own time among those of the same peer group whom no verdict names."""
+    own = {0: 0.10, 1: 0.11, 2: 0.2, 3: 0.12, 4: 0.13, 5: 0.3, 6: 0.31}
+    series = known("r", own, groups=["a", "a", "a", "a", "a", "b", "b"])
+    slow = [firing("TrainingGpuThrottled", "r", "4"), firing("TrainingStraggler", "r", "2")]
+    dead = [firing("TrainingRankDied", "r", "0", severity="critical")]
+    # Of 1 and 3, which no verdict names, the lower is the median of an even number.
+    assert chosen(series, dead + slow) == Choice("r", culprit=2, peer=1, alert="TrainingStraggler")
+    assert chosen(series, slow[:1]) == Choice("r", culprit=4, peer=1, alert="TrainingGpuThrottled")
+    assert chosen(series, dead) == "no verdict names a rank that goes on; give --ranks"
+    alone = known("r", {0: 0.1, 1: 0.2}, groups=["a", "b"])
+    assert chosen(alone, [firing("TrainingStraggler", "r", "1")]) == (
+        "rank 1 of r has no peer that no verdict names; give --ranks"
+    )
+
+
+def test_a_run_is_needed_where_several_have_a_culprit() -> None:
+    """The line names them."""
+    series: dict[str, Series] = {"count by (training_run)": [({"training_run": run}, 1) for run in "ab"]}
+    alerts = [firing("TrainingStraggler", run, "1") for run in "ab"]
+    assert chosen(series, alerts) == "--run is needed: verdicts name ranks of a, b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "a rank runs on another host: --exporter-credentials or --exporter-certificate is needed to ask its node"),
+        (["--exporter-credentials", "/nowhere"], "--exporter-credentials /nowhere: No such file or directory"),
+        (["--exporter-credentials", "{none}"], "--exporter-credentials {none}: holds no user:password"),
+        (["--exporter-credentials", "{file}", "--exporter-ca", "/nowhere"], "--exporter-ca /nowhere: No such file"),
+        (["--exporter-certificate", "/nowhere"], "--exporter-certificate /nowhere: No such file or directory"),
+        (["--exporter-credentials", "{file}"], "rank 7 of r is not on this host, and no node exporter in Prometheus"),
+        (
+            ["--exporter-credentials", "{file}", "--ranks", "1", "--exporter-url", "http://{{host}}"],
+            "--exporter-url 'http://node-1' does not begin with https://; a password would be readable",
+        ),
+        (["--ranks", "x"], "--ranks 'x' are no numbers; example: 0,3"),
+    ],
+)
+def test_what_can_not_be_asked_is_one_line(
+    arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the flag, its value and what to do; nobody is asked."""
+    file, none = tmp_path / "file", tmp_path / "none"
+    file.write_text("user:password")
+    none.write_text("nothing")
+    series: dict[str, Series] = {
+        "training_process_up": [(labels("r", 1, instance="10.0.0.1:9495"), 1)],
+        "training_place": [(labels("r", 1, host_name="node-1"), 1)],
+    }
+    given = [word.format(file=file, none=none) for word in arguments]
+    with fake_prometheus(series, []) as address:
+        state = ["--state-dir", str(tmp_path / "state"), "--output", str(tmp_path)]
+        assert main(["profile", "--prometheus", address, "--run", "r", *state, "--ranks", "7", *given]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"laggard profile: error: {expected.format(none=none)}")
+    assert captured.err.count("\n") == 1
+
+
+def test_an_exporter_that_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One without the page, and one that nobody reaches, cost a line and the exit code 1."""
+    authority = Authority(tmp_path, "authority")
+    pair = authority.issue("localhost", file="server")
+    web = tmp_path / "web.yml"
+    web.write_text(
+        f"tls_server_config: {{cert_file: {pair.certificate}, key_file: {pair.key}}}\n"
+        f"basic_auth_users: {{me: {SECRET_HASH}}}\n"
+    )
+    credentials = tmp_path / "credentials"
+    credentials.write_text("me:secret")
+    with exporter(f"--web.config.file={web}", "--collector.disable-defaults") as node:
+        instance = node.url.removeprefix("https://").removesuffix("/metrics")
+        series: dict[str, Series] = {
+            "training_process_up": [
+                (labels("r", 0, instance=instance), 1),
+                (labels("r", 1, instance="127.0.0.1:1"), 1),
+            ]
+        }
+        with fake_prometheus(series, []) as address:
+            ask = ["profile", "--prometheus", address, "--run", "r", "--ranks", "0,1", "--output", str(tmp_path)]
+            ask += ["--state-dir", str(tmp_path / "state"), "--exporter-credentials", str(credentials)]
+            assert main([*ask, "--exporter-ca", str(authority.certificate)]) == 1
+    first, second = sorted(capsys.readouterr().out.splitlines())
+    assert first == (
+        f"rank 0: https://{instance}: it takes no requests for profiles: start it with --web.enable-profiling"
+    )
+    assert second.startswith("rank 1: https://127.0.0.1:1: ")

@@ -1,0 +1,53 @@
+"""A server that answers as Prometheus does, with what a test says: quicker than rules that have to fire."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Series = Sequence[tuple[Mapping[str, str], float]]
+
+
+def firing(name: str, run: str, rank: str = "", severity: str = "warning") -> dict[str, Any]:
+    """Return an alert that fires."""
+    annotations = dict.fromkeys(("summary", "description", "recommendation", "runbook_url"), "text")
+    labels = {"alertname": name, "severity": severity, "training_run": run, "training_rank": rank}
+    since = "2026-01-01T00:00:00Z"
+    return {"labels": labels, "annotations": annotations, "state": "firing", "activeAt": since, "value": "1.5"}
+
+
+@contextlib.contextmanager
+def fake_prometheus(series: Mapping[str, Series], alerts: Sequence[Mapping[str, Any]]) -> Generator[str]:
+    """Serve; a query gets the series of the first key that it contains. Yield the address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            if url.path.endswith("/alerts"):
+                data: dict[str, Any] = {"alerts": list(alerts)}
+            else:
+                query = parse_qs(url.query)["query"][0]
+                found = next((each for key, each in series.items() if key in query), ())
+                data = {"result": [{"metric": dict(labels), "value": [0, str(value)]} for labels, value in found]}
+            body = json.dumps({"status": "success", "data": data}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join(20)
+        server.server_close()
