@@ -40,6 +40,8 @@ def test_the_rule_pack_travels_with_the_command(wheel: Path, tmp_path: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
         roots = {name.split("/")[0] for name in archive.namelist()}
+        # And so does the style of a report.
+        assert "laggard_cli/report/page.css" in archive.namelist()
     assert {root for root in roots if not root.endswith(".dist-info")} == {"laggard", "laggard_cli", "laggard_exporter"}
     program = (
         "import sys; sys.path.insert(0, 'site'); import laggard_cli; from laggard_cli.main import main;"

@@ -80,6 +80,11 @@ class Prometheus:
         """Return the alerts that are pending or firing, as the API gives them."""
         return self._get("api/v1/alerts", {})["alerts"]
 
+    def rules(self) -> list[dict[str, Any]]:
+        """Return the alerting rules that the server evaluates, as the API gives them."""
+        groups: list[dict[str, Any]] = self._get("api/v1/rules", {"type": "alert"})["groups"]
+        return [rule for group in groups for rule in group["rules"] if rule.get("type") == "alerting"]
+
     def close(self) -> None:
         """End the connections."""
         self._client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,16 @@ def after() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
+def _report_says_the_same(capsys: pytest.CaptureFixture[str], address: str, path: Path) -> None:
+    """A report says of that time what the rules said, with the arithmetic of the server's own rules."""
+    assert main(["report", "--prometheus", address, "--run", RUN, "-o", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("Rank 2 on node-1 is slow in data since ")
+    told = path.read_text(encoding="utf-8")
+    assert re.search(r"Rank 2 of run live on host node-1 needs \d+(\.\d+)?ms for its own part of a step", told)
+    assert "The difference is in phase data." in told
+    assert "The server does not tell its rules" not in told
+
+
 def test_verdicts_come_from_the_rules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], after: contextlib.ExitStack
 ) -> None:
@@ -109,6 +120,7 @@ def test_verdicts_come_from_the_rules(
         assert verdict["runbook_url"].endswith("TrainingStraggler.md")
         assert slow["ranks"][0]["rank"] == "2"
 
+        _report_says_the_same(capsys, address, tmp_path / "report.html")
         # Whom laggard profile would ask.
         with contextlib.closing(Prometheus(address)) as client:
             pair = choose_pair(client, None)

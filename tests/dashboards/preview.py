@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.__main__ import FOLDER
+from evaluation.model.target import EPOCH
+from laggard_cli.main import main as laggard
 from tests.dashboards.test_schema import INSTALLED
 from tests.dashboards.world import World, world
+from tests.support.chromium import chromium
 
 #: The run that each dashboard is shown with.
 RUNS = {
@@ -34,6 +37,13 @@ RUNS = {
     "laggard-hang": "hang_in_data-8-1",
     "laggard-telemetry": "hot-8-1",
 }
+#: Pictures of reports: name, run, width and scheme of colours; and what asks for them among the names.
+REPORTS = (
+    ("report-straggler", "slow_backward-8-1", 1000, "light"),
+    ("report-hang", "hang_in_data-8-1", 1000, "light"),
+    ("report-phone", "slow_backward-8-1", 390, "dark"),
+)
+REPORT = "report"
 WIDTH = 1600
 #: Pixels of a line of the grid, and those above the first one.
 LINE, HEADER = 38, 60
@@ -112,14 +122,28 @@ def picture(text: str, height: int, path: Path) -> None:
         )
 
 
+def reports(simulated: World, folder: Path, scratch: Path) -> None:
+    """Let Chromium draw the upper part of reports: the verdict, and the picture that bears it out."""
+    with chromium(scratch) as tab:
+        for name, run, width, scheme in REPORTS:
+            path = scratch / f"{name}.html"
+            times = ["--from", str(EPOCH - 600), "--to", f"{simulated.ends[run]:.0f}"]
+            laggard(["report", "--prometheus", simulated.address, "--run", run, *times, "-o", str(path)])
+            tab.open(path, width, scheme=scheme)
+            below = tab.run("document.querySelectorAll('figure')[1].getBoundingClientRect().bottom")
+            tab.picture(folder / f"{name}.png", int(below) + 12)
+
+
 def main() -> None:
     """Write the pictures."""
     folder = Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, world(Path(scratch)) as simulated:
-        for uid in sys.argv[2:] or RUNS:
+        for uid in [name for name in sys.argv[2:] if name != REPORT] or ([] if sys.argv[2:] else RUNS):
             picture(*page(simulated, uid), folder / f"{uid}.png")
             print(f"{uid}.png", file=sys.stderr)
+        if not sys.argv[2:] or REPORT in sys.argv[2:]:
+            reports(simulated, folder, Path(scratch))
 
 
 if __name__ == "__main__":

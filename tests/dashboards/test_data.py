@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from dashboards.panels import MOST_SERIES
-from evaluation import engine
 from tests.dashboards.queries import PANELS, NamedPanel
-from tests.dashboards.world import RANKS, World, world
+from tests.dashboards.world import RANKS, World
 
 #: Plots of what must not happen, which no fault of the simulation shows.
 SILENT = {
@@ -22,21 +16,8 @@ SILENT = {
 }
 
 
-#: Its fixture is dear: one process for all of them.
+#: The runs are dear: one process for all tests of them.
 pytestmark = pytest.mark.xdist_group("world")
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Serve the runs."""
-    for binary, how in ((shutil.which("prometheus"), "apt-get install prometheus"),
-                        (engine.BINARY.exists(), "scripts/build_rule_engine.sh")):  # fmt: skip
-        if not binary:
-            text = f"nothing to play runs with: run {how}"
-            pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)
-    folder: Path = tmp_path_factory.mktemp("world")
-    with world(folder) as found:
-        yield found
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=str)

@@ -41,6 +41,7 @@ FAULTS = (
     "slower_than_before",
     "slow_epochs",
     "memory_short",
+    "healthy",
 )
 RANKS = 8
 #: Seconds between two points of a plot.
@@ -56,6 +57,11 @@ class World:
 
     client: httpx.Client
     ends: Mapping[str, float]
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return str(self.client.base_url.copy_with(path="/")).rstrip("/")
 
     def times(self, run: str) -> list[float]:
         """Return the times of a range query over the last hour of a run."""

@@ -1,0 +1,158 @@
+"""``laggard report``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from rich.console import Console
+
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus, add_server
+from laggard_cli.report import history as runs
+from laggard_cli.report.causes import cause
+from laggard_cli.report.costs import cost, losses
+from laggard_cli.report.evidence import beside
+from laggard_cli.report.judgement import judged, missing
+from laggard_cli.report.page import Report, Told, page
+from laggard_cli.report.span import Span, find, matcher, moment, seconds
+from laggard_cli.report.verdicts import SEVERITIES, read
+from laggard_cli.terminal import printable
+
+#: Verdicts after which somebody asks where each rank stood.
+_STANDS = ("TrainingStalled", "TrainingRankFrozen", "TrainingRankDied", "TrainingRankMissing")
+_MEMORY = ("TrainingMemoryLeak", "TrainingMemoryHeadroom", "TrainingMemoryFragmentation", "TrainingOutOfMemory")
+#: Kinds of memory that a verdict names, as the ranks export them.
+_KINDS = {"device": ("device_allocated", "device_reserved"), "host": ("host_rss", "worker_rss")}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = (
+        "Example: laggard report --prometheus http://localhost:9090 --run llama-7b-17 --last 2h -o incident.html. "
+        "Without --from, --to and --last it is about the whole run, as far back as 30 days. "
+        "docs/report.md says what it shows."
+    )
+    add_server(parser, "a server that runs laggard's rules")
+    parser.add_argument("--run", dest="name", required=True, metavar="RUN", help="the run; it may have ended")
+    parser.add_argument("--from", dest="begin", metavar="TIME", help="such as 2026-01-31T08:00:00Z; UTC without a zone")
+    parser.add_argument("--to", dest="end", metavar="TIME", help="alike; by default the run's end, or now")
+    parser.add_argument("--last", metavar="DURATION", help="instead of --from: such as 90m or 2h before the end")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default report.html)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page. The exit code says whether it was written, not whether the run is healthy."""
+    begin = moment("--from", options.begin) if options.begin else None
+    end = moment("--to", options.end) if options.end else None
+    last = seconds("--last", options.last) if options.last else None
+    if begin is not None and last is not None:
+        raise CommandError("--from and --last exclude each other: give one of them")
+    if begin is not None and end is not None and begin >= end:
+        raise CommandError(f"--from {options.begin} is not before --to {options.end}: the range is empty")
+    began = time.monotonic()
+    # Before minutes of queries, not after them.
+    with (
+        _written(options.output) as write,
+        contextlib.closing(Prometheus(options.prometheus, options.http_config)) as prometheus,
+        _progress() as tell,
+    ):
+        tell("looking for the run")
+        span = find(prometheus, options.name, begin, end, last)
+        server = runs.Counted(prometheus, tell)
+        report = gather(server, prometheus, options.name, span)
+        tell("drawing")
+        size = write(page(report))
+    print(printable(report.judged.headline))
+    print(
+        f"{options.output}: {size / 1024:.0f} KiB; {len(report.told)} verdicts; {server.queries} queries, "
+        f"{server.samples} samples, {time.monotonic() - began:.1f} s"
+    )
+    return 0
+
+
+def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) -> Report:
+    """Return all that the page shows."""
+    history = runs.read(server, name, span)
+    problems, remarks = read(server, prometheus, name, span, sorted(set(history.hosts.values())))
+    if any(problem.alert in _STANDS for problem in problems):
+        runs.read_places(server, history)
+    kinds = {problem.labels.get(runs.KIND, "") for problem in problems if problem.alert in _MEMORY}
+    if kinds:
+        runs.read_memory(server, history, [each for kind in kinds for each in _KINDS.get(kind or "device", (kind,))])
+    told = tuple(
+        Told(each, cost(history, each), beside(server, history, each), cause(each, problems)) for each in problems
+    )
+    told = tuple(sorted(told, key=_rank))
+    lost = losses(server, history)
+    exporters = bool(
+        server.over(f"count(training_process_up{matcher(name)})", span, max(span.step, (span.end - span.begin) / 12))
+    )
+    unknown = tuple(missing(history, lost, exporters=exporters, remarks=remarks))
+    return Report(
+        history=history,
+        told=told,
+        judged=judged(history, [each.problem for each in told], [each.says for each in told], unknown),
+        losses=lost,
+        missing=unknown,
+        server=server.name,
+        made=time.time(),
+    )
+
+
+def _rank(told: Told) -> tuple[int, bool, float]:
+    """Return the order of problems: the gravest first, causes before what follows from them, then by their cost."""
+    return (
+        SEVERITIES.index(told.problem.severity),
+        told.cause is not None,
+        -(told.cost.rank_hours if told.cost else 0.0),
+    )
+
+
+@contextlib.contextmanager
+def _progress() -> Generator[Callable[[str], None]]:
+    """Show on a terminal what is being done."""
+    console = Console(stderr=True)
+    with console.status("", spinner="dots") if console.is_terminal else contextlib.nullcontext() as status:
+        yield (lambda _: None) if status is None else (lambda what: status.update(f"report: {what}"))
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Generator[Callable[[str], int]]:
+    """Give a function that writes a file as a whole: what was there stays until the new content is complete.
+
+    Raises:
+        CommandError: the file can not be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise CommandError(f"--output {path}: {error.strerror}") from error
+    unfinished = Path(name)
+
+    def write(content: str) -> int:
+        try:
+            size = unfinished.write_bytes(content.encode("utf-8", errors="replace"))
+            # As a file that is simply opened would be.
+            mask = os.umask(0)
+            os.umask(mask)
+            unfinished.chmod(0o666 & ~mask)
+            unfinished.replace(path)
+        except OSError as error:
+            raise CommandError(f"--output {path}: {error.strerror}") from error
+        return size
+
+    try:
+        if path.is_dir():
+            raise CommandError(f"--output {path}: is a directory")
+        os.close(handle)
+        yield write
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,213 @@
+"""What the problems of a run cost: of each problem what its own numbers say, and of the run what the rules recorded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from laggard_cli.diagnose.view import duration
+from laggard_cli.report.arrays import Array, by_time, known, mean, middle, most, there
+from laggard_cli.report.history import GROUP, HOST, RANK, Counted, History
+from laggard_cli.report.span import Span, matcher
+from laggard_cli.report.verdicts import Problem
+
+#: Alerts about ranks that work longer than their peers: the excess is lost on all ranks.
+_SLOW = (
+    "TrainingStraggler",
+    "TrainingNodeSlow",
+    "TrainingStageSlow",
+    "TrainingThermalSlowdown",
+    "TrainingPowerSlowdown",
+    "TrainingContention",
+    "TrainingGpuThrottled",
+    "TrainingGpuClockLow",
+)
+#: Alerts about the run as a whole: the recorded share of each step that is lost to it, and what is done in it.
+_SHARES = {
+    "TrainingInputBound": ("run:training_data_share:ratio", "waits for data"),
+    "TrainingInputWorkersBusy": ("run:training_data_share:ratio", "waits for data"),
+    "TrainingInputStorageSlow": ("run:training_data_share:ratio", "waits for data"),
+    "TrainingCommunicationBound": ("run:training_communication_floor_share:ratio", "is transfer that nothing hides"),
+    "TrainingDataImbalance": ("run:training_imbalance_share:ratio", "waits for whichever rank is slow in that step"),
+    "TrainingNetworkBursty": ("run:training_imbalance_share:ratio", "waits in collectives beyond the usual transfer"),
+    "TrainingGarbageCollection": ("run:training_gc_share:ratio", "collects garbage"),
+    "TrainingCheckpointSlow": ("run:training_checkpoint_share:ratio", "saves checkpoints"),
+    "TrainingRecompilationStorm": ("run:training_recompiled_share:ratio", "compiles anew"),
+}
+_STILL = ("TrainingStalled",)
+#: From so many peers on their median is the reference, from so many their lower quartile, as in rules/baseline.yml.
+_MEDIAN_RANKS, _QUARTILE_RANKS = 8, 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a problem cost while it lasted."""
+
+    share: float
+    """Of each step, or of the time where no step ended."""
+    rank_hours: float
+    arithmetic: str
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Where the time of the ranks went. The parts add up to the whole."""
+
+    begin: float
+    end: float
+    rank_hours: float
+    goodput: float
+    """Share of the time that went into steps that count."""
+    lost: dict[str, float]
+    """Share of the time by reason."""
+    price: float | None
+    """Of an hour of one rank, where somebody recorded it."""
+
+
+def reference(own: Array) -> Array:
+    """Return the own time that peers need, of rank by time: one value for each time."""
+
+    def needed(values: Array) -> float:
+        share = 0.5 if len(values) >= _MEDIAN_RANKS else 0.25 if len(values) >= _QUARTILE_RANKS else 0.0
+        return float(np.quantile(values, share))
+
+    return by_time(own, needed)
+
+
+def excess(history: History, *, across: bool = False) -> Array:
+    """Return each rank's own time over that of its peers, rank by time; 1 is as long as they need.
+
+    Args:
+        history: of the run.
+        across: all ranks are peers, whatever group they are in.
+    """
+    made = np.full(history.own.shape, np.nan)
+    names = np.array(["" if across else history.groups.get(rank, "") for rank in history.ranks])
+    for group in set(names.tolist()):
+        rows = names == group
+        peers = reference(history.own[rows])
+        made[rows] = history.own[rows] / np.where(peers > 0, peers, np.nan)
+    return made
+
+
+def step(history: History) -> Array:
+    """Return the length of a step without checkpoint and evaluation, by time: the middle rank's."""
+    return middle(history.own + np.where(np.isfinite(history.wait), history.wait, 0.0))
+
+
+def concerned(history: History, problem: Problem) -> list[int]:
+    """Return the rows of the ranks that a problem names: by number, by host or by peer group."""
+    ranks, hosts, groups = (set(problem.members(label)) for label in (RANK, HOST, GROUP))
+    if ranks:
+        return [row for row, rank in enumerate(history.ranks) if rank in ranks]
+    return [
+        row
+        for row, rank in enumerate(history.ranks)
+        if history.hosts.get(rank, "") in hosts or (groups and history.groups.get(rank, "") in groups)
+    ]
+
+
+def cost(history: History, problem: Problem) -> Cost | None:
+    """Return what a problem cost, or nothing where its numbers do not say."""
+    ranks = max(history.expected, len(history.ranks))
+    lasted = words(problem.seconds)
+    if problem.alert in _STILL:
+        hours = ranks * problem.seconds / 3600
+        text = f"no step ended for {lasted} while this fired: {ranks} ranks \u00d7 {lasted} = {hours:.3g} rank-hours"
+        return Cost(1.0, hours, text)
+    columns = history.columns(problem.begin, problem.end)
+    length = mean(step(history)[columns])
+    if not math.isfinite(length):
+        return None
+    found = _excess(history, problem, columns, length) or _share(history, problem, columns, length)
+    if found is None:
+        return None
+    share, text = found
+    hours = share * ranks * problem.seconds / 3600
+    return Cost(share, hours, f"{text}; \u00d7 {ranks} ranks \u00d7 {lasted} = {hours:.3g} rank-hours")
+
+
+def _excess(history: History, problem: Problem, columns: slice, length: float) -> tuple[float, str] | None:
+    """Return the share of a step that ranks need beyond their peers, and how it comes about."""
+    rows = concerned(history, problem)
+    others = sorted(set(range(len(history.ranks))) - set(rows))
+    if problem.alert not in _SLOW or not rows or not others:
+        return None
+    slowest, peers = most(history.own[rows][:, columns]), reference(history.own[others][:, columns])
+    both = there(slowest) & there(peers)
+    if not both.any():
+        return None
+    own, needed = mean(slowest[both]), mean(peers[both])
+    share = min(max(0.0, own - needed) / length, 1.0)
+    return share, (
+        f"own work {duration(own)} a step, peers {duration(needed)}: ({duration(own)} \u2212 {duration(needed)}) / "
+        f"step of {duration(length)} = {share:.0%} of each step"
+    )
+
+
+def _share(history: History, problem: Problem, columns: slice, length: float) -> tuple[float, str] | None:
+    """Return the recorded share of a step that a run as a whole loses, and to what."""
+    series, doing = _SHARES.get(problem.alert, ("", ""))
+    values = history.fact(series)[columns]
+    if not len(known(values)):
+        return None
+    share = min(max(0.0, mean(values)), 1.0)
+    return share, f"{share:.0%} of each step of {duration(length)} {doing}, on average while this fired"
+
+
+def losses(server: Counted, history: History) -> Losses | None:
+    """Return where the time went, or nothing where the rules have not recorded it.
+
+    The rules say it for the last hour, or the life of a younger run: so it is taken at the end and each hour before.
+    """
+    server.say("what is lost")
+    own = matcher(history.run)
+    good_at = f"run:training_goodput:ratio{own}"
+    evaluated = f"max_over_time((timestamp({good_at}) and {good_at} >= 0)[15m:15s])"
+    ends = [sample.value for sample in server.at(evaluated, history.span.end)]
+    if not ends:
+        return None
+    # What came after the last evaluation is in none.
+    end = max(ends)
+    hours = max(1, math.ceil((end - history.span.begin) / 3600 - 1e-6))
+    span = Span(end - 3600 * (hours - 1), end, 3600, 3600)
+    lost = server.over(f"last_over_time(run_reason:training_time_lost:ratio{own}[10m])", span)
+    good = server.over(f"last_over_time(run:training_goodput:ratio{own}[10m]) >= 0", span)
+    price = server.at(f"last_over_time(run:training_rank_price:value{own}[10m])", end)
+    weights: dict[float, float] = {}
+    begin = end
+    for series in good:
+        for moment in series.values:
+            first = max(moment - 3600, history.started) if math.isfinite(history.started) else moment - 3600
+            weights[moment] = max(0.0, moment - first)
+            begin = min(begin, first)
+    total = sum(weights.values())
+    if not total:
+        return None
+
+    def share(values: dict[float, float]) -> float:
+        found = ((moment, value) for moment, value in values.items() if math.isfinite(value))
+        return sum(value * weights.get(moment, 0.0) for moment, value in found) / total
+
+    return Losses(
+        begin=begin,
+        end=end,
+        rank_hours=total * max(history.expected, len(history.ranks)) / 3600,
+        goodput=share(good[0].values),
+        lost={each.labels.get("training_reason", ""): share(each.values) for each in lost},
+        price=price[0].value if price else None,
+    )
+
+
+def words(seconds: float) -> str:
+    """Return a duration as a person says it, without parts that do not matter."""
+    whole = round(seconds)
+    if whole < 120:  # noqa: PLR2004 - two minutes
+        return f"{whole} s"
+    if whole < 600:  # noqa: PLR2004 - ten minutes
+        return f"{whole / 60:.2g} min"
+    if whole < 7200:  # noqa: PLR2004 - two hours
+        return f"{whole / 60:.0f} min"
+    return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.1f} days"  # noqa: PLR2004 - two days

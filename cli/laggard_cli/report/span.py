@@ -1,0 +1,176 @@
+"""Which time of a run a report is about."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import numpy as np
+
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus
+from laggard_cli.report.arrays import Array
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+#: How far back a run is looked for, and in which steps: a server gives at most 11,000 points.
+_REACH_SECONDS, _COARSE_SECONDS, _MOST_POINTS = 30 * 86400.0, 300.0, 10_000
+#: How long evaluations are watched to tell how often they happen, and how often that usually is.
+_WATCHED_SECONDS, _USUAL_INTERVAL = 180.0, 15.0
+#: Columns of the pictures; of a run with very many ranks fewer, so that an answer stays below some ten megabytes.
+_COLUMNS, _FEWEST_COLUMNS, _POINTS = 240, 60, 150_000
+#: A rate needs some scrapes, and a mean some steps.
+_SCRAPES, _STEPS = 4, 8
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time in seconds since 1970, and how it is cut: a value each ``step`` seconds, means over ``window``."""
+
+    begin: float
+    end: float
+    step: float
+    window: float
+
+    @property
+    def times(self) -> Array:
+        """The moments at which values are asked for."""
+        count = math.floor((self.end - self.begin) / self.step + 1e-6) + 1
+        return np.array([self.begin + self.step * number for number in range(count)])
+
+
+def moment(flag: str, text: str) -> float:
+    """Return a time of ISO 8601 (UTC where it names no zone), or seconds since 1970.
+
+    Raises:
+        CommandError: it is neither.
+    """
+    try:
+        if text.replace(".", "", 1).isdigit():
+            return float(text)
+        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise CommandError(f"{flag} {text!r} is no time; example: 2026-01-31T08:00:00Z") from None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def seconds(flag: str, text: str) -> float:
+    """Return a duration such as ``90m`` in seconds.
+
+    Raises:
+        CommandError: it is none, or 0.
+    """
+    parts = _DURATION.findall(text)
+    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not total or "".join(number + unit for number, unit in parts) != text:
+        raise CommandError(f"{flag} {text!r} is no duration; examples: 90m, 1h, 2d")
+    return total
+
+
+def find(server: Prometheus, run: str, begin: float | None, end: float | None, last: float | None) -> Span:
+    """Return the time of a report on a run.
+
+    Args:
+        server: that has the run.
+        run: its name.
+        begin: seconds since 1970; without it the run's own begin.
+        end: the same; without it the run's own end, or now.
+        last: seconds before the end, instead of a begin.
+
+    Raises:
+        CommandError: there is no such run, or it was not there in that time.
+    """
+    now = time.time()
+    until = min(now if end is None else end, now)
+    since = until - _REACH_SECONDS if begin is None else begin
+    if since >= until:
+        raise CommandError(f"--from {iso(since)} is not before --to {iso(until)}: the range is empty")
+    seen = _seen(server, run, since, until)
+    if seen is None:
+        raise CommandError(_absent(server, run, since, until))
+    # Before the run and after it there is nothing to show.
+    until = min(until, seen[1])
+    since = max(seen[0], until - last if last is not None else seen[0])
+    if until <= since:
+        raise CommandError(f"run {run!r} was seen at {iso(until)} only; a report needs some minutes of it")
+    interval = _interval(server, until)
+    length = f"{matcher(run)}[{math.ceil(until - since)}s]"
+    ranks = _value(server, f"max(max_over_time(run:training_ranks_expected:max{length}))", until)
+    columns = min(_COLUMNS, max(_FEWEST_COLUMNS, _POINTS / (ranks or 1)))
+    step = math.ceil((until - since) / columns / interval) * interval
+    usual = _value(
+        server,
+        f"quantile_over_time(0.5, run:training_step_seconds:mean{length}) "
+        f"or quantile_over_time(0.5, run:training_step_seconds:estimate{length})",
+        until,
+    )
+    window = math.ceil(max(_SCRAPES * interval, step, _STEPS * (usual or 0.0)) / interval) * interval
+    return Span(since, until, float(step), float(window))
+
+
+def matcher(run: str, *more: str) -> str:
+    """Return the matchers of a run's series; its name may hold anything."""
+    return "{" + ",".join((f"training_run={quoted(run)}", *more)) + "}"
+
+
+def quoted(text: str) -> str:
+    """Return a text as a string of PromQL."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def iso(at: float) -> str:
+    """Return a time for a person, in UTC."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _seen(server: Prometheus, run: str, since: float, until: float) -> tuple[float, float] | None:
+    """Return the first and the last time at which a run was there, or nothing if it was not."""
+    expected = f"run:training_ranks_expected:max{matcher(run)}"
+
+    def times(begin: float, end: float, each: float) -> list[float]:
+        """Return the moments with a sample in the time ``each`` before them."""
+        found = server.ranges(f"max(present_over_time({expected}[{math.ceil(each)}s]))", begin, end, each)
+        return sorted(moment for series in found for moment in series.values)
+
+    coarse = float(max(_COARSE_SECONDS, math.ceil((until - since) / _MOST_POINTS)))
+    found = times(until - math.floor((until - since) / coarse) * coarse, until, coarse)
+    if not found:
+        return None
+    fine = math.ceil(coarse / 300)
+    first, last = (times(edge - coarse + fine, edge, fine) for edge in (found[0], found[-1]))
+    if not first or not last or last[-1] < since:
+        return None
+    return max(since, first[0] - fine), last[-1]
+
+
+def _absent(server: Prometheus, run: str, since: float, until: float) -> str:
+    length = f"[{math.ceil(until - since)}s]"
+    known = server.query(f"count by (training_run) (last_over_time(run:training_ranks_expected:max{length}))", until)
+    names = sorted(sample.labels.get("training_run", "") for sample in known)
+    if names:
+        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")  # noqa: PLR2004 - a line
+        there = f"runs there: {shown}"
+    elif server.query(f"last_over_time(laggard_rules_info{length})", until):
+        there = "there is no run at that time"
+    else:
+        there = "no series laggard_rules_info: does it run laggard's rules?"
+    return f"--run {run!r} is not in Prometheus at {server.name} from {iso(since)} to {iso(until)}; {there}"
+
+
+def _interval(server: Prometheus, at: float) -> float:
+    """Return how often the rules are evaluated, which is how often ranks are scraped, in whole seconds."""
+    found = server.ranges("max(timestamp(laggard_rules_info))", at - _WATCHED_SECONDS, at, 1)
+    evaluated = sorted({value for series in found for value in series.values.values()})
+    if len(evaluated) < 3:  # noqa: PLR2004 - too few to tell
+        return _USUAL_INTERVAL
+    return float(max(1, round(float(np.median(np.diff(evaluated))))))
+
+
+def _value(server: Prometheus, expression: str, at: float) -> float | None:
+    """Return the one value of an expression, if it has one that is a number."""
+    found = [sample.value for sample in server.query(expression, at) if math.isfinite(sample.value)]
+    return found[0] if found else None

@@ -1,0 +1,211 @@
+"""What the rules said of a run over time: from the series ALERTS, with the texts of the rules themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from laggard_cli.errors import CommandError
+from laggard_cli.pack import pack_folder
+from laggard_cli.prometheus import Prometheus, Sample
+from laggard_cli.report.history import GROUP, HOST, PHASE, RANK, Counted, ordered
+from laggard_cli.report.span import Span, matcher, quoted
+from laggard_cli.report.templates import TemplateError, render
+
+SEVERITIES = ("critical", "warning", "info")
+#: Labels that tell members of one problem apart; all others say which problem it is.
+_MEMBERS = (RANK, HOST, "uuid", "hw_id", GROUP, "gpu")
+_SKIPPED = ("__name__", "alertstate", "job", "instance")
+#: Hosts whose own alerts are asked for by name; of more, only those that name the run are told.
+_MOST_HOSTS = 200
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One alert from when to when it fired, in seconds since 1970."""
+
+    labels: dict[str, str]
+    begin: float
+    end: float
+
+
+@dataclass
+class Problem:
+    """One thing that is wrong: all firings of an alert that differ only in whom they concern."""
+
+    alert: str
+    severity: str
+    labels: dict[str, str]
+    """Labels that all firings share."""
+    firings: list[Firing]
+    lasts: bool
+    """Whether it still fires at the end of the report."""
+    summary: str = ""
+    description: str = ""
+    recommendation: str = ""
+    runbook: str = ""
+    """The runbook's text, where it is the pack's."""
+    runbook_url: str = ""
+    value: float | None = None
+    worst: dict[str, str] = field(default_factory=dict[str, str])
+    """Labels of the firing that the description is about."""
+
+    @property
+    def begin(self) -> float:
+        """When the first of them began, in seconds since 1970."""
+        return min(firing.begin for firing in self.firings)
+
+    @property
+    def end(self) -> float:
+        """When the last of them ended."""
+        return max(firing.end for firing in self.firings)
+
+    @property
+    def seconds(self) -> float:
+        """How long at least one of them fired."""
+        total, until = 0.0, 0.0
+        for firing in sorted(self.firings, key=lambda each: each.begin):
+            total += max(0.0, firing.end - max(firing.begin, until))
+            until = max(until, firing.end)
+        return total
+
+    def members(self, label: str) -> list[str]:
+        """Return the values of a label, such as the ranks that are concerned."""
+        return ordered(firing.labels[label] for firing in self.firings if firing.labels.get(label))
+
+    @property
+    def phase(self) -> str:
+        """The phase, where the verdict names one."""
+        return self.labels.get(PHASE, "")
+
+
+def read(
+    server: Counted, prometheus: Prometheus, run: str, span: Span, hosts: list[str]
+) -> tuple[list[Problem], list[str]]:
+    """Return the problems of a run, the gravest first, and what could not be found out about them."""
+    server.say("verdicts")
+    selectors = [matcher(run, 'alertstate="firing"', 'alertname=~"Training.+"')]
+    if 0 < len(hosts) <= _MOST_HOSTS:
+        names = quoted("|".join(map(re.escape, hosts)))
+        selectors.append(f'{{training_run="",alertstate="firing",alertname=~"Training.+",{HOST}=~{names}}}')
+    firings: dict[tuple[tuple[str, str], ...], list[Firing]] = {}
+    for selector in selectors:
+        for series in server.over(f"ALERTS{selector}", span):
+            labels = {name: text for name, text in series.labels.items() if name not in _SKIPPED}
+            shared = tuple(sorted((name, text) for name, text in labels.items() if name not in _MEMBERS))
+            firings.setdefault(shared, []).extend(_firings(labels, sorted(series.values), span))
+    problems = [_problem(dict(shared), found, span) for shared, found in firings.items() if found]
+    remarks = _tell(server, prometheus, problems) if problems else []
+    problems.sort(key=lambda each: (SEVERITIES.index(each.severity), each.begin, each.alert))
+    return problems, remarks
+
+
+def _firings(labels: dict[str, str], times: list[float], span: Span) -> list[Firing]:
+    """Return the stretches in which an alert fired; one missing value does not end one."""
+    made: list[Firing] = []
+    for moment in times:
+        if made and moment - made[-1].end <= 2.5 * span.step:
+            made[-1] = Firing(labels, made[-1].begin, moment)
+        else:
+            made.append(Firing(labels, moment, moment))
+    return made
+
+
+def _problem(shared: dict[str, str], firings: list[Firing], span: Span) -> Problem:
+    severity = shared.get("severity", "")
+    return Problem(
+        alert=shared.get("alertname", ""),
+        severity=severity if severity in SEVERITIES else "info",
+        labels=shared,
+        firings=sorted(firings, key=lambda each: (each.begin, each.labels.get(RANK, ""))),
+        lasts=max(firing.end for firing in firings) >= span.end - 1.5 * span.step,
+    )
+
+
+def _tell(server: Counted, prometheus: Prometheus, problems: list[Problem]) -> list[str]:
+    """Give the problems their texts, as the rules had them; return what that did not work for."""
+    server.say("the rules' texts")
+    try:
+        rules = prometheus.rules()
+    except CommandError:
+        # Servers that answer queries and evaluate no rules, such as a querier, may not know the path.
+        rules = []
+    server.queries += 1
+    served = {rule["name"] for rule in rules}
+    shipped = _shipped()
+    remarks: list[str] = []
+    for problem in problems:
+        known = [rule for rule in (rules if problem.alert in served else shipped) if rule["name"] == problem.alert]
+        rule = next((rule for rule in known if rule["labels"].items() <= problem.labels.items()), None)
+        if rule is None:
+            remarks.append(
+                f"{problem.alert}: neither the server nor this laggard knows its rule, so its text is missing"
+            )
+            continue
+        problem.summary = rule["annotations"].get("summary", "").strip()
+        problem.runbook_url = rule["annotations"].get("runbook_url", "")
+        problem.runbook = _runbook(problem.alert)
+        try:
+            _evaluate(server, problem, rule)
+        except (CommandError, TemplateError) as error:
+            remarks.append(f"{problem.alert}: its arithmetic could not be repeated ({error})")
+    if not served & {problem.alert for problem in problems}:
+        remarks.append(
+            "The server does not tell its rules: texts and arithmetic are those of the rules that this laggard ships."
+        )
+    return remarks
+
+
+def _evaluate(server: Counted, problem: Problem, rule: Mapping[str, Any]) -> None:
+    """Repeat the arithmetic of the worst firing at a time in its longest stretch."""
+    longest = max(problem.firings, key=lambda each: each.end - each.begin)
+    for moment in dict.fromkeys((longest.end, (longest.begin + longest.end) / 2, longest.begin)):
+        firing = [each.labels for each in problem.firings if each.begin <= moment <= each.end]
+        matches: list[tuple[float, dict[str, str]]] = []
+        for sample in server.at(rule["query"], moment):
+            named = {name: text for name, text in sample.labels.items() if name != "__name__"}
+            matches += [
+                (sample.value, labels) for labels in firing if (named | rule["labels"]).items() <= labels.items()
+            ]
+        if matches:
+            break
+    else:
+        matches, moment = [(float("nan"), longest.labels)], longest.end
+        problem.worst = longest.labels
+        raise TemplateError("its condition can not be evaluated at that time any more")
+    problem.value, problem.worst = max(matches, key=lambda each: each[0])
+
+    def answers(expression: str) -> list[Sample]:
+        return server.at(expression, moment)
+
+    for name in ("description", "recommendation"):
+        template = rule["annotations"].get(name, "")
+        setattr(problem, name, render(template, problem.worst, problem.value, answers))
+
+
+def _shipped() -> list[dict[str, Any]]:
+    """Return the alerts of the shipped pack, in the form of Prometheus' API."""
+    rules: list[dict[str, Any]] = []
+    for path in sorted(pack_folder("rules").glob("*.yml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            rules += [
+                {
+                    "name": rule["alert"],
+                    "query": rule["expr"],
+                    "labels": rule["labels"],
+                    "annotations": rule["annotations"],
+                }
+                for rule in group["rules"]
+                if "alert" in rule
+            ]
+    return rules
+
+
+def _runbook(alert: str) -> str:
+    path = pack_folder("rules") / "runbooks" / f"{alert}.md"
+    # The name comes from a label: one with a slash in it must lead nowhere.
+    return path.read_text(encoding="utf-8") if alert.isidentifier() and path.is_file() else ""
