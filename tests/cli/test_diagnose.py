@@ -98,6 +98,7 @@ def test_verdicts_come_from_the_rules(
         # The length of a step is recorded each minute, which is eight seconds here, from what another group records.
         wait_until(lambda: _step_seconds(diagnosis_of(capsys, address)) == pytest.approx(0.125, rel=0.05), 30)
 
+        healthy_at = time.time()
         assert main(["diagnose", "--prometheus", address, "--run", "other"]) == 2
         assert capsys.readouterr().err == (
             f"laggard diagnose: error: --run 'other' is not in Prometheus at {address}; runs now: {RUN}\n"
@@ -133,10 +134,8 @@ def test_verdicts_come_from_the_rules(
 
         watching = [sys.executable, "-m", "laggard_cli.main", "diagnose", "--prometheus", address, "--watch", "0.2"]
         one_line_each_time([*watching, "--json"])
-        terminal, end = os.openpty()
-        environment = {**os.environ, "COLUMNS": "150", "LINES": "60", "TERM": "xterm"}
-        screen = after.enter_context(ended(subprocess.Popen(watching, stdout=end, env=environment)))
-        os.close(end)
+        as_it_was(capsys, address, verdict, healthy_at)
+        screen, terminal = after.enter_context(on_a_terminal(watching))
         shown = b""
         while shown.count(b"TrainingStraggler") < 3:
             shown += os.read(terminal, 65536)
@@ -145,7 +144,37 @@ def test_verdicts_come_from_the_rules(
     assert shown.rindex(b"TrainingStraggler") > shown.rindex(b"since then: Prometheus at"), "the last answer stays"
     screen.send_signal(signal.SIGINT)
     assert screen.wait(10) == 130
-    os.close(terminal)
+
+
+@contextlib.contextmanager
+def on_a_terminal(command: list[str]) -> Iterator[tuple[subprocess.Popen[Any], int]]:
+    """Run a command on a terminal of its own, whose other end is given, and end it afterwards."""
+    terminal, end = os.openpty()
+    environment = {**os.environ, "COLUMNS": "150", "LINES": "60", "TERM": "xterm"}
+    try:
+        with ended(subprocess.Popen(command, stdout=end, env=environment)) as process:
+            os.close(end)
+            yield process, terminal
+    finally:
+        os.close(terminal)
+
+
+def as_it_was(capsys: pytest.CaptureFixture[str], address: str, verdict: dict[str, Any], healthy_at: float) -> None:
+    """Ask for the past: the same verdict with the words of the rules, and health before it."""
+    (again,) = diagnosis_of(capsys, address, "--at", str(time.time()))["verdicts"]
+    told = ("alert", "severity", "rank", "phase", "host", "summary", "recommendation", "runbook_url")
+    assert [again[name] for name in told] == [verdict[name] for name in told]
+    assert re.match(r"Rank 2 of run .* needs .*ms", again["description"])
+    assert again["since"][:19].replace(" ", "T") == verdict["since"][:19]
+    assert again["value"] > 1.2
+    assert diagnosis_of(capsys, address, "--at", str(healthy_at))["verdicts"] == []
+    for arguments, line in (
+        (("--at", "2001-01-01"), "does not run laggard's rules"),
+        (("--at", "now"), "--at 'now' is no time; example: 2026-01-31T08:00:00Z"),
+        (("--at", "1", "--watch"), "--at is about the past: neither --watch nor --stacks goes with it"),
+    ):
+        assert main(["diagnose", "--prometheus", address, *arguments]) == 2
+        assert line in capsys.readouterr().err
 
 
 def one_line_each_time(command: list[str]) -> None:

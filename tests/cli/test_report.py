@@ -22,13 +22,14 @@ import yaml
 
 from laggard_cli.main import main
 from laggard_cli.pack import pack_folder
+from laggard_cli.past.templates import TemplateError, render
+from laggard_cli.past.times import moment, seconds
 from laggard_cli.prometheus import Range, Sample
 from laggard_cli.report import causes, costs, heat, raster
 from laggard_cli.report.history import Counted
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import page
-from laggard_cli.report.span import Span, moment, seconds
-from laggard_cli.report.templates import TemplateError, render
+from laggard_cli.report.span import Span
 from laggard_cli.report.verdicts import Firing
 from tests.cli.report_runs import BEGIN, HOSTILE, problem, run
 

@@ -17,6 +17,7 @@ from laggard import environment
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
 from laggard_cli.errors import CommandError
+from laggard_cli.past.times import moment
 from laggard_cli.prometheus import Prometheus, add_server
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import printable
@@ -32,6 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Example: laggard diagnose --prometheus http://localhost:9090 --run llama-7b-17"
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help="what was known then, such as 2026-01-31T08:00:00Z; UTC without a zone",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch a line each time")
     parser.add_argument(
         "--watch",
@@ -79,6 +85,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the verdicts. The exit code says whether the question was answered, not whether the run is healthy."""
     if options.watch is not None and not options.watch > 0:
         raise CommandError(f"--watch {options.watch:g} must be above 0 seconds")
+    if options.at and (options.watch or options.stacks):
+        raise CommandError("--at is about the past: neither --watch nor --stacks goes with it")
+    options.at = moment("--at", options.at) if options.at else None
     prometheus = Prometheus(options.prometheus, options.http_config)
     try:
         answer = _ask(prometheus, options)
@@ -94,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ask(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
-    diagnoses = diagnose(prometheus, options.name)
+    diagnoses = diagnose(prometheus, options.name, options.at)
     directory = options.state_dir or environment.state_directory()
     return _Answer(diagnoses, _stacks(diagnoses, directory) if options.stacks else {})
 

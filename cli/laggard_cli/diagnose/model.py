@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from laggard_cli.errors import CommandError
+from laggard_cli.past.alerts import alerts_at
+from laggard_cli.past.times import iso
 from laggard_cli.prometheus import Prometheus
 
 #: Severities in the order in which verdicts are shown.
@@ -41,7 +43,8 @@ class Verdict:
     host: str
     since: str
     """Time at which the alert became active, as Prometheus writes it (RFC 3339)."""
-    value: float
+    value: float | None
+    """What the rule's expression gave; None where that is not known any more."""
     summary: str
     description: str
     recommendation: str
@@ -77,22 +80,23 @@ class Diagnosis:
         return tuple(missing)
 
 
-def diagnose(prometheus: Prometheus, run: str | None) -> list[Diagnosis]:
-    """Return the named run, or every run that Prometheus knows of now.
+def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -> list[Diagnosis]:
+    """Return the named run, or every run that Prometheus knows of now, or at a time in seconds since 1970.
 
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
-    runs = sorted(sample.labels["training_run"] for sample in prometheus.query(_RUNS))
-    if not runs and not prometheus.query("laggard_rules_info"):
+    runs = sorted(sample.labels["training_run"] for sample in prometheus.query(_RUNS, at))
+    if not runs and not prometheus.query("laggard_rules_info", at):
         raise CommandError(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
         )
     if run is not None and run not in runs:
-        known = f"runs now: {', '.join(runs)}" if runs else "there is no run now"
+        then = "now" if at is None else f"at {iso(at)}"
+        known = f"runs {then}: {', '.join(runs)}" if runs else f"there is no run {then}"
         raise CommandError(f"--run {run!r} is not in Prometheus at {prometheus.name}; {known}")
-    verdicts = _verdicts(prometheus)
-    facts = {name: _by_run(prometheus, series) for name, series in _FACTS.items()}
-    ranks = _ranks(prometheus)
+    verdicts = _verdicts(prometheus, at)
+    facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
+    ranks = _ranks(prometheus, at)
     return [
         Diagnosis(
             run=name,
@@ -109,8 +113,9 @@ def firing(prometheus: Prometheus) -> list[Verdict]:
     return _verdicts(prometheus)
 
 
-def _verdicts(prometheus: Prometheus) -> list[Verdict]:
-    alerts = [alert for alert in prometheus.alerts() if alert["state"] == "firing"]
+def _verdicts(prometheus: Prometheus, at: float | None = None) -> list[Verdict]:
+    known = prometheus.alerts() if at is None else alerts_at(prometheus, at)
+    alerts = [alert for alert in known if alert["state"] == "firing"]
     verdicts = [_verdict(alert) for alert in alerts if alert["labels"]["alertname"].startswith("Training")]
     return sorted(
         verdicts, key=lambda verdict: (_SEVERITIES.index(verdict.severity), verdict.since, verdict.alert, verdict.rank)
@@ -127,7 +132,7 @@ def _verdict(alert: dict[str, Any]) -> Verdict:
         phase=labels.get("training_phase", ""),
         host=labels.get("host_name", ""),
         since=alert["activeAt"],
-        value=float(alert["value"]),
+        value=None if alert["value"] is None else float(alert["value"]),
         summary=annotations["summary"],
         description=annotations["description"].strip(),
         recommendation=annotations["recommendation"].strip(),
@@ -135,17 +140,17 @@ def _verdict(alert: dict[str, Any]) -> Verdict:
     )
 
 
-def _by_run(prometheus: Prometheus, series: str) -> dict[str, float]:
-    return {sample.labels["training_run"]: sample.value for sample in prometheus.query(series)}
+def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[str, float]:
+    return {sample.labels["training_run"]: sample.value for sample in prometheus.query(series, at)}
 
 
-def _ranks(prometheus: Prometheus) -> dict[str, list[Rank]]:
+def _ranks(prometheus: Prometheus, at: float | None) -> dict[str, list[Rank]]:
     waits = {
         (sample.labels["training_run"], sample.labels["training_rank"]): sample.value
-        for sample in prometheus.query(_WAIT)
+        for sample in prometheus.query(_WAIT, at)
     }
     ranks: dict[str, list[Rank]] = {}
-    for sample in prometheus.query(OWN_TIMES):
+    for sample in prometheus.query(OWN_TIMES, at):
         run, rank = sample.labels["training_run"], sample.labels["training_rank"]
         ranks.setdefault(run, []).append(Rank(rank, sample.value, waits.get((run, rank))))
     for found in ranks.values():

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laggard_cli.errors import CommandError
+from laggard_cli.past.times import moment, seconds
 from laggard_cli.prometheus import Prometheus, add_server
 from laggard_cli.report import history as runs
 from laggard_cli.report.causes import cause
@@ -20,7 +21,7 @@ from laggard_cli.report.costs import cost, losses
 from laggard_cli.report.evidence import beside
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import Report, Told, page
-from laggard_cli.report.span import Span, find, matcher, moment, seconds
+from laggard_cli.report.span import Span, find, matcher
 from laggard_cli.report.verdicts import SEVERITIES, read
 from laggard_cli.terminal import printable
 

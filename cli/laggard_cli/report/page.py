@@ -10,6 +10,7 @@ from pathlib import Path
 
 from laggard.version import __version__
 from laggard_cli.diagnose.view import duration
+from laggard_cli.past.times import iso
 from laggard_cli.report import heat, plots, tables
 from laggard_cli.report.arrays import known
 from laggard_cli.report.costs import Cost, Losses, words
@@ -19,7 +20,6 @@ from laggard_cli.report.judgement import Judged
 from laggard_cli.report.markup import details, element, facts, figure, table, text
 from laggard_cli.report.pictures import Axis, timeline
 from laggard_cli.report.sentences import clock, sentence, short, wrong
-from laggard_cli.report.span import iso
 from laggard_cli.report.verdicts import Problem
 
 _HATCH = (

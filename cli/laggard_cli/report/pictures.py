@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 
 import numpy as np
 
+from laggard_cli.past.times import iso
 from laggard_cli.report.arrays import Array, Flags, any_rank, stretches
 from laggard_cli.report.history import History
 from laggard_cli.report.markup import element, text
 from laggard_cli.report.raster import ANCHORS, PLACE_COLOURS, Pixels, data_uri
-from laggard_cli.report.span import iso
 from laggard_cli.report.verdicts import Problem
 
 #: Pixels below a plot, for the times.

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 import numpy as np
 
 from laggard_cli.errors import CommandError
+from laggard_cli.past.times import iso
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.report.arrays import Array
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 #: How far back a run is looked for, and in which steps: a server gives at most 11,000 points.
 _REACH_SECONDS, _COARSE_SECONDS, _MOST_POINTS = 30 * 86400.0, 300.0, 10_000
 #: How long evaluations are watched to tell how often they happen, and how often that usually is.
@@ -40,34 +37,6 @@ class Span:
         """The moments at which values are asked for."""
         count = math.floor((self.end - self.begin) / self.step + 1e-6) + 1
         return np.array([self.begin + self.step * number for number in range(count)])
-
-
-def moment(flag: str, text: str) -> float:
-    """Return a time of ISO 8601 (UTC where it names no zone), or seconds since 1970.
-
-    Raises:
-        CommandError: it is neither.
-    """
-    try:
-        if text.replace(".", "", 1).isdigit():
-            return float(text)
-        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-    except ValueError:
-        raise CommandError(f"{flag} {text!r} is no time; example: 2026-01-31T08:00:00Z") from None
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def seconds(flag: str, text: str) -> float:
-    """Return a duration such as ``90m`` in seconds.
-
-    Raises:
-        CommandError: it is none, or 0.
-    """
-    parts = _DURATION.findall(text)
-    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not total or "".join(number + unit for number, unit in parts) != text:
-        raise CommandError(f"{flag} {text!r} is no duration; examples: 90m, 1h, 2d")
-    return total
 
 
 def find(server: Prometheus, run: str, begin: float | None, end: float | None, last: float | None) -> Span:
@@ -120,11 +89,6 @@ def quoted(text: str) -> str:
     """Return a text as a string of PromQL."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def iso(at: float) -> str:
-    """Return a time for a person, in UTC."""
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _seen(server: Prometheus, run: str, since: float, until: float) -> tuple[float, float] | None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from laggard_cli.past.times import iso
 from laggard_cli.report.arrays import mean
 from laggard_cli.report.costs import Losses, excess, words
 from laggard_cli.report.history import HOST, RANK, History
 from laggard_cli.report.markup import element, table, text
 from laggard_cli.report.sentences import numbers, wrong
-from laggard_cli.report.span import iso
 from laggard_cli.report.verdicts import Problem
 
 _REASONS = {

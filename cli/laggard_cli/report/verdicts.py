@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_folder
+from laggard_cli.past.rules import AlertRules, matches_of
+from laggard_cli.past.templates import TemplateError, render
 from laggard_cli.prometheus import Prometheus, Sample
 from laggard_cli.report.history import GROUP, HOST, PHASE, RANK, Counted, ordered
 from laggard_cli.report.span import Span, matcher, quoted
-from laggard_cli.report.templates import TemplateError, render
 
 SEVERITIES = ("critical", "warning", "info")
 #: Labels that tell members of one problem apart; all others say which problem it is.
@@ -129,18 +128,11 @@ def _problem(shared: dict[str, str], firings: list[Firing], span: Span) -> Probl
 def _tell(server: Counted, prometheus: Prometheus, problems: list[Problem]) -> list[str]:
     """Give the problems their texts, as the rules had them; return what that did not work for."""
     server.say("the rules' texts")
-    try:
-        rules = prometheus.rules()
-    except CommandError:
-        # Servers that answer queries and evaluate no rules, such as a querier, may not know the path.
-        rules = []
+    rules = AlertRules(prometheus)
     server.queries += 1
-    served = {rule["name"] for rule in rules}
-    shipped = _shipped()
     remarks: list[str] = []
     for problem in problems:
-        known = [rule for rule in (rules if problem.alert in served else shipped) if rule["name"] == problem.alert]
-        rule = next((rule for rule in known if rule["labels"].items() <= problem.labels.items()), None)
+        rule = rules.of(problem.labels)
         if rule is None:
             remarks.append(
                 f"{problem.alert}: neither the server nor this laggard knows its rule, so its text is missing"
@@ -153,7 +145,7 @@ def _tell(server: Counted, prometheus: Prometheus, problems: list[Problem]) -> l
             _evaluate(server, problem, rule)
         except (CommandError, TemplateError) as error:
             remarks.append(f"{problem.alert}: its arithmetic could not be repeated ({error})")
-    if not served & {problem.alert for problem in problems}:
+    if not rules.served & {problem.alert for problem in problems}:
         remarks.append(
             "The server does not tell its rules: texts and arithmetic are those of the rules that this laggard ships."
         )
@@ -165,12 +157,7 @@ def _evaluate(server: Counted, problem: Problem, rule: Mapping[str, Any]) -> Non
     longest = max(problem.firings, key=lambda each: each.end - each.begin)
     for moment in dict.fromkeys((longest.end, (longest.begin + longest.end) / 2, longest.begin)):
         firing = [each.labels for each in problem.firings if each.begin <= moment <= each.end]
-        matches: list[tuple[float, dict[str, str]]] = []
-        for sample in server.at(rule["query"], moment):
-            named = {name: text for name, text in sample.labels.items() if name != "__name__"}
-            matches += [
-                (sample.value, labels) for labels in firing if (named | rule["labels"]).items() <= labels.items()
-            ]
+        matches = matches_of(rule, server.at(rule["query"], moment), firing)
         if matches:
             break
     else:
@@ -185,24 +172,6 @@ def _evaluate(server: Counted, problem: Problem, rule: Mapping[str, Any]) -> Non
     for name in ("description", "recommendation"):
         template = rule["annotations"].get(name, "")
         setattr(problem, name, render(template, problem.worst, problem.value, answers))
-
-
-def _shipped() -> list[dict[str, Any]]:
-    """Return the alerts of the shipped pack, in the form of Prometheus' API."""
-    rules: list[dict[str, Any]] = []
-    for path in sorted(pack_folder("rules").glob("*.yml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
-            rules += [
-                {
-                    "name": rule["alert"],
-                    "query": rule["expr"],
-                    "labels": rule["labels"],
-                    "annotations": rule["annotations"],
-                }
-                for rule in group["rules"]
-                if "alert" in rule
-            ]
-    return rules
 
 
 def _runbook(alert: str) -> str:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from laggard_cli.past.functions import FUNCTIONS, fields, text
 from laggard_cli.prometheus import Sample
-from laggard_cli.report.functions import FUNCTIONS, fields, text
 
 Query = Callable[[str], Sequence[Sample]]
 """Answers an expression at the time in question."""

@@ -1,0 +1,1 @@
+"""What the rules said at a time in the past, which Prometheus does not keep."""

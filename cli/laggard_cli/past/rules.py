@@ -1,0 +1,67 @@
+"""The rules of alerts: those of the server that evaluates them, else those that this laggard ships."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from laggard_cli.errors import CommandError
+from laggard_cli.pack import pack_folder
+from laggard_cli.prometheus import Prometheus, Sample
+
+
+class AlertRules:
+    """Finds the rule of an alert. ``served`` are the names of the alerts that the server knows."""
+
+    def __init__(self, prometheus: Prometheus) -> None:
+        try:
+            self._rules = prometheus.rules()
+        except CommandError:
+            # Servers that answer queries and evaluate no rules, such as a querier, may not know the path.
+            self._rules: list[dict[str, Any]] = []
+        self.served = {rule["name"] for rule in self._rules}
+
+    @cached_property
+    def _shipped(self) -> list[dict[str, Any]]:
+        return _shipped()
+
+    def of(self, labels: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the rule of an alert with these labels, in the form of Prometheus' API; None if nobody knows it."""
+        alert = labels.get("alertname", "")
+        known = self._rules if alert in self.served else self._shipped
+        return next(
+            (rule for rule in known if rule["name"] == alert and rule["labels"].items() <= labels.items()), None
+        )
+
+
+def matches_of(
+    rule: Mapping[str, Any], samples: Iterable[Sample], alerts: Iterable[dict[str, str]]
+) -> list[tuple[float, dict[str, str]]]:
+    """Return the answers to a rule's query that are those of some alerts, given by their labels: values and labels."""
+    alerts = list(alerts)
+    found: list[tuple[float, dict[str, str]]] = []
+    for sample in samples:
+        named = {name: text for name, text in sample.labels.items() if name != "__name__"}
+        found += [(sample.value, labels) for labels in alerts if (named | rule["labels"]).items() <= labels.items()]
+    return found
+
+
+def _shipped() -> list[dict[str, Any]]:
+    """Return the alerts of the shipped pack, in the form of Prometheus' API."""
+    rules: list[dict[str, Any]] = []
+    for path in sorted(pack_folder("rules").glob("*.yml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            rules += [
+                {
+                    "name": rule["alert"],
+                    "query": rule["expr"],
+                    "labels": rule["labels"],
+                    "annotations": rule["annotations"],
+                }
+                for rule in group["rules"]
+                if "alert" in rule
+            ]
+    return rules
