@@ -129,7 +129,7 @@ class Incarnation:
             put("phase_duration_seconds_sum", seconds[phase] if begun else np.nan, training_phase=phase.label)
             put("phase_duration_seconds_count", moment.counted if begun else np.nan, training_phase=phase.label)
         quantiles = np.full((len(QUANTILES), len(RECENT_PHASES), ranks), np.nan)
-        quantiles[:, :, numbers] = self._training.quantiles(tuple(QUANTILES.values()), numbers)
+        quantiles[:, :, numbers] = self._training.quantiles(numbers)
         for row, phase in enumerate(RECENT_PHASES):
             for column, name in enumerate(QUANTILES):
                 known = quantiles[column, row] if job.measures_communication or row < len(OWN) else np.nan

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evaluation.model.blocks import REASONS, Array, Block, Maker
 from evaluation.model.faults import FOREVER
 from evaluation.model.job import HEAD, OWN, TAIL, Job
-from laggard.conventions import RECENT_STEPS, Phase
+from laggard.conventions import QUANTILE_STEPS, QUANTILES, RECENT_STEPS, Phase
 
 #: Phases that the quantiles of the newest steps are of, in the rows of the ring that holds these steps.
 RECENT_PHASES = (*OWN, Phase.COMMUNICATION)
@@ -85,14 +85,18 @@ class Training:
         self._take(self._block, int(np.searchsorted(self._block.meetings, time, side="right")))
         return self._moment(self._block, time)
 
-    def quantiles(self, shares: tuple[float, ...], ranks: NDArray[np.int64]) -> Array:
-        """Return quantiles over the newest steps, by quantile, row of RECENT_PHASES and chosen rank."""
+    def quantiles(self, ranks: NDArray[np.int64]) -> Array:
+        """Return quantiles over the newest steps, by quantile, row of RECENT_PHASES and chosen rank; NaN of too few."""
         size = min(self._rung, RECENT_STEPS)
-        if not size:
-            return np.full((len(shares), len(RECENT_PHASES), len(ranks)), np.nan)
-        places = [ceil(share * size) - 1 for share in shares]
-        ordered = np.partition(self._ring[:, :size, ranks], sorted(set(places)), axis=1)
-        return np.stack([ordered[:, place] for place in places]).astype(float)
+        found = np.full((len(QUANTILES), len(RECENT_PHASES), len(ranks)), np.nan)
+        places = {
+            row: ceil(QUANTILES[name] * size) - 1 for row, name in enumerate(QUANTILES) if size >= QUANTILE_STEPS[name]
+        }
+        if places:
+            ordered = np.partition(self._ring[:, :size, ranks], sorted(set(places.values())), axis=1)
+            for row, place in places.items():
+                found[row] = ordered[:, place]
+        return found
 
     @property
     def done(self) -> float:

@@ -15,11 +15,12 @@ from evaluation.scenarios.registry import (
     MISSING,
     STALLED,
     STRAGGLER,
+    TAIL,
     TELEMETRY,
     drawn,
     scenario,
 )
-from laggard.conventions import Phase
+from laggard.conventions import RECENT_STEPS, Phase
 
 
 def _hang(draw: Draw, phase: Phase, *, named: bool = True, stopped: bool = False, **changes: Any) -> Case:
@@ -101,7 +102,10 @@ def short_pause(draw: Draw) -> Case:
              ranks=draw.some(1), phase=Phase.DATA)
         for number in range(3)
     )  # fmt: skip
-    return Case(draw.job(begin + 3 * (5 * limit + 60), faults=faults, pauses=()), near=(STALLED, MISSING, FROZEN))
+    # Two such steps in the newest hundred or two are what a long tail is.
+    allowed = (TAIL,) if 5 * limit + 60 < RECENT_STEPS * own else ()
+    job = draw.job(begin + 3 * (5 * limit + 60), faults=faults, pauses=())
+    return Case(job, near=(STALLED, MISSING, FROZEN), allowed=allowed)
 
 
 @scenario

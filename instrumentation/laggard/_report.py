@@ -128,6 +128,8 @@ class Report:
                 continue
             values = sorted(phases[phase] for phases in self._recent)
             for label, quantile in names.QUANTILES.items():
+                if len(values) < names.QUANTILE_STEPS[label]:
+                    continue
                 attributes = {**self._phase_attributes[phase], Attribute.QUANTILE: label}
                 self._quantile.set(values[ceil(quantile * len(values)) - 1] * _NANOSECOND, attributes)
         if Phase.COMMUNICATION in self._used_phases:

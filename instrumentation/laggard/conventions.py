@@ -133,6 +133,8 @@ SIGNALS: tuple[str, ...] = ("data", "forward", "backward", "optimizer", "communi
 QUANTILE_PHASES = (*sorted(OWN_PHASES), Phase.COMMUNICATION)
 
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+#: Steps that a quantile is of at least: of fewer it would be the longest step of all, and one pause a tail.
+QUANTILE_STEPS = {"p50": 2, "p95": 20, "p99": 100}
 
 #: Why a step stays out of the histograms of step, own time and phases.
 #: ``incomplete``: events were lost, or the process ended before the step did. ``sampling``: steps are so short that
@@ -194,7 +196,8 @@ PHASE_QUANTILE = Metric(
     "training.phase.duration.quantile",
     "gauge",
     "s",
-    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps; not of checkpoint and evaluation.",
+    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps, from so many on that it is not the longest "
+    "(p95: 20, p99: 100); not of checkpoint and evaluation.",
     (Attribute.PHASE, Attribute.QUANTILE),
 )
 COMMUNICATION_FLOOR = Metric(

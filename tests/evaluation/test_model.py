@@ -120,11 +120,24 @@ def test_what_is_rare_shows_in_the_tail_alone() -> None:
     fault = Unsteady(ranks=(1,), phase=Phase.FORWARD, chance=0.025, excess=1.0)
     training = Training(Job("r", 2, 0.1, cv=0.02, faults=(fault,)), 2, start=0, seed=1)
     training.at(200)
-    quantiles = training.quantiles((0.5, 0.95, 0.99), np.arange(2)) / 0.1
+    quantiles = training.quantiles(np.arange(2)) / 0.1
     row = OWN.index(Phase.FORWARD)
     assert quantiles[:, row, 0] == pytest.approx([0.3, 0.3, 0.3], abs=0.03)
     assert quantiles[:2, row, 1] == pytest.approx([0.3, 0.3], abs=0.03)
     assert quantiles[2, row, 1] > 1
+
+
+def test_quantiles_of_few_steps_are_unknown() -> None:
+    """The longest of a few steps is no percentile: the last one is known from the hundredth step on."""
+    training = Training(Job("r", 2, 0.1, cv=0.02), 2, start=0, seed=1)
+    seen: set[int] = set()
+    for seconds in np.arange(0.1, 20, 0.1):
+        counted = int(training.at(float(seconds)).counted.min())
+        known = np.isfinite(training.quantiles(np.arange(2))).all(axis=(1, 2))
+        if counted == training.at(float(seconds)).counted.max():
+            seen.add(counted)
+            assert known.tolist() == [counted >= steps for steps in (2, 20, 100)], counted
+    assert {1, 2, 19, 20, 99, 100} <= seen
 
 
 def test_collections_cost_the_run_more_than_a_rank() -> None:
@@ -210,13 +223,17 @@ def test_what_rules_read_is_exposed() -> None:
     assert read - shown <= _NOT_SIMULATED
 
 
-#: Facts of cost, of versions and of paths that no scenario is about.
+#: Facts of cost, of versions and of paths that no scenario is about, and dumps of flight recorders.
 _NOT_SIMULATED = {
     "gpu_clock_event_active",
     "gpu_driver_info",
     "gpu_energy_joules_total",
     "gpu_retired_pages_pending",
     "training_flops_total",
+    "training_process_hang_begun",
+    "training_process_hang_issued",
+    "training_process_hang_pending",
+    "training_process_hang_transfer",
     "training_samples_total",
 }
 

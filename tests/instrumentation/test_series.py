@@ -19,6 +19,7 @@ from tests.support.launch import PROGRAMS, Launcher
 
 #: Profile of each rank of `every_signal.py`.
 DEFAULT, COMPACTED, FULL, ALSO_DEFAULT = range(4)
+QUANTILE = "training_phase_duration_quantile_seconds"
 #: Series of metrics whose attribute has more values than an ordinary process shows.
 VALUES = {
     "training_memory_usage_bytes": 5,
@@ -28,7 +29,7 @@ VALUES = {
     "training_nonfinite": 2,
     "training_signal_available": 5,
     "training_checkpoint_duration_seconds": 2 * 2,
-    "training_phase_duration_quantile_seconds": (len(Phase) - 2) * 3,
+    QUANTILE: (len(Phase) - 2) * 3,
     "training_steps_excluded": 6,
     "training_telemetry_dropped": 5,
 }
@@ -86,6 +87,8 @@ def test_the_series_of_each_profile(launcher: Launcher, tmp_path: Path) -> None:
             found = [family for family in text_string_to_metric_families(page(port)) if family.name != "target_info"]
             series[rank] = Counter({family.name: len(family.samples) for family in found})
         complete = all(set(series.get(rank, ())) >= names for rank, names in expected.items())
+        # The last percentile is told from the hundredth step on.
+        complete &= series.get(DEFAULT, {}).get(QUANTILE) == VALUES[QUANTILE]
         settled = settled + 1 if complete and series == before else 0
         if job.poll() is not None or time.monotonic() > deadline:
             break
