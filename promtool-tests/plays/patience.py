@@ -138,6 +138,24 @@ def evaluation() -> Scenario:
     return scenario
 
 
+def slow_second_start() -> Scenario:
+    """Between two incarnations nobody lives for an interval; then the start may take its time, as the first one."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
+        rank.lost = rank.exporter_lost = True
+    scenario.world.training.clear()
+    scenario.after(seconds=15)
+    for rank in scenario.world.ranks:
+        rank.lost = rank.exporter_lost = False
+        rank.state = RankState.STARTING
+        rank.start = rank.last_edge = scenario.world.now
+        rank.pid += 1
+    scenario.after(seconds=60)
+    scenario.never()
+    return scenario
+
+
 def starting() -> Scenario:
     """Gives a start ten minutes, of which it then says that it takes too long."""
     scenario = Scenario(ranks(4))
@@ -271,6 +289,7 @@ PLAYS: tuple[Play, ...] = (
     stopped_in_evaluation,
     died_while_starting,
     evaluation,
+    slow_second_start,
     starting,
     threshold_of_a_run,
     without_exporter,
