@@ -93,6 +93,22 @@ HANG = Board(
                     Query(top(f"training_process_last_step_age_seconds{{{{{_RUN}}}}}{{at}}"), "rank {{training_rank}}"),
                     Query(f"run:training_stall_limit_seconds:max{{{_RUN}}}", "threshold", limit=True),
                 ).height(9),
+                listing(
+                    "First collective that is not done",
+                    "By the flight recorder of each stalled rank, where torch has one: the number of the collective in "
+                    "its process group, and what the rank calls there. Who is not listed, or calls something else, is "
+                    "waited for.",
+                    Query(
+                        f"topk({MOST_SERIES}, max by (training_rank, training_process_group, "
+                        f"training_collective_operation) (training_process_hang_pending{{{_RUN}}}))",
+                        "Number",
+                    ),
+                    {
+                        "training_rank": "Rank",
+                        "training_process_group": "Process group",
+                        "training_collective_operation": "Collective",
+                    },
+                ).span(24),
             ],
         ),
     ],

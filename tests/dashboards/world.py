@@ -161,6 +161,11 @@ _OF_RANKS: dict[str, tuple[dict[str, str], float, float]] = {
     "training_telemetry_level": ({}, 0, 0),
     "training_signal_available": ({"training_signal": "communication"}, 0, 0),
     "training_process_workers": ({"state": "running"}, 4, 0),
+    "training_process_hang_pending": (
+        {"training_process_group": "world", "training_collective_operation": "all_reduce"},
+        41,
+        0,
+    ),
     "training_dataloader_queue_length": ({}, 2, 0),
 }
 _OF_GPUS: dict[str, tuple[dict[str, str], float, float]] = {
