@@ -21,9 +21,10 @@ _WARM_UP_SECONDS = 120
 _SETTLED_SECONDS = 8
 #: A verdict must stand alone for so long: what else fires meanwhile is a false alarm.
 _HOLD_SECONDS = 4
-#: After a fault is gone, alerts must resolve within this time, and the means forget it.
+#: After a fault is gone, alerts must resolve within this time, and stay so until the means have forgotten it: an alert
+#: that rests on the newest steps is gone at once, and one that rests on a mean may come after it.
 _RECOVERY_SECONDS = 90
-_CALM_SECONDS = 3
+_CALM_SECONDS = _SETTLED_SECONDS
 
 _STEP = "run:training_step_seconds:mean"
 _SELF_TIME_SHARE = (
