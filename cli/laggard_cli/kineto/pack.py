@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import yaml
-
-from laggard_cli.pack import pack_folder
-
-_TAG = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
-_PHASES = re.compile(r'eq \$labels\.training_phase((?: "\w+")+)')
+from laggard_cli.pack import pack_rules
+from laggard_cli.past.templates import render
 
 
 def threshold(name: str) -> float:
@@ -26,46 +20,16 @@ def alert(name: str) -> dict[str, Any]:
 
 
 def recommendation(name: str, phase: str) -> str:
-    """Return what an alert recommends where a phase is at fault; of a choice by anything else, its last part."""
-    parts = _TAG.split(alert(name)["annotations"]["recommendation"])
-    # Whether the branch that the text stands in is taken, and whether one before it was.
-    taken = settled = True
-    text: list[str] = [parts[0]]
-    for tag, between in zip(parts[1::2], parts[2::2], strict=True):
-        if tag.startswith(("if", "with")):
-            taken = settled = _holds(tag, phase)
-        elif tag.startswith("else if"):
-            taken = not settled and _holds(tag, phase)
-            settled = settled or taken
-        elif tag == "else":
-            taken = not settled
-        else:
-            taken = True
-        if taken:
-            text.append(between)
-    return " ".join("".join(text).split())
-
-
-def _holds(tag: str, phase: str) -> bool:
-    found = _PHASES.search(tag)
-    return found is not None and f'"{phase}"' in found[1].split()
-
-
-def _rules() -> Iterator[dict[str, Any]]:
-    for path in sorted(pack_folder("rules").glob("*.yml")):
-        for group in yaml.load(path.read_text(encoding="utf-8"), _LOADER)["groups"]:  # noqa: S506 - a safe one
-            yield from group["rules"]
-
-
-#: The one in C takes a tenth of the time.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    """Return what an alert recommends where a phase is at fault; a trace has no answers to a template's queries."""
+    template = alert(name)["annotations"]["recommendation"]
+    return " ".join(render(template, {"training_phase": phase}, 0.0, lambda _: []).split())
 
 
 @cache
 def _read() -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
     thresholds: dict[str, float] = {}
     alerts: dict[str, dict[str, Any]] = {}
-    for rule in _rules():
+    for rule in pack_rules():
         if rule.get("record") == "laggard_threshold" and str(rule["expr"]).startswith("vector("):
             thresholds.setdefault(rule["labels"]["name"], float(rule["expr"].removeprefix("vector(").rstrip(")")))
         elif "alert" in rule:

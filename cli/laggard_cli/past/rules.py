@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-import yaml
-
 from laggard_cli.errors import CommandError
-from laggard_cli.pack import pack_folder
+from laggard_cli.pack import pack_rules
 from laggard_cli.prometheus import Prometheus, Sample
 
 
@@ -26,7 +24,8 @@ class AlertRules:
 
     @cached_property
     def _shipped(self) -> list[dict[str, Any]]:
-        return _shipped()
+        alerts = (rule for rule in pack_rules() if "alert" in rule)
+        return [{**rule, "name": rule["alert"], "query": rule["expr"]} for rule in alerts]
 
     def of(self, labels: Mapping[str, str]) -> dict[str, Any] | None:
         """Return the rule of an alert with these labels, in the form of Prometheus' API; None if nobody knows it."""
@@ -47,21 +46,3 @@ def matches_of(
         named = {name: text for name, text in sample.labels.items() if name != "__name__"}
         found += [(sample.value, labels) for labels in alerts if (named | rule["labels"]).items() <= labels.items()]
     return found
-
-
-def _shipped() -> list[dict[str, Any]]:
-    """Return the alerts of the shipped pack, in the form of Prometheus' API."""
-    rules: list[dict[str, Any]] = []
-    for path in sorted(pack_folder("rules").glob("*.yml")):
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
-            rules += [
-                {
-                    "name": rule["alert"],
-                    "query": rule["expr"],
-                    "labels": rule["labels"],
-                    "annotations": rule["annotations"],
-                }
-                for rule in group["rules"]
-                if "alert" in rule
-            ]
-    return rules
