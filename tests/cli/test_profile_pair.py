@@ -66,19 +66,25 @@ def test_two_ranks_of_this_host_are_compared(state: Path, tmp_path: Path, capsys
     assert min(_steps(state)) > before
 
 
-def test_ranks_of_another_host_are_asked_through_their_exporter(
-    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The culprit of a verdict and its peer, over TLS with a password, and the files come here."""
-    authority = Authority(tmp_path, "authority")
+def _guarded(folder: Path) -> tuple[Authority, Path, Path]:
+    """Write a web configuration with TLS and a password; return who signed it, its file, and one with the password."""
+    authority = Authority(folder, "authority")
     pair = authority.issue("localhost", file="server")
-    web = tmp_path / "web.yml"
+    web = folder / "web.yml"
     web.write_text(
         f"tls_server_config: {{cert_file: {pair.certificate}, key_file: {pair.key}}}\n"
         f"basic_auth_users: {{me: {SECRET_HASH}}}\n"
     )
-    credentials = tmp_path / "credentials"
+    credentials = folder / "credentials"
     credentials.write_text("me:secret\n")
+    return authority, web, credentials
+
+
+def test_ranks_of_another_host_are_asked_through_their_exporter(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The culprit of a verdict and its peer, over TLS with a password, and the files come here."""
+    authority, web, credentials = _guarded(tmp_path)
     output, nothing = tmp_path / "output", tmp_path / "nothing"
     output.mkdir()
     flags = [f"--web.config.file={web}", f"--state.directory={state}", "--collector.disable-defaults"]
@@ -197,15 +203,7 @@ def test_what_can_not_be_asked_is_one_line(
 
 def test_an_exporter_that_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One without the page, and one that nobody reaches, cost a line and the exit code 1."""
-    authority = Authority(tmp_path, "authority")
-    pair = authority.issue("localhost", file="server")
-    web = tmp_path / "web.yml"
-    web.write_text(
-        f"tls_server_config: {{cert_file: {pair.certificate}, key_file: {pair.key}}}\n"
-        f"basic_auth_users: {{me: {SECRET_HASH}}}\n"
-    )
-    credentials = tmp_path / "credentials"
-    credentials.write_text("me:secret")
+    authority, web, credentials = _guarded(tmp_path)
     with exporter(f"--web.config.file={web}", "--collector.disable-defaults") as node:
         instance = node.url.removeprefix("https://").removesuffix("/metrics")
         series: dict[str, Series] = {
