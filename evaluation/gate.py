@@ -39,7 +39,12 @@ _SLOWED = (tuple(_SHARES), ("backward",), ("data",))
 NOISE = (0.02, 0.05, 0.1, 0.2)
 DECAY = (0.0, 0.6, 0.9)
 #: What the instrumentation keeps, and a recording has without ado.
+#: Shares of the steps that pause, and by how many steps; at this noise.
+PAUSES = ((0.05, 1.0), (0.02, 3.0), (0.01, 10.0))
+PAUSED_NOISE = 0.05
 _RECENT = 256
+#: Steps that are simulated at once.
+_AT_ONCE = 128
 _FOUND = 0.95
 
 
@@ -56,8 +61,13 @@ class Cell:
     slow: dict[str, int]
 
 
-def simulate(
-    chance: np.random.Generator, steps: int, noise: float, decay: float, slow: tuple[str, ...] = ()
+def simulate(  # noqa: PLR0917 - what a run is like
+    chance: np.random.Generator,
+    steps: int,
+    noise: float,
+    decay: float,
+    slow: tuple[str, ...] = (),
+    pauses: tuple[float, float] = (0.0, 0.0),
 ) -> Measured:
     """Return a run.
 
@@ -67,6 +77,7 @@ def simulate(
         noise: coefficient of variation of a step, without what is rare.
         decay: correlation of a step with the next; the correlation time is (1 + decay) / (1 - decay) steps.
         slow: phases that together take 5 % of the step longer.
+        pauses: share of the steps that are longer, and by how many steps.
     """
     waves = _correlated(chance, 1 + len(_SHARES), steps, decay)
     own = np.sqrt((1 - _COMMON) / sum(share**2 for share in _SHARES.values()))
@@ -77,6 +88,8 @@ def simulate(
         seconds = share * (1 + LIMIT / slowed) if phase in slow else share
         phases[phase] = base * seconds * np.exp(noise * (np.sqrt(_COMMON) * waves[0] + own * wave))
     long = (chance.random(steps) < _LONG_SHARE) * chance.random(steps) * _LONG_MOST
+    if pauses[0]:
+        long += (chance.random(steps) < pauses[0]) * pauses[1]
     phases["other"] += base * long
     step = np.sum(list(phases.values()), axis=0)
     phases["checkpoint"] = np.zeros(steps)
@@ -87,9 +100,16 @@ def simulate(
 def _correlated(chance: np.random.Generator, series: int, steps: int, decay: float) -> Array:
     """Return series of normal deviates, each of which keeps so much of the one before."""
     waves = chance.standard_normal((steps, series))
-    fresh = np.sqrt(1 - decay**2)
-    for step in range(1, steps):
-        waves[step] = decay * waves[step - 1] + fresh * waves[step]
+    waves[1:] *= np.sqrt(1 - decay**2)
+    # What is left of each step of a block in each later one; and of the step before the block.
+    later = np.arange(_AT_ONCE)[:, None] - np.arange(_AT_ONCE)
+    kept = np.where(later >= 0, decay ** np.maximum(later, 0), 0.0)
+    before = np.zeros(series)
+    for begin in range(0, steps, _AT_ONCE):
+        block = waves[begin : begin + _AT_ONCE]
+        size = len(block)
+        block[:] = kept[:size, :size] @ block + decay ** np.arange(1, size + 1)[:, None] * before
+        before = block[-1]
     return waves.T
 
 
@@ -114,6 +134,37 @@ def until_found(kind: tuple[int, float, float]) -> list[Cell]:
     while not found or found[-1].slow.get(Outcome.FAIL.value, 0) < _FOUND * pairs:
         found.append(cell(pairs, _RECENT * 2 ** len(found), noise, decay))
     return found
+
+
+def pauses_until_found(kind: tuple[int, float, float]) -> list[Cell]:
+    """For pauses in few steps judge pairs that both have them, and pairs of which one has, until 95 % are found."""
+    pairs, share, longer = kind
+    pauses = share, longer
+    found: list[Cell] = []
+    while not found or found[-1].slow.get(Outcome.FAIL.value, 0) < _FOUND * pairs:
+        steps, said = _RECENT * 2 ** len(found), (Counter[str](), Counter[str]())
+        for pair in range(pairs):
+            chance = np.random.default_rng((1, pair, steps, *(round(1000 * number) for number in pauses)))
+            without, one, two = (
+                simulate(chance, steps, PAUSED_NOISE, 0.0, pauses=each) for each in ((0.0, 0.0), pauses, pauses)
+            )
+            said[0][judge(one, two, LIMIT).outcome.value] += 1
+            said[1][judge(without, one, LIMIT).outcome.value] += 1
+        found.append(Cell(share, longer, steps, 0, *map(dict, said)))
+        print(found[-1], file=sys.stderr, flush=True)
+    return found
+
+
+def pauses_table(found: list[Cell], pairs: int) -> str:
+    """Return the result for pauses as Markdown."""
+    lines = ["| steps that are longer | by | mean | steps | both have them: false failure | one has them: found |"]
+    lines.append("|" + "---:|" * 6)
+    for each in found:
+        failed, caught = (100 * said.get(Outcome.FAIL.value, 0) / pairs for said in (each.equal, each.slow))
+        share, longer = each.noise, each.decay
+        cells = [f"1 in {1 / share:.0f}", f"{longer:g} steps", f"+{100 * share * longer:.0f} %", f"{each.steps}"]
+        lines.append(f"| {' | '.join(cells)} | {failed:.3g} % | {caught:.3g} % |")
+    return "\n".join(lines)
 
 
 #: Between these lines of a document stand the figures.
@@ -145,9 +196,14 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=200, help="pairs of each kind (default 200)")
     parser.add_argument("--workers", type=int, default=2, help="kinds at once")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--pauses", action="store_true", help="only pairs of which one has pauses in few of its steps")
     parser.add_argument("--document", type=Path, metavar="FILE", help="whose figures are to be replaced")
     given = parser.parse_args()
     found: list[Cell] = []
+    if given.pauses:
+        found = [each for pauses in PAUSES for each in pauses_until_found((given.pairs, *pauses))]
+        print(pauses_table(found, given.pairs))
+        return 0
     with ProcessPoolExecutor(given.workers) as pool:
         for each in pool.map(until_found, [(given.pairs, noise, decay) for noise in NOISE for decay in DECAY]):
             found += each

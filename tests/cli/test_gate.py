@@ -18,6 +18,7 @@ import yaml
 
 from evaluation.gate import cell, simulate
 from laggard_cli.gate.baseline import load, save
+from laggard_cli.gate.measured import Measured, joined
 from laggard_cli.gate.statistics import MIN_VALUES, compare, correlation_time, holm
 from laggard_cli.gate.student import quantile, tail
 from laggard_cli.gate.verdict import Outcome, judge
@@ -78,6 +79,67 @@ def test_equal_runs_pass_and_slower_ones_are_found() -> None:
         assert found.slow == {"fail": 20}
 
 
+def test_what_few_steps_take_is_found() -> None:
+    """Pauses in one step of fifty, and saves that take twice as long, fail by name; the usual step passes."""
+    chance = np.random.default_rng(4)
+    without, same = (simulate(chance, 2048, 0.05, 0.0) for _ in range(2))
+    paused = simulate(chance, 2048, 0.05, 0.0, pauses=(0.02, 3.0))
+    longer = replace(same, phases={**same.phases, "checkpoint": 2 * same.phases["checkpoint"]})
+    failed = [
+        [each.name for each in judge(without, run, 0.05).comparisons if each.outcome is Outcome.FAIL]
+        for run in (same, paused, longer)
+    ]
+    assert failed == [[], ["pauses"], ["checkpoint"]]
+
+
+def test_several_recordings_know_the_noise_of_the_machine() -> None:
+    """Where whole runs differ, one of each fails for nothing, several do not; where they hardly do, 5 % is found."""
+
+    def recorded(chance: np.random.Generator, number: int, apart: float, slow: float = 1.0) -> list[Measured]:
+        runs = [simulate(chance, 40, 0.02, 0.0) for _ in range(number)]
+        factors = slow * np.exp(apart * chance.standard_normal(number))
+        return [
+            replace(
+                run,
+                step=run.step * factor,
+                phases={name: series * factor for name, series in run.phases.items()},
+                throughput={"steps": run.throughput["steps"] * factor},
+            )
+            for run, factor in zip(runs, factors, strict=True)
+        ]
+
+    single, several, found = [], [], []
+    for seed in range(20):
+        chance = np.random.default_rng(seed)
+        one, two = recorded(chance, 3, 0.1), recorded(chance, 3, 0.1)
+        single.append(judge(one[0], two[0], 0.05).outcome)
+        several.append(judge(joined("a", one), joined("b", two), 0.05).outcome)
+        quiet = joined("a", recorded(chance, 5, 0.005)), joined("b", recorded(chance, 3, 0.005, slow=1.05))
+        found.append(judge(*quiet, 0.05).outcome)
+    assert single.count(Outcome.FAIL) > 5
+    assert several.count(Outcome.FAIL) <= 1
+    assert found.count(Outcome.FAIL) >= 19
+
+
+def test_recordings_are_read_and_saved_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several after one flag are one run, a saved baseline keeps them apart, and they must be alike."""
+    runs = [write_run(tmp_path / f"r{seed}", steps=40, seed=seed) for seed in range(4)]
+    kept = tmp_path / "kept.json"
+    assert main(["gate", "--candidate", *map(str, runs[:3]), "--save", str(kept)]) == 0
+    assert load(kept).recordings == (37, 37, 37)
+    capsys.readouterr()
+    assert main(["gate", "--baseline", str(kept), "--candidate", str(runs[3]), "--json"]) == 0
+    step = outcomes_of(capsys)["comparisons"][0]
+    # As the medians of the four recordings differ, by far less than the limit.
+    assert abs(step["change"]) < 0.01
+    odd = write_run(tmp_path / "odd", steps=40, ranks=4)
+    line = error_of(capsys, "--candidate", runs[0], odd, "--save", kept)
+    assert (
+        line == f"--candidate {runs[0]} has 2 ranks, --candidate {odd} 4; only runs of the same number of ranks can be "
+        "compared"
+    )
+
+
 def test_a_shift_within_half_the_limit_passes_however_sure_it_is() -> None:
     """Two per cent are significant with little noise, and no regression; with a limit of 3 % they are one."""
     one, two = (simulate(np.random.default_rng(seed), 1000, 0.01, 0.0) for seed in (1, 2))
@@ -107,8 +169,9 @@ def test_a_slower_run_fails_everywhere_it_is_said(
     assert {name: each["outcome"] for name, each in by_name.items()} == {
         "step": "fail",
         "throughput": "fail",
+        "pauses": "pass",
         "backward": "fail",
-        "checkpoint": "not judged",
+        "checkpoint": "not decided",
         "data": "pass",
         "forward": "pass",
         "optimizer": "pass",
@@ -127,7 +190,7 @@ def test_a_slower_run_fails_everywhere_it_is_said(
     )
     assert "| backward | 100 ms | 112 ms | +7." in text
     suite = ET.parse(report).getroot()
-    assert suite.attrib == {"tests": "8", "failures": "4", "errors": "0", "skipped": "1"}
+    assert suite.attrib == {"tests": "9", "failures": "4", "errors": "0", "skipped": "1"}
     failed = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
     backward = failed["backward"]
     assert backward is not None
@@ -146,6 +209,7 @@ def test_a_slower_run_fails_everywhere_it_is_said(
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("✗ fail worse in step, throughput, backward, device_peak: step +7.")
     assert "Mann-Whitney on blocks, p < 0.005 after Holm's correction" in told
+    assert "one recording of each does not tell by how much equal runs differ" in told
 
 
 def test_an_equal_run_passes_and_becomes_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,6 +324,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
         ({"step": [0.1, float("nan")]}, "step of the baseline: nan is no number"),
         ({"step": [0.1, 0.1]}, "the series of the baseline are not of the same length"),
         ({"phases": {"sleep": []}}, "phases of the baseline: 'sleep' is unknown"),
+        ({"recordings": [20]}, "recordings of the baseline must be counts of steps that add up to all of them"),
+        ({"recordings": "2"}, "recordings of the baseline must be counts of steps"),
         ({"throughput": {}}, "the baseline has no throughput in steps, or its steps took no time"),
     ],
 )

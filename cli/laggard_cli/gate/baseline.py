@@ -18,6 +18,8 @@ from laggard_cli.gate.measured import Array, Measured
 SCHEMA = 1
 _KEY = "laggard_baseline"
 _FIELDS = (_KEY, "laggard_version", "run", "ranks", "unit", "step", "phases", "throughput", "memory")
+#: Only where there are several.
+_RECORDINGS = "recordings"
 _PHASES = {phase.label for phase in Phase}
 _COUNTED = {"steps", "samples", "tokens"}
 
@@ -52,6 +54,8 @@ def save(path: Path, measured: Measured) -> None:
         "throughput": {name: _rounded(series) for name, series in measured.throughput.items()},
         "memory": measured.memory,
     }
+    if measured.recordings:
+        content[_RECORDINGS] = list(measured.recordings)
     try:
         path.write_text(json.dumps(content) + "\n", encoding="utf-8")
     except OSError as error:
@@ -84,8 +88,8 @@ def _measured(source: str, content: Any) -> Measured:
     fields = _mapping("the baseline", content)
     if type(fields.get(_KEY)) is not int or fields[_KEY] != SCHEMA:
         raise ValueError(f"a baseline of schema {fields.get(_KEY)!r}, not {SCHEMA}; save it again with this version")
-    if set(fields) != set(_FIELDS):
-        odd = min(set(fields) ^ set(_FIELDS))
+    if set(fields) - {_RECORDINGS} != set(_FIELDS):
+        odd = min((set(fields) - {_RECORDINGS}) ^ set(_FIELDS))
         raise ValueError(f"field {odd!r} {'is missing' if odd in _FIELDS else 'is unknown'} in the baseline")
     run, ranks, unit = fields["run"], fields["ranks"], fields["unit"]
     if not isinstance(run, str) or type(ranks) is not int or ranks < 1 or unit not in ("step", "interval"):
@@ -105,7 +109,11 @@ def _measured(source: str, content: Any) -> Measured:
     if "steps" not in throughput or any(not series.any() for series in (step, *throughput.values())):
         raise ValueError("the baseline has no throughput in steps, or its steps took no time")
     memory = {kind: _number(kind, value) for kind, value in _mapping("memory", fields["memory"]).items()}
-    return Measured(source, run, ranks, unit, step, phases, throughput, memory)
+    recordings: Any = fields.get(_RECORDINGS, [])
+    lengths = cast("list[Any]", recordings) if isinstance(recordings, list) else [0]
+    if any(type(length) is not int or length < 1 for length in lengths) or (lengths and sum(lengths) != len(step)):
+        raise ValueError("recordings of the baseline must be counts of steps that add up to all of them")
+    return Measured(source, run, ranks, unit, step, phases, throughput, memory, tuple(lengths))
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,9 +17,9 @@ from laggard_cli.errors import CommandError
 from laggard_cli.gate import baseline as saved
 from laggard_cli.gate.files import junit, plain
 from laggard_cli.gate.history import FORM, is_span, parse, read_span
-from laggard_cli.gate.measured import Measured
+from laggard_cli.gate.measured import Measured, joined
 from laggard_cli.gate.steps import read_steps, step_files
-from laggard_cli.gate.verdict import Outcome, judge
+from laggard_cli.gate.verdict import PAUSES, WHOLE, Outcome, judge
 from laggard_cli.gate.view import markdown, show
 from laggard_cli.prometheus import Prometheus, add_server
 
@@ -27,7 +28,7 @@ UNDECIDED = 3
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.UNDECIDED: UNDECIDED}
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _MEMORY = ("device_allocated", "device_reserved", "device_peak", "host_rss", "worker_rss")
-_NAMES = ("step", "throughput", *(phase.label for phase in Phase), *_MEMORY)
+_NAMES = (*WHOLE, PAUSES, *(phase.label for phase in Phase), *_MEMORY)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"folder or pattern of them, a file that --save wrote, or {FORM} with --prometheus. Exit code 0: no slow-down; "
         "1: slower; 2: bad input; 3: too few steps to decide. docs/gate.md says how it judges."
     )
-    parser.add_argument("--baseline", metavar="RUN", help="what was; may be left out with --save")
-    parser.add_argument("--candidate", required=True, metavar="RUN", help="what is")
+    parser.add_argument(
+        "--baseline",
+        nargs="+",
+        metavar="RUN",
+        help="what was, one or more recordings; may be left out with --save",
+    )
+    parser.add_argument("--candidate", nargs="+", required=True, metavar="RUN", help="what is, one or more recordings")
     parser.add_argument(
         "--limit", type=float, default=5.0, metavar="PERCENT", help="the slow-down to be found (default 5)"
     )
@@ -75,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{candidate.length} {candidate.unit}s of {candidate.ranks} ranks of {candidate.run} in {options.save}")
         return 0
     baseline = _read("--baseline", options.baseline, options)
-    _alike(baseline, candidate)
+    _alike("the baseline", baseline, "the candidate", candidate)
     verdict = judge(baseline, candidate, options.limit / 100, options.ignore)
     if options.markdown:
         adds = os.environ.get(_SUMMARY) == str(options.markdown)
@@ -91,7 +97,14 @@ def run(options: argparse.Namespace) -> int:
     return _CODES[verdict.outcome]
 
 
-def _read(flag: str, source: str, options: argparse.Namespace) -> Measured:
+def _read(flag: str, sources: Sequence[str], options: argparse.Namespace) -> Measured:
+    runs = [_read_one(flag, source, options) for source in sources]
+    for other in runs[1:]:
+        _alike(f"{flag} {sources[0]}", runs[0], f"{flag} {other.source}", other)
+    return joined(" ".join(sources), runs)
+
+
+def _read_one(flag: str, source: str, options: argparse.Namespace) -> Measured:
     if is_span(source):
         if options.prometheus is None:
             raise CommandError(f"{flag} {source} is a run of Prometheus: --prometheus URL is needed")
@@ -105,17 +118,17 @@ def _read(flag: str, source: str, options: argparse.Namespace) -> Measured:
         return read_steps(source, progress.track(files, description=f"reading {len(files)} files"), options.warmup)
 
 
-def _alike(baseline: Measured, candidate: Measured) -> None:
+def _alike(first: str, one: Measured, second: str, two: Measured) -> None:
     """Refuse what can not be compared."""
-    if baseline.ranks != candidate.ranks:
+    if one.ranks != two.ranks:
         raise CommandError(
-            f"the baseline has {baseline.ranks} ranks, the candidate {candidate.ranks}; only runs of the same number "
-            "of ranks can be compared"
+            f"{first} has {one.ranks} ranks, {second} {two.ranks}; only runs of the same number of ranks can be "
+            "compared"
         )
-    if baseline.unit != candidate.unit:
+    if one.unit != two.unit:
         raise CommandError(
-            f"the baseline has {baseline.unit}s, the candidate {candidate.unit}s; compare JSON lines with JSON lines, "
-            "and Prometheus with Prometheus"
+            f"{first} has {one.unit}s, {second} {two.unit}s; compare JSON lines with JSON lines, and Prometheus "
+            "with Prometheus"
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -37,8 +38,33 @@ class Measured:
     """Seconds of the run for one step, sample or token, all included; keys are "steps", "samples" and "tokens"."""
     memory: dict[str, float]
     """Highest number of bytes that any rank used, by kind."""
+    recordings: tuple[int, ...] = ()
+    """Units of each recording, where several make up the run; else empty."""
 
     @property
     def length(self) -> int:
         """Number of units."""
         return len(self.step)
+
+    def parts(self, series: Array) -> list[Array]:
+        """Return a series of the run by recording."""
+        return np.split(series, np.cumsum(self.recordings)[:-1]) if self.recordings else [series]
+
+
+def joined(source: str, runs: Sequence[Measured]) -> Measured:
+    """Return several recordings, alike in ranks and unit, as one run."""
+    if len(runs) == 1:
+        return runs[0]
+    first = runs[0]
+    names = dict.fromkeys(name for run in runs for name in run.phases)
+    counted = [name for name in first.throughput if all(name in run.throughput for run in runs)]
+    kinds = [kind for kind in first.memory if all(kind in run.memory for run in runs)]
+    return replace(
+        first,
+        source=source,
+        step=np.concatenate([run.step for run in runs]),
+        phases={name: np.concatenate([run.phases.get(name, 0 * run.step) for run in runs]) for name in names},
+        throughput={name: np.concatenate([run.throughput[name] for run in runs]) for name in counted},
+        memory={kind: max(run.memory[kind] for run in runs) for kind in kinds},
+        recordings=tuple(length for run in runs for length in (run.recordings or (run.length,))),
+    )

@@ -3,7 +3,8 @@
 Steps of one run resemble their neighbours, so a test that takes each for a measurement of its own finds differences
 between equal runs. Therefore values are averaged over blocks so long that blocks hardly know of each other, and blocks
 are compared by rank: by the test of Mann and Whitney, and by the median of all differences between a block of one run
-and a block of the other (Hodges and Lehmann). A few blocks with a pause in them move neither.
+and a block of the other (Hodges and Lehmann). A few blocks with a pause in them move neither;
+:mod:`laggard_cli.gate.means` sees those.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MAX_BLOCKS = 100
 #: Fewer than these only where blocks would otherwise be shorter than a correlation time.
 _WANTED_BLOCKS = 20
 #: Length of a block in correlation times.
-_BLOCK_TIMES = 4
+BLOCK_TIMES = 4
 #: The window over which correlations are summed, in correlation times: five of Sokal's, which are half as long.
 _WINDOW_TIMES = 2.5
 #: At most this chance that the true change is above the upper bound.
@@ -139,7 +140,7 @@ def block_length(time: float, values: int) -> int:
     Four correlation times, so that blocks that follow each other correlate by less than 0.1. Where blocks would be too
     few, they are shorter, down to one correlation time, and :func:`_inflation` makes up for that.
     """
-    return max(ceil(time), min(1 + ceil(_BLOCK_TIMES * (time - 1)), values // _WANTED_BLOCKS))
+    return max(ceil(time), min(1 + ceil(BLOCK_TIMES * (time - 1)), values // _WANTED_BLOCKS))
 
 
 def _inflation(time: float, block: int) -> float:

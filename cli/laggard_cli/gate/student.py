@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -21,6 +22,7 @@ def tail(t: float, freedom: float) -> float:
     return area * math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
 
 
+@cache
 def quantile(chance: float, freedom: float) -> float:
     """Return what is exceeded with the rest of a chance between 0.5 and 1."""
     if math.isinf(freedom):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from enum import Enum
-from math import ceil, log10
+from math import ceil, inf, log10
 
 import numpy as np
 
+from laggard_cli.gate.means import compare_means
 from laggard_cli.gate.measured import Array, Measured
+from laggard_cli.gate.repeats import compare_recordings
 from laggard_cli.gate.statistics import CONFIDENCE, MIN_VALUES, Difference, compare, holm
 from laggard_cli.gate.student import quantile
 
@@ -17,7 +19,11 @@ from laggard_cli.gate.student import quantile
 LEVEL = 0.005
 #: What a run passes by. Phases say where it is slower; one that can not be decided holds up nothing.
 WHOLE = ("step", "throughput")
-#: A phase in less than half of the blocks can not be judged by blocks.
+#: What the mean of a step has beyond the usual one, which few steps make: it fails, too, and holds up nothing.
+PAUSES = "pauses"
+#: They and the pauses are one family of comparisons.
+_WHOLE = len(WHOLE) + 1
+#: A phase in less than half of the blocks has no usual value: it is judged by its mean.
 _PRESENT = 0.5
 #: What the throughput is counted in; the first that both runs have.
 _COUNTED = ("tokens", "samples", "steps")
@@ -76,7 +82,7 @@ class Verdict:
     @property
     def phases(self) -> tuple[Comparison, ...]:
         """Comparisons of phases."""
-        return tuple(each for each in self.comparisons if each.unit == "s" and each.name not in WHOLE)
+        return tuple(each for each in self.comparisons if each.unit == "s" and each.name not in (*WHOLE, PAUSES))
 
     @property
     def needed(self) -> int:
@@ -95,25 +101,30 @@ def judge(baseline: Measured, candidate: Measured, limit: float, ignored: Collec
     """
     counted = next(name for name in _COUNTED if name in baseline.throughput and name in candidate.throughput)
     one, two = baseline.throughput[counted], candidate.throughput[counted]
+    runs = baseline, candidate
     timed = [
-        _timed("step", baseline.step, candidate.step, baseline.step.mean()),
-        _timed("throughput", one, two, one.mean(), unit=f"{counted}/s"),
+        _timed("step", runs, baseline.step, candidate.step),
+        _timed("throughput", runs, one, two, unit=f"{counted}/s"),
     ]
+    timed.append(_pauses(runs, baseline.step, candidate.step, timed[0].difference))
     for phase in sorted(baseline.phases.keys() | candidate.phases.keys()):
-        one, two = (run.phases.get(phase, 0 * run.step) for run in (baseline, candidate))
-        timed.append(_timed(phase, one, two, baseline.step.mean()))
+        one, two = (run.phases.get(phase, 0 * run.step) for run in runs)
+        timed.append(_timed(phase, runs, one, two))
     shorter = min(baseline.length, candidate.length)
     comparisons: list[Comparison] = []
-    for family in (timed[: len(WHOLE)], timed[len(WHOLE) :]):
-        judged = [found for found in family if not found.rare and found.name not in ignored]
+    for family in (timed[:_WHOLE], timed[_WHOLE:]):
+        judged = [found for found in family if not found.told and found.name not in ignored]
         chances = holm([found.difference.p for found in judged])
         adjusted = dict(zip((found.name for found in judged), chances, strict=True))
-        comparisons += [_judged(found, adjusted, limit, shorter, ignored) for found in family]
+        comparisons += [_judged(found, adjusted, limit, shorter) for found in family]
     comparisons += [
         _memory(kind, baseline.memory[kind], candidate.memory[kind], limit, ignored)
         for kind in sorted(baseline.memory.keys() & candidate.memory.keys())
     ]
     return Verdict(baseline, candidate, limit, tuple(comparisons))
+
+
+_Runs = tuple[Measured, Measured]
 
 
 @dataclass(frozen=True)
@@ -124,26 +135,52 @@ class _Timed:
     candidate: float
     base: float
     difference: Difference
-    rare: bool
+    told: str = ""
+    """Why it is told and not judged."""
 
 
-def _timed(name: str, one: Array, two: Array, base: np.floating, unit: str = "s") -> _Timed:
+def _timed(name: str, runs: _Runs, one: Array, two: Array, unit: str = "s") -> _Timed:
     difference = compare(one, two)
     present = max(float((series > 0).mean()) * difference.block for series in (one, two))
-    return _Timed(name, unit, float(one.mean()), float(two.mean()), float(base), difference, present < _PRESENT)
+    if present < _PRESENT:
+        return _means(name, _of_recordings(runs, one, two, np.mean) or compare_means(one, two), runs, one, two)
+    difference = _of_recordings(runs, one, two, np.median) or difference
+    base = runs[0].step if unit == "s" else one
+    return _Timed(name, unit, float(one.mean()), float(two.mean()), float(base.mean()), difference)
 
 
-def _judged(
-    found: _Timed, adjusted: dict[str, float], limit: float, shorter: int, ignored: Collection[str]
-) -> Comparison:
+def _pauses(runs: _Runs, one: Array, two: Array, usual: Difference) -> _Timed:
+    difference = _of_recordings(runs, one, two, _rest) or compare_means(one, two - usual.shift)
+    found = _means(PAUSES, difference, runs, one, two)
+    return replace(found, baseline=_rest(one), candidate=_rest(two))
+
+
+def _rest(series: Array) -> float:
+    return max(0.0, float(series.mean() - np.median(series)))
+
+
+def _means(name: str, difference: Difference | None, runs: _Runs, one: Array, two: Array) -> _Timed:
+    told = "" if difference else "too few of them for a test of means"
+    nothing = Difference(shift=0, error=0, freedom=inf, p=1, superiority=0.5, block=1)
+    base = float(runs[0].step.mean())
+    return _Timed(name, "s", float(one.mean()), float(two.mean()), base, difference or nothing, told)
+
+
+def _of_recordings(
+    runs: _Runs, one: Array, two: Array, value: Callable[[Array], float | np.floating]
+) -> Difference | None:
+    baseline, candidate = runs
+    return compare_recordings(baseline.parts(one), candidate.parts(two), lambda series: float(value(series)))
+
+
+def _judged(found: _Timed, adjusted: dict[str, float], limit: float, shorter: int) -> Comparison:
     difference = found.difference
     change, upper = difference.shift / found.base, difference.upper / found.base
     p = adjusted.get(found.name)
     needed = _needed(difference, limit * found.base, len(adjusted), shorter)
     if p is None:
-        outcome, reason = Outcome.TOLD, "ignored" if found.name in ignored else "too rare to be judged"
-        # The median of blocks says nothing of what most of them lack.
-        change = (found.candidate - found.baseline) / found.base if found.rare else change
+        outcome, reason = Outcome.TOLD, found.told or "ignored"
+        change = (found.candidate - found.baseline) / found.base if found.told else change
     elif shorter < MIN_VALUES:
         outcome, reason = Outcome.UNDECIDED, f"{shorter} values, {MIN_VALUES} are needed at least"
     elif p < LEVEL and change >= limit / 2:
@@ -161,7 +198,7 @@ def _judged(
         change=change,
         upper=None if p is None else upper,
         p=p,
-        superiority=None if found.rare else difference.superiority,
+        superiority=None if found.told else difference.superiority,
         block=difference.block,
         needed=None if p is None else needed,
         outcome=outcome,

@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from laggard_cli.gate.measured import Measured
 from laggard_cli.gate.statistics import CONFIDENCE
 from laggard_cli.gate.verdict import LEVEL, Comparison, Outcome, Verdict
 from laggard_cli.terminal import printable
@@ -29,18 +30,21 @@ def rule(limit: float) -> str:
     """Return the rule by which a verdict was reached."""
     whole, half, sure = (f"{100 * share:.3g} %" for share in (limit, limit / 2, CONFIDENCE))
     return (
-        f"Fails where it is significantly worse (Mann-Whitney on blocks, p < {LEVEL:g} after Holm's correction) and "
-        f"the estimate is at least half the limit, {half}; passes where {whole} is excluded with {sure} "
-        f"confidence. Phases count as shares of the baseline's step. Memory fails above {whole}."
+        f"Fails where it is significantly worse (Mann-Whitney on blocks, p < {LEVEL:g} after Holm's correction; means "
+        "by permutation of blocks; several recordings by Student's test) and the estimate is at least half the limit, "
+        f"{half}; passes where {whole} is excluded with {sure} confidence. Phases count as shares of the baseline's "
+        f"step. Memory fails above {whole}."
     )
 
 
 def headline(verdict: Verdict) -> str:
     """Return the verdict in one line."""
-    step, throughput = verdict.comparisons[:2]
+    step, throughput, pauses = verdict.comparisons[:3]
     failed = [comparison.name for comparison in verdict.comparisons if comparison.outcome is Outcome.FAIL]
     # Of time for one step more, throughput loses so much.
     change = f"step {_signed(step.change)}, throughput {_signed(1 / (1 + throughput.change) - 1)}"
+    if pauses.outcome is Outcome.FAIL:
+        change += f", pauses {_signed(pauses.change)} of a step"
     if verdict.outcome is Outcome.FAIL:
         return f"worse in {', '.join(failed)}: {change}{_where(verdict)}"
     if verdict.outcome is Outcome.UNDECIDED:
@@ -64,10 +68,15 @@ def facts(verdict: Verdict) -> str:
     """Return what was compared, in one line."""
     baseline, candidate = verdict.baseline, verdict.candidate
     return (
-        f"{candidate.run} ({candidate.length} {candidate.unit}s) against {baseline.run} ({baseline.length} "
-        f"{baseline.unit}s), {candidate.ranks} rank{'s' if candidate.ranks > 1 else ''}; a slow-down of "
-        f"{100 * verdict.limit:.3g} % is found in 95 of 100 cases from {verdict.needed} {candidate.unit}s of each"
+        f"{candidate.run} ({_size(candidate)}) against {baseline.run} ({_size(baseline)}), {candidate.ranks} "
+        f"rank{'s' if candidate.ranks > 1 else ''}; a slow-down of {100 * verdict.limit:.3g} % is found in 95 of 100 "
+        f"cases from {verdict.needed} {candidate.unit}s of each"
     )
+
+
+def _size(run: Measured) -> str:
+    recordings = f" in {len(run.recordings)} recordings" if run.recordings else ""
+    return f"{run.length} {run.unit}s{recordings}"
 
 
 def show(console: Console, verdict: Verdict) -> None:
@@ -113,8 +122,17 @@ def _plain(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "\\`*_[]|#!~@" else letter for letter in escaped)
 
 
+#: One recording of each knows the noise inside of it alone.
+_SINGLE = (
+    "one recording of each does not tell by how much equal runs differ on this machine; where others use it, record "
+    "both by turns, at least four of each, and give all of them"
+)
+
+
 def _remarks(verdict: Verdict) -> list[str]:
-    return [
+    several = verdict.baseline.recordings or verdict.candidate.recordings
+    remarks = [_SINGLE] if verdict.outcome is Outcome.FAIL and not several else []
+    return remarks + [
         f"{each.name}: {each.outcome.value}, {each.reason}"
         for each in verdict.comparisons
         if each.outcome in (Outcome.UNDECIDED, Outcome.TOLD)
