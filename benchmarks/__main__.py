@@ -3,8 +3,8 @@
     python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json and docs/benchmarks.md
     python -m benchmarks --exporters                 the node exporter alone, beside its peers; keeps the other figures
 
-Whatever is compared runs in turns, round by round, in processes of its own; what is stated is the median over the
-rounds of the difference to the bare loop of the same round.
+Whatever is compared runs in turns: round by round in processes of its own, or stretch by stretch in one process. What
+is stated is the median of the differences to the bare loop beside it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def document(found: dict[str, Any]) -> str:
         "",
     ]
     for title, key in (("A toy model, eager", "eager"), ("The same, compiled", "compiled")):
-        lines += compared(title, found[key])
+        lines += compared(title, found[key], found["beside"][key])
     lines += in_turns(found["long"])
     process = found["process"]
     lines += [
@@ -175,8 +175,8 @@ def in_turns(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def compared(title: str, rows: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the section on one loop."""
+def compared(title: str, rows: dict[str, dict[str, Any]], beside: dict[str, float]) -> list[str]:
+    """Return the section on one loop, in processes of its own and in turns of one process."""
     ours, bare = rows["laggard"], rows["bare"]["step_us"]
     lines = [
         f"## {title}: {bare / 1000:.2f} ms a step",
@@ -192,7 +192,13 @@ def compared(title: str, rows: dict[str, dict[str, Any]]) -> list[str]:
         f"By its own count laggard's hooks took {ours['self_time_us']} µs of a step on the training thread, "
         f"{ours['self_time_us'] / bare:.3%}; its drain thread needed {ours['drain_us']} µs of processor time for each."
     )
-    return [*lines, "", own, ""]
+    turns = (
+        f"In {beside['turns']} turns of one process, where less else differs: laggard {beside['laggard_us']} ± "
+        f"{beside['laggard_error_us']} µs, OpenTelemetry inline {beside['inline_us']} ± "
+        f"{beside['inline_error_us']} µs, "
+        f"{beside['inline_us'] / beside['laggard_us']:.1f} times as much."
+    )
+    return [*lines, "", own, "", turns, ""]
 
 
 def main() -> None:
@@ -217,6 +223,7 @@ def main() -> None:
         "hot_path": run("hot_path.py", 2 if quick else 25),
         "eager": compare("eager", 0.8, steps, rounds, VARIANTS),
         "compiled": compare("compiled", 0.8, steps, rounds, VARIANTS),
+        "beside": {style: run("beside.py", style, 0.8, 3 if quick else 150) for style in ("eager", "compiled")},
         "long": run("turns.py", 30, 3 if quick else 400),
         "process": run("process.py", 200 if quick else 2000),
         "exporters": exporters(quick=quick),

@@ -138,6 +138,19 @@ def model_of(milliseconds: float) -> tuple[nn.Module, int]:
     return nn.Sequential(*layers, nn.Linear(width, 1)), width
 
 
+def train(phase: Phase, trained: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterator[Any]) -> None:
+    """Make one step."""
+    with phase("data"):
+        (inputs,) = next(loader)
+    with phase("forward"):
+        loss = trained(inputs).square().mean()
+    with phase("backward"):
+        loss.backward()
+    with phase("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def main() -> None:
     """Train and print."""
     variant, style, milliseconds, steps = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
@@ -161,15 +174,7 @@ def main() -> None:
     for _ in range(steps + WARMUP):
         began = time.perf_counter()
         with step("step"):
-            with phase("data"):
-                (inputs,) = next(loader)
-            with phase("forward"):
-                loss = trained(inputs).square().mean()
-            with phase("backward"):
-                loss.backward()
-            with phase("optimizer"):
-                optimizer.step()
-                optimizer.zero_grad()
+            train(phase, trained, optimizer, loader)
         times.append((time.perf_counter() - began) * 1e6)
     measured = times[WARMUP:]
     if variant == "laggard":

@@ -23,7 +23,7 @@ from typing import Any
 
 import loop
 import torch
-import torch.optim.optimizer as optimizers
+from switch import Switch, typical
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -119,25 +119,6 @@ class Optimizer(torch.optim.SGD):
         return super().step(closure)
 
 
-class Switch:
-    """Turns all hooks of this process off and on."""
-
-    def __init__(self, process: Any) -> None:
-        self._hooks = list(process._hooks)
-        # torch calls these without asking laggard.
-        self._tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
-        self._kept = [dict(table) for table in self._tables]
-
-    def turn(self, on: bool) -> None:  # noqa: FBT001  # a switch
-        """Put the hooks in place, or take them out."""
-        for hook in self._hooks:
-            hook.suspend(not on)
-        for table, kept in zip(self._tables, self._kept, strict=True):
-            table.clear()
-            if on:
-                table.update(kept)
-
-
 def main() -> None:
     """Train and print."""
     milliseconds, turns = float(sys.argv[1]), int(sys.argv[2])
@@ -180,14 +161,13 @@ def main() -> None:
         beside.append(found[False][0])
         works.append(found[False][1])
         added.append(found[True][0] - found[False][0])
-    middle = statistics.median(added)
-    spread = 1.48 * statistics.median(abs(value - middle) for value in added)
+    middle, error = typical(added)
     result = {
         "step_us": round(statistics.median(beside) + statistics.median(works), 1),
         "beside_work_us": round(statistics.median(beside), 1),
         "turns": turns,
-        "added_us": round(middle, 1),
-        "added_error_us": round(1.25 * spread / turns**0.5, 1),
+        "added_us": middle,
+        "added_error_us": error,
     }
     print(json.dumps(result))
 

@@ -79,7 +79,7 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
         restarts=_first_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
         peer_group=clip_name(environment.text(environment.LAGGARD_PEER_GROUP)),
         workload=clip_name(environment.text(environment.LAGGARD_WORKLOAD) or Path(_script()).stem),
-        host=clip_name(socket.gethostname()),
+        host=clip_name(environment.text(environment.LAGGARD_HOST) or socket.gethostname()),
     )
 
 

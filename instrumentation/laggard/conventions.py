@@ -453,6 +453,23 @@ COMPACT = (
     TELEMETRY_LEVEL,
 )
 
+#: A rank without a sign of progress for longer stands still, in seconds. The node exporter says where a rank stands of
+#: these alone, since of ten thousand that go on nobody asks; of one that goes on again for so long after, so that
+#: whoever looks a minute back finds out.
+STILL_SECONDS = 1.0
+STOOD_STILL_SECONDS = 120.0
+
+
+class Condition(IntEnum):
+    """Whether a rank stands still, and why. A rank that two hosts know is in the last of its conditions."""
+
+    DEAD = 0
+    ENDED = 1
+    STOPPED = 2
+    QUIET = 3
+    GOES_ON = 4
+
+
 PROCESS_UP = Metric(
     "training.process.up", "gauge", "", "1 while the rank's process lives: it still holds the lock on its state file."
 )
@@ -463,18 +480,33 @@ PROCESS_STATE = Metric(
     "1 for the state that the rank's state file says; a process that was killed keeps its last one.",
     (Attribute.STATE,),
 )
+_STILL = f"Only of a rank that stands still, or has within the last {STOOD_STILL_SECONDS:.0f} s."
+PROCESS_CONDITION = Metric(
+    "training.process.condition",
+    "gauge",
+    "",
+    "Why the rank stands still: its process died without a clean end (0), it ended cleanly (1), the kernel holds it "
+    f"stopped (2), or it shows no sign of progress for {STILL_SECONDS:.0f} s (3); 4 where it goes on again. {_STILL}",
+)
+PROCESS_STANDSTILL = Metric(
+    "training.process.standstill",
+    "gauge",
+    "s",
+    f"Time since the rank last entered or left a phase. {_STILL}",
+)
 PROCESS_STOPPED = Metric(
     "training.process.stopped",
     "gauge",
     "",
-    "1 while the kernel holds the process stopped (SIGSTOP, a debugger); absent where the process can not be seen.",
+    "1 while the kernel holds the process stopped (SIGSTOP, a debugger); absent where the process can not be seen. "
+    f"{_STILL}",
 )
 PROCESS_STEPS = Metric("training.process.steps", "counter", "{step}", "Training steps of this process.")
 PROCESS_PROGRESS = Metric(
     "training.process.progress", "counter", "", "Signs of progress of any kind: a batch, a forward, a collective."
 )
 PROCESS_PHASE = Metric(
-    "training.process.phase", "gauge", "", "1 for the phase that the rank is in.", (Attribute.PHASE,)
+    "training.process.phase", "gauge", "", f"1 for the phase that the rank is in. {_STILL}", (Attribute.PHASE,)
 )
 PROCESS_PHASE_AGE = Metric(
     "training.process.phase.age", "gauge", "s", "Time since the rank last entered or left a phase."
@@ -486,7 +518,7 @@ PROCESS_COLLECTIVE_SEQUENCE = Metric(
     "training.process.collective.sequence",
     "gauge",
     "",
-    "Collectives that the rank started on a process group, point to point excluded.",
+    f"Collectives that the rank started on a process group, point to point excluded. {_STILL}",
     (Attribute.PROCESS_GROUP,),
 )
 PROCESS_COLLECTIVE_OPERATION = Metric(
@@ -494,14 +526,14 @@ PROCESS_COLLECTIVE_OPERATION = Metric(
     "gauge",
     "",
     "Which collective the rank started last on a process group, as torch numbers them (c10d OpType); absent before the "
-    "first. Of ranks at the same sequence, one that differs calls another collective than the others.",
+    f"first. Of ranks at the same sequence, one that differs calls another collective than the others. {_STILL}",
     (Attribute.PROCESS_GROUP,),
 )
 PROCESS_IN_COLLECTIVE = Metric(
     "training.process.in_collective",
     "gauge",
     "",
-    "1 while the rank has started a collective on the process group that it has not seen finish.",
+    f"1 while the rank has started a collective on the process group that it has not seen finish. {_STILL}",
     (Attribute.PROCESS_GROUP,),
 )
 PROCESS_WORLD_SIZE = Metric("training.process.world_size", "gauge", "{rank}", "World size that the rank was told.")
@@ -527,6 +559,8 @@ PROCESS_INFO = Metric(
 PROCESS_METRICS = (
     PROCESS_UP,
     PROCESS_STATE,
+    PROCESS_CONDITION,
+    PROCESS_STANDSTILL,
     PROCESS_STOPPED,
     PROCESS_STEPS,
     PROCESS_PROGRESS,

@@ -60,6 +60,14 @@ LAGGARD_TEAM = "LAGGARD_TEAM"
 Who the run belongs to, kept with the run. Default: none.
 """
 
+LAGGARD_HOST = "LAGGARD_HOST"
+"""
+.. envvar:: LAGGARD_HOST
+
+Name of the host that the rank runs on, the same that the node exporter says (``--host.name``). In a container the
+node's name, since the container's own is another. Default: the host's own name.
+"""
+
 LAGGARD_PEER_GROUP = "LAGGARD_PEER_GROUP"
 """
 .. envvar:: LAGGARD_PEER_GROUP
