@@ -24,12 +24,14 @@ class Variable:
         label: as people read it.
         query: where its values come from.
         every: whether several values, or all, can be chosen.
+        label_shown: where the query is PromQL: the label whose values, at the end of the time shown, can be chosen.
     """
 
     name: str
     label: str
     query: str
     every: bool = False
+    label_shown: str = ""
 
 
 RUN = Variable("training_run", "Run", "label_values(run:training_ranks_expected:max, training_run)")
@@ -104,6 +106,10 @@ def _variable(variable: Variable) -> Any:
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )
+    if variable.label_shown:
+        query.query({"query": f"query_result({variable.query})", "refId": variable.name})
+        query.regex(f'/{variable.label_shown}="([^"]+)"/').include_all(include_all=True).multi(multi=True)
+        query.current(models.VariableOption(text="All", value="$__all", selected=True))
     if variable.every:
         query.include_all(include_all=True).multi(multi=True).all_value(".*")
         query.current(models.VariableOption(text="All", value="$__all", selected=True))
@@ -113,7 +119,8 @@ def _variable(variable: Variable) -> Any:
 def _firing() -> Any:
     """Return the marks of verdicts on every plot."""
     expr = (
-        'max by (alertname, training_rank, host_name) (ALERTS{alertstate="firing", severity=~"critical|warning", '
+        "max by (alertname, training_rank, host_name, training_peer_group, training_phase) "
+        '(ALERTS{alertstate="firing", severity=~"critical|warning", '
         'training_run="$training_run"})'
     )
     return (
@@ -123,7 +130,7 @@ def _firing() -> Any:
         .enable(enable=True)
         .icon_color(RED)
         .title_format("{{alertname}}")
-        .text_format("rank {{training_rank}} {{host_name}}")
+        .text_format("rank {{training_rank}} {{host_name}} {{training_peer_group}} {{training_phase}}")
         .target(prometheus.Dataquery().expr(expr).interval("15s").ref_id("Verdicts"))
     )
 

@@ -29,6 +29,10 @@ from dashboards.sdk import (
 MOST_SERIES = 50
 #: Points of each line: what a server computes grows with them, and over thousands of ranks that is seconds.
 POINTS = 120
+#: And of plots that look through all ranks of a run.
+COARSE = 60
+#: From where on TrainingStraggler holds a rank to be slow, as shipped: where colours of own times become bright.
+STRAGGLER_SCORE = 1.2
 #: Lines of a plot in which each is a rank or a GPU.
 FEW = 12
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -77,13 +81,13 @@ def top(expr: str, count: int = FEW) -> str:
     return f"({expr.format(at='')}) and topk({count}, {expr.format(at=' @ end()')})"
 
 
-def threshold(name: str) -> Query:
+def threshold(name: str, legend: str = "threshold") -> Query:
     """Return the line that an alert compares with: the run's own where it overrides one."""
     expr = (
         f'max(run:laggard_threshold:value{{name="{name}", training_run="$training_run"}}) '
         f'or max(laggard_threshold{{name="{name}"}})'
     )
-    return Query(expr, "threshold", limit=True)
+    return Query(expr, legend, limit=True)
 
 
 def series(
@@ -161,8 +165,11 @@ def number(
     return panel
 
 
-def heat_map(title: str, description: str, unit: str, query: Query) -> Panel:
-    """Return rows over time, the colour being the value: one row for each series."""
+def heat_map(title: str, description: str, unit: str, query: Query, *, least: float, most: float) -> Panel:
+    """Return rows over time, the colour being the value: one row for each series.
+
+    Colours go from ``least``, which is dark, to ``most``: fixed, or noise of a per cent would look like a fault.
+    """
     panel = _common(heatmap.Panel(), title, description, [query]).calculate(calculate=False)
     panel.color(
         heatmap.HeatmapColorOptions()
@@ -173,6 +180,8 @@ def heat_map(title: str, description: str, unit: str, query: Query) -> Panel:
         .fill(BLUE)
         .exponent(0.5)
         .reverse(reverse=False)
+        .min(least)
+        .max(most)
     )
     panel.cell_values(heatmap.CellValues().unit(unit)).cell_gap(1).show_legend()
     panel.rows_frame(heatmap.RowsHeatmapOptions().layout(shared.HeatmapCellLayout.UNKNOWN))
@@ -183,14 +192,13 @@ def timeline(title: str, description: str, query: Query, values: dict[str, tuple
     """Return bars over time, one row for each series; ``values`` has the text and the colour of each value."""
     # A verdict of a minute must not fall between two points.
     panel = _common(statetimeline.Panel(), title, description, [query]).max_data_points(10 * POINTS)
-    options = {
-        value: models.ValueMappingResult(text=text, color=colour, index=index)
-        for index, (value, (text, colour)) in enumerate(values.items())
-    }
-    panel.mappings([models.ValueMap(options=options)]).show_value(shared.VisibilityMode.NEVER).merge_values(
-        merge_values=True
+    panel.mappings([_words(values)]).show_value(shared.VisibilityMode.AUTO).merge_values(merge_values=True)
+    panel.legend(
+        common.VizLegendOptions()
+        .show_legend(show_legend=True)
+        .display_mode(shared.LegendDisplayMode.LIST)
+        .placement(shared.LegendPlacement.BOTTOM)
     )
-    panel.legend(common.VizLegendOptions().show_legend(show_legend=False))
     return panel.row_height(0.85).no_value("none").height(9)
 
 
@@ -203,6 +211,7 @@ def listing(
     unit: str = "none",
     link: tuple[str, str] | None = None,
     least_first: bool = False,
+    values: dict[str, tuple[str, str]] | None = None,
 ) -> Panel:
     """Return a table of the newest values, the largest first unless it is the least that matters.
 
@@ -214,6 +223,7 @@ def listing(
         unit: Grafana's name of the value's unit.
         link: a label, and the address to which its cells lead.
         least_first: the other order.
+        values: text and colour of each value, where values stand for something.
     """
     panel = _common(table.Panel(), title, description, [query], instant=True)
     panel.cell_options(shared.TableAutoCellOptions())
@@ -231,7 +241,11 @@ def listing(
             ),
         ]
     )
-    panel.override_by_name(query.legend, [models.DynamicConfigValue("unit", unit)])
+    shown = [models.DynamicConfigValue("unit", unit)]
+    if values:
+        shown.append(models.DynamicConfigValue("mappings", [_words(values)]))
+        shown.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
+    panel.override_by_name(query.legend, shown)
     if link is not None:
         target = {"title": "Open", "url": link[1]}
         panel.override_by_name(columns[link[0]], [models.DynamicConfigValue("links", [target])])
@@ -249,6 +263,14 @@ def _common(panel: Panel, title: str, description: str, queries: Sequence[Query]
             target.range()
         panel.with_target(target)
     return panel if instant else panel.max_data_points(POINTS)
+
+
+def _words(values: dict[str, tuple[str, str]]) -> Any:
+    options = {
+        value: models.ValueMappingResult(text=text, color=colour, index=index)
+        for index, (value, (text, colour)) in enumerate(values.items())
+    }
+    return models.ValueMap(options=options)
 
 
 def _fixed(colour: str) -> Any:

@@ -163,21 +163,14 @@ def _memory_and_numbers(ranks: int, chance: np.random.Generator) -> Iterator[_Ro
 
 
 def _exported(ranks: int, chance: np.random.Generator) -> Iterator[_Row]:
-    """Yield what exporters read in state files."""
+    """Yield what exporters read in state files, of ranks of which none stands still."""
     yield _rank("process_up", 1.0)
     for state in RankState:
         yield _rank("process_state", float(state is RankState.RUNNING), state=state.label)
-    yield _rank("process_stopped", 0.0)
     yield _rank("process_steps_total", 0.0, 1 / _STEP)
-    for phase in Phase:
-        yield _rank("process_phase", float(phase is Phase.BACKWARD), phase=phase.label)
     age = _STEP * np.asarray(chance.random(ranks), dtype=float)
     yield _rank("process_phase_age_seconds", 0.1 * age)
     yield _rank("process_last_step_age_seconds", age)
-    for group in ("world", "data_parallel"):
-        yield _rank("process_collective_sequence", 0.0, 1 / _STEP, process_group=group)
-        yield _rank("process_collective_operation", 0.0, process_group=group)
-        yield _rank("process_in_collective", np.asarray(chance.random(ranks) < 0.1, dtype=float), process_group=group)  # noqa: PLR2004  # one in ten
     yield _rank("process_world_size", float(ranks))
     yield _rank("process_start_timestamp_seconds", EPOCH - 60.0)
     info = _rank("process_info", 1.0, workload="model", local_rank="0", metrics_port="9464", restarts="0")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from laggard.conventions import SIGNALS, Phase, RankState
+from laggard.conventions import SIGNALS, STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
 from notation import STALE, UNIT, Sample
 
 #: Seconds of each phase of a healthy rank's step.
@@ -108,6 +108,8 @@ class Rank:
     counted: dict[str, float] = field(default_factory=dict[str, float])
     last_step: float = 0.0
     last_edge: float = 0.0
+    #: When its exporter last saw it stand still.
+    stood_still: float = float("-inf")
 
     @property
     def own(self) -> float:
@@ -131,6 +133,30 @@ class Rank:
             for group, progress in self.recorder.items():
                 for name, labels, value in progress.samples():
                     yield name, {"process_group": group, **labels}, value
+
+    def condition(self, age: float) -> Condition:
+        """Return whether it stands still, with no sign of progress for so long, and why."""
+        if self.state is RankState.FINISHED:
+            return Condition.ENDED
+        if not self.alive:
+            return Condition.DEAD
+        if self.stopped:
+            return Condition.STOPPED
+        return Condition.QUIET if age > STILL_SECONDS else Condition.GOES_ON
+
+    def standstill(self, age: float) -> Iterable[tuple[str, dict[str, str], float]]:
+        """Yield name, labels and value of what the exporter shows of where it stands."""
+        yield "condition", {}, self.condition(age)
+        yield "standstill_seconds", {}, age
+        if self.alive:
+            yield "stopped", {}, self.stopped
+        for phase in Phase:
+            yield "phase", {"phase": phase.label}, self.phase is phase
+        for group, (sequence, inside) in self.groups.items():
+            yield "collective_sequence", {"process_group": group}, sequence
+            yield "in_collective", {"process_group": group}, inside
+        for group, operation in self.operations.items():
+            yield "collective_operation", {"process_group": group}, operation
 
     def finish(self) -> None:
         """End cleanly: the state file says so, and the metrics endpoint is gone before the next scrape."""
@@ -311,19 +337,15 @@ class World:
         yield sample("up", rank.alive)
         for state in RankState:
             yield sample("state", rank.state is state, state=state.label)
-        if rank.alive:
-            yield sample("stopped", rank.stopped)
         yield sample("steps_total", rank.steps / UNIT)
-        for phase in Phase:
-            yield sample("phase", rank.phase is phase, phase=phase.label)
-        yield sample("phase_age_seconds", max(self.now - rank.last_edge, 0.1))
+        age = max(self.now - rank.last_edge, 0.1)
+        yield sample("phase_age_seconds", age)
         if rank.last_step:
             yield sample("last_step_age_seconds", max(self.now - rank.last_step, 0.1))
-        for group, (sequence, inside) in rank.groups.items():
-            yield sample("collective_sequence", sequence, process_group=group)
-            yield sample("in_collective", inside, process_group=group)
-        for group, operation in rank.operations.items():
-            yield sample("collective_operation", operation, process_group=group)
+        if rank.condition(age) is not Condition.GOES_ON:
+            rank.stood_still = self.now
+        if self.now - rank.stood_still <= STOOD_STILL_SECONDS:
+            yield from (sample(name, value, **labels) for name, labels, value in rank.standstill(age))
         yield sample("world_size", self._world_size(rank))
         yield sample("start_timestamp_seconds", rank.start)
         info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))

@@ -5,16 +5,16 @@
 #
 #   .cache/tools/bin/laggard-rule-engine   the driver around the rule manager that `make evaluate` runs the rules with
 #   .cache/tools/promtool-VERSION          unit tests of rules in that release, for the tests of the rules
+#   .cache/tools/prometheus-VERSION        the server, which takes OTLP, for the tests of the Collector's paths
 #
-# Needs Go; Prometheus comes from the Go module proxy. About two minutes on two cores the first time, of which the
-# second program takes two seconds.
+# Needs Go; Prometheus comes from the Go module proxy. About three minutes on two cores the first time.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 source="$root/evaluation/engine"
 tools="$root/.cache/tools"
 binary="$tools/bin/laggard-rule-engine"
-mark="$tools/.built-promtool"
+mark="$tools/.built-prometheus"
 
 if [ -e "$binary" ] && [ -e "$mark" ] && [ -z "$(find "$source" -newer "$mark" -type f)" ]; then
     exit 0
@@ -34,12 +34,20 @@ echo "$binary"
 
 # promtool's unit tests can not be imported: their file is laid over our folder.
 module=$(GOFLAGS=-mod=mod go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)
-overlay=$(mktemp)
-trap 'rm -f "$overlay"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+overlay="$work/overlay.json"
 printf '{"Replace": {"%s/promtool/unittest.go": "%s/cmd/promtool/unittest.go"}}' "$source" "$module" >"$overlay"
 build -overlay "$overlay" -o "$tools/promtool-new" ./promtool
 version=$("$tools/promtool-new" --version)
 promtool="$tools/promtool-${version##* }"
 mv "$tools/promtool-new" "$promtool"
 echo "$promtool"
+
+# The server needs more modules than the driver: they are written into a copy of go.mod. Without its pages, and without the
+# ways to find targets that clouds have.
+cp go.mod go.sum "$work"
+build -modfile "$work/go.mod" -tags remove_all_sd -o "$tools/prometheus-new" github.com/prometheus/prometheus/cmd/prometheus
+mv "$tools/prometheus-new" "$tools/prometheus-${version##* }"
+echo "$tools/prometheus-${version##* }"
 touch "$mark"

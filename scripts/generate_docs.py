@@ -15,7 +15,7 @@ from laggard_exporter import conventions as exporter
 from laggard_exporter import flags
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.host.conventions import HOST_FAMILIES
-from laggard_exporter.ranks.conventions import RANK_FAMILIES
+from laggard_exporter.ranks.conventions import RANK_FAMILIES, RANK_PAGES
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -69,7 +69,7 @@ def document() -> str:
         ("ranks' processes", RANK_FAMILIES),
         ("the host", HOST_FAMILIES),
         ("GPUs", exporter.NVML_FAMILIES),
-        ("itself", (*exporter.SELF_FAMILIES, *other_state)),
+        ("itself", (*exporter.SELF_FAMILIES, *other_state, RANK_PAGES)),
     ):
         parts.append(_NODE.format(title=title))
         parts += [_row(_code(f.name), f.kind, _codes(f.labels), f.help) for f in families]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Row
-from dashboards.panels import BLUE, GREEN, ORANGE, Query, series, threshold, top
+from dashboards.panels import BLUE, COARSE, GREEN, ORANGE, Query, series, threshold, top
 
 _RUN = 'training_run="$training_run"'
 
@@ -16,13 +16,13 @@ COMMUNICATION = Board(
             "Transfer or waiting?",
             [
                 series(
-                    "Shares of a step",
+                    "Shares of a step, last minutes",
                     "Transfer is the least that any rank needs: overlap, bucket size or compression shorten it. "
                     "Imbalance is waiting for slower ranks. TrainingCommunicationBound looks at transfer alone.",
                     "percentunit",
                     Query(f"run:training_communication_floor_share:ratio{{{_RUN}}}", "transfer"),
                     Query(f"run:training_imbalance_share:ratio{{{_RUN}}}", "imbalance"),
-                    threshold("communication_bound_share"),
+                    threshold("communication_bound_share", "threshold of transfer"),
                     most=0.4,
                     colours={"transfer": BLUE, "imbalance": ORANGE},
                 ),
@@ -34,7 +34,7 @@ COMMUNICATION = Board(
                     Query(f"quantile(0.5, run_rank:training_idle_seconds:mean{{{_RUN}}})", "median"),
                     Query(f"min(run_rank:training_idle_seconds:mean{{{_RUN}}})", "least"),
                     colours={"most": ORANGE, "median": BLUE, "least": GREEN},
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Imbalance of a step",
                     "How much longer the slowest rank of a step works than the mean, and how much window means of own "
@@ -101,19 +101,25 @@ COMMUNICATION = Board(
                 ),
                 series(
                     "Sent by host",
-                    "Ports with the most traffic.",
+                    "Ports of the run's hosts with the most traffic.",
                     "binBps",
                     Query(
-                        top("rate(host_infiniband_transmit_bytes_total[5m]{at})"),
+                        top(
+                            "rate(host_infiniband_transmit_bytes_total[5m]{at}) "
+                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}}"
+                        ),
                         "{{host_name}} {{device}}:{{port}}",
                     ),
                 ),
                 series(
                     "NVLink",
-                    "GPUs with the most traffic over NVLink.",
+                    "GPUs of the run with the most traffic over NVLink.",
                     "binBps",
                     Query(
-                        top("rate(gpu_nvlink_transmit_bytes_total[5m]{at})"),
+                        top(
+                            "rate(gpu_nvlink_transmit_bytes_total[5m]{at}) "
+                            f"and on (uuid) gpu:training_place:info{{{{{_RUN}}}}}{{at}}"
+                        ),
                         "{{uuid}}",
                     ),
                 ),

@@ -14,16 +14,21 @@ COST = Board(
         Row(
             "Now",
             [
-                number("Cost", "Of all runs.", "currencyUSD", Query("sum(run:training_cost:rate) * 3600", "an hour")),
                 number(
-                    "Lost",
+                    "Cost of an hour",
+                    "Of all runs.",
+                    "currencyUSD",
+                    Query("sum(run:training_cost:rate) * 3600", "an hour"),
+                ),
+                number(
+                    "Lost in an hour",
                     "Of all runs: cost of time that went into no step that counts.",
                     "currencyUSD",
                     Query("sum(run_reason:training_cost_lost:rate) * 3600", "an hour"),
                 ),
                 number("Power", "Of the GPUs of all runs.", "watt", Query("sum(run:training_energy_joules:rate)", "W")),
                 number(
-                    "Carbon",
+                    "Carbon of an hour",
                     "Of all runs, the data centre's overhead included.",
                     "massg",
                     Query("sum(run:training_carbon_grams:rate) * 3600", "an hour"),

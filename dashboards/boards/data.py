@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Row
-from dashboards.panels import BLUE, ORANGE, Query, series, threshold, top
+from dashboards.panels import BLUE, COARSE, ORANGE, Query, series, threshold, top
 
 _RUN = 'training_run="$training_run"'
 
@@ -40,7 +40,7 @@ DATA = Board(
                     Query(f"max(run_rank:training_data_supply_seconds:mean{{{_RUN}}})", "supply, slowest rank"),
                     Query(f"quantile(0.5, run_rank:training_data_supply_seconds:mean{{{_RUN}}})", "supply, median"),
                     Query(f"run:training_step_seconds:mean{{{_RUN}}}", "step"),
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Waiting for data, tail",
                     "Quantiles over the last 256 steps, of the rank where they are largest.",
@@ -82,12 +82,13 @@ DATA = Board(
                 ),
                 series(
                     "Latency of disks",
-                    "Mean time of an operation, waiting included, on the disks where it is longest.",
+                    "Mean time of an operation, waiting included, on the disks of the run's hosts where it is longest.",
                     "s",
                     Query(
                         top(
                             "rate(host_disk_operation_seconds_total[5m]{at}) "
-                            "/ (rate(host_disk_operations_total[5m]{at}) > 0)"
+                            "/ (rate(host_disk_operations_total[5m]{at}) > 0) "
+                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}}"
                         ),
                         "{{host_name}} {{device}} {{direction}}",
                     ),
@@ -103,7 +104,7 @@ DATA = Board(
                         ),
                         "rank {{training_rank}}",
                     ),
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Start of an epoch",
                     "Share of the time that goes into first batches: workers that are started anew. "

@@ -13,7 +13,8 @@ _WORKLOAD = (
 )
 #: GPU-hours that a run lost in the time shown, by reason: its share of the time, times its ranks.
 _LOST = (
-    "sum_over_time(run_reason:training_time_lost:ratio[$__range]) / 12 "
+    # What is not known is NaN, and would make the sum so.
+    "sum_over_time((run_reason:training_time_lost:ratio >= 0)[$__range:5m]) / 12 "
     "* on (training_run) group_left () last_over_time(run:training_ranks_expected:max[$__range])"
 )
 
@@ -38,7 +39,7 @@ FLEET = Board(
                     Query("sum(run:training_ranks_live:count) or vector(0)", "ranks"),
                 ),
                 number(
-                    "Goodput",
+                    "Goodput, last hour",
                     "Share of the ranks' time since the start of their runs that went into steps that count, over the "
                     "last hour and all runs, weighted by their ranks.",
                     "percentunit",
@@ -69,16 +70,18 @@ FLEET = Board(
                     "GPUs for which the driver does not answer.",
                     "none",
                     Query("count(gpu_up == 0) or vector(0)", "lost"),
+                    history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),
-                verdict_list(""),
+                # The watchdog always fires, so that its silence is heard.
+                verdict_list(', alertname!="LaggardWatchdog"'),
             ],
         ),
         Row(
             "Where the time goes",
             [
                 listing(
-                    "Lost GPU-hours by workload and cause",
+                    "Lost GPU-hours by workload and cause, in the time shown",
                     "What the runs of a workload lost in the time shown, by cause. Waiting is for stragglers and "
                     "unbalanced data; stall is time without any step; repeated are steps that a restart threw away. A "
                     "run counts as many GPUs as it has ranks.",
@@ -91,11 +94,12 @@ FLEET = Board(
                     unit="none",
                 ),
                 series(
-                    "Share of the fleet's time by cause",
-                    "What all runs lose, weighted by their ranks; what is missing to the top is goodput.",
+                    "Share of the fleet's time by cause, last hour",
+                    "What all runs lost in the hour before each time, weighted by their ranks; what is missing to the "
+                    "top is goodput.",
                     "percentunit",
                     Query(
-                        "sum by (training_reason) (run_reason:training_time_lost:ratio * on (training_run) "
+                        "sum by (training_reason) ((run_reason:training_time_lost:ratio >= 0) * on (training_run) "
                         "group_left () run:training_ranks_expected:max) / on () group_left () "
                         "sum(run:training_ranks_expected:max and on (training_run) run:training_goodput:ratio)",
                         "{{training_reason}}",
@@ -104,9 +108,9 @@ FLEET = Board(
                     most=0.2,
                 ),
                 series(
-                    "Goodput of the runs that lose most",
-                    "Share of the ranks' time that went into steps that count. Below 0.9 the alert "
-                    "TrainingGoodputLow says what takes it.",
+                    "Goodput of the runs that lose most, last hour",
+                    "Share of the ranks' time in the hour before each time that went into steps that count. Below 0.9 "
+                    "the alert TrainingGoodputLow says what takes it.",
                     "percentunit",
                     Query(
                         "run:training_goodput:ratio and bottomk(12, run:training_goodput:ratio @ end())",

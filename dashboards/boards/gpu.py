@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from dashboards.board import GPU, Board, Row
-from dashboards.panels import GREEN, ORANGE, RED, Query, listing, number, series, top
+from dashboards.board import GPU, Board, Row, Variable
+from dashboards.boards.verdicts import verdict_list
+from dashboards.panels import COARSE, GREEN, GREY, ORANGE, RED, Query, listing, number, series
 
 _GPU = 'uuid=~"$uuid"'
+#: What stands out, of the GPUs that are chosen: the same in all plots. A query over time of thousands takes seconds.
+_STANDS_OUT = (
+    f'topk(2, max by (uuid) (gpu_temperature_celsius{{{_GPU}, sensor="gpu"}}))',
+    f"topk(2, max by (uuid) (gpu_power_watts{{{_GPU}}}))",
+    f"topk(2, max by (uuid) (gpu_memory_used_bytes{{{_GPU}}}))",
+    f'bottomk(2, max by (uuid) (gpu_clock_hertz{{{_GPU}, clock="sm"}}))',
+    f"bottomk(2, max by (uuid) (gpu_utilization_ratio{{{_GPU}}}))",
+    f"topk(2, max by (uuid) (increase(gpu_pcie_replays_total{{{_GPU}}}[15m])) > 0)",
+    f"topk(2, sum by (uuid) (increase(gpu_nvlink_errors_total{{{_GPU}}}[15m])) > 0)",
+    f"topk(2, sum by (uuid) (increase(gpu_ecc_volatile_errors_total{{{_GPU}}}[15m])) > 0)",
+    f'topk(8, max by (uuid) (ALERTS{{alertstate="firing", uuid!="", {_GPU}}}))',
+)
+_SHOWN = Variable("shown", "Shown", " or ".join(_STANDS_OUT), label_shown="uuid")
+_MEDIAN = {"median of all": GREY}
 _PLACE = "on (uuid) group_left (host_name, training_run, training_rank) topk by (uuid) (1, gpu:training_place:info)"
 
 
 def _lines(metric: str, labels: str = "") -> Query:
-    """Return the GPUs with the highest values."""
-    return Query(top(f"{metric}{{{{{_GPU}{labels}}}}}{{at}}"), "{{uuid}}")
+    """Return the GPUs that stand out."""
+    return Query(f'{metric}{{uuid=~"$shown"{labels}}}', "{{uuid}}")
+
+
+def _and_all(metric: str) -> tuple[Query, Query]:
+    """Return the GPUs that stand out, and the median of all."""
+    return _lines(metric), Query(f"quantile(0.5, {metric}{{{_GPU}}})", "median of all")
 
 
 GPUS = Board(
     "gpu",
     "GPUs and nodes",
-    "Which GPU is lost, broken, hot, slow or idle, and which rank it hurts.",
+    "Which GPU is lost, broken, hot, slow or idle, and which rank it hurts. Plots show the GPUs that stand out, in "
+    "heat, power, memory, clock, idleness, errors or by a verdict: the same ones everywhere.",
     [
         Row(
             "Health",
@@ -27,12 +48,14 @@ GPUS = Board(
                     "GPUs that the node exporters know.",
                     "none",
                     Query(f"count(gpu_up{{{_GPU}}})", "GPUs"),
+                    history=False,
                 ),
                 number(
                     "Lost",
                     "GPUs for which the driver does not answer.",
                     "none",
                     Query(f"count(gpu_up{{{_GPU}}} == 0) or vector(0)", "lost"),
+                    history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),
                 number(
@@ -80,24 +103,10 @@ GPUS = Board(
                         f"gpu:gpu_clock_event_power:ratio{{{_GPU}}} > 0.05) or vector(0)",
                         "held down",
                     ),
+                    history=False,
                     steps=((None, GREEN), (1, ORANGE)),
                 ),
-                listing(
-                    "Verdicts on GPUs",
-                    "Alerts that name a GPU, with the rank and run that it hurts.",
-                    Query(
-                        "topk(50, max by (alertname, uuid, host_name, training_run, training_rank) "
-                        f'(ALERTS{{alertstate="firing", uuid!="", {_GPU}}} * 0 + 1))',
-                        "Fires",
-                    ),
-                    {
-                        "alertname": "Verdict",
-                        "uuid": "GPU",
-                        "host_name": "Host",
-                        "training_run": "Run",
-                        "training_rank": "Rank",
-                    },
-                ),
+                verdict_list(f', uuid!="", {_GPU}', "Verdicts on GPUs").height(6),
                 listing(
                     "Slowest against their peers",
                     "Clock as a share of the median of the GPUs of the same run.",
@@ -105,7 +114,9 @@ GPUS = Board(
                     {"uuid": "GPU", "host_name": "Host", "training_run": "Run", "training_rank": "Rank"},
                     unit="percentunit",
                     least_first=True,
-                ),
+                )
+                .span(24)
+                .height(6),
             ],
         ),
         Row(
@@ -113,59 +124,48 @@ GPUS = Board(
             [
                 series(
                     "Utilization",
-                    "Share of the time in which any kernel ran: the least used GPUs. Waiting in a collective counts "
-                    "as a kernel.",
+                    "Share of the time in which any kernel ran. Waiting in a collective counts as a kernel.",
                     "percentunit",
-                    Query(
-                        f"gpu_utilization_ratio{{{_GPU}}} and bottomk(12, gpu_utilization_ratio{{{_GPU}}} @ end())",
-                        "{{uuid}}",
-                    ),
+                    _lines("gpu_utilization_ratio"),
                     most=1,
                 ),
                 series(
                     "Streaming multiprocessors",
-                    "Share that was busy, by quantile over the GPUs: unlike utilization it tells work from waiting.",
+                    "Share that was busy: unlike utilization it tells work from waiting.",
                     "percentunit",
-                    Query(f"max(gpu_sm_activity_ratio{{{_GPU}}})", "most"),
-                    Query(f"quantile(0.5, gpu_sm_activity_ratio{{{_GPU}}})", "median"),
-                    Query(f"min(gpu_sm_activity_ratio{{{_GPU}}})", "least"),
+                    *_and_all("gpu_sm_activity_ratio"),
+                    colours=_MEDIAN,
                     most=1,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Tensor cores",
-                    "Share of the time in which tensor cores worked, over the GPUs.",
+                    "Share of the time in which tensor cores worked.",
                     "percentunit",
-                    Query(f"max(gpu_tensor_activity_ratio{{{_GPU}}})", "most"),
-                    Query(f"quantile(0.5, gpu_tensor_activity_ratio{{{_GPU}}})", "median"),
-                    Query(f"min(gpu_tensor_activity_ratio{{{_GPU}}})", "least"),
+                    *_and_all("gpu_tensor_activity_ratio"),
+                    colours=_MEDIAN,
                     most=1,
-                ),
-                series("Memory in use", "The fullest GPUs.", "bytes", _lines("gpu_memory_used_bytes")),
+                ).max_data_points(COARSE),
+                series("Memory in use", "By all processes on it.", "bytes", _lines("gpu_memory_used_bytes")),
             ],
         ),
         Row(
             "Heat and power",
             [
-                series(
-                    "Temperature", "The hottest GPUs.", "celsius", _lines("gpu_temperature_celsius", ', sensor="gpu"')
-                ),
-                series("Power", "The GPUs that draw most.", "watt", _lines("gpu_power_watts")),
+                series("Temperature", "Of the chip.", "celsius", _lines("gpu_temperature_celsius", ', sensor="gpu"')),
+                series("Power", "What a GPU draws.", "watt", _lines("gpu_power_watts")),
                 series(
                     "Clock of the multiprocessors",
-                    "The slowest GPUs.",
+                    "One far below its peers makes a straggler.",
                     "hertz",
-                    Query(
-                        f'gpu_clock_hertz{{{_GPU}, clock="sm"}} and '
-                        f'bottomk(12, gpu_clock_hertz{{{_GPU}, clock="sm"}} @ end())',
-                        "{{uuid}}",
-                    ),
+                    _lines("gpu_clock_hertz", ', clock="sm"'),
                 ),
                 series(
                     "Time lost to heat and power",
-                    "Share of the time for which a reason held the clocks down, mean over the GPUs.",
+                    "Share of the time for which a reason held the clocks down, on the GPU of those shown where it is "
+                    "most.",
                     "percentunit",
                     Query(
-                        f"avg by (reason) (rate(gpu_clock_event_seconds_total{{{_GPU}}}[$__rate_interval]))",
+                        'max by (reason) (rate(gpu_clock_event_seconds_total{uuid=~"$shown"}[$__rate_interval]))',
                         "{{reason}}",
                     ),
                     most=0.1,
@@ -177,28 +177,28 @@ GPUS = Board(
             [
                 series(
                     "PCIe packets sent again",
-                    "In five minutes, the worst GPUs.",
+                    "In five minutes.",
                     "none",
-                    Query(top(f"increase(gpu_pcie_replays_total{{{{{_GPU}}}}}[5m]{{at}})"), "{{uuid}}"),
+                    Query('increase(gpu_pcie_replays_total{uuid=~"$shown"}[5m])', "{{uuid}}"),
                 ),
                 series(
                     "Errors of NVLink",
-                    "In five minutes, the worst GPUs.",
+                    "In five minutes, of all links and kinds.",
                     "none",
-                    Query(top(f"increase(gpu_nvlink_errors_total{{{{{_GPU}}}}}[5m]{{at}})"), "{{uuid}} {{error}}"),
+                    Query('sum by (uuid) (increase(gpu_nvlink_errors_total{uuid=~"$shown"}[5m]))', "{{uuid}}"),
                 ),
                 series(
                     "Memory errors",
-                    "In five minutes, over all GPUs.",
+                    "In five minutes, the GPUs shown together.",
                     "none",
                     Query(
-                        f"sum by (severity) (increase(gpu_ecc_volatile_errors_total{{{_GPU}}}[5m]))",
+                        'sum by (severity) (increase(gpu_ecc_volatile_errors_total{uuid=~"$shown"}[5m]))',
                         "{{severity}}",
                     ),
                 ),
                 series(
                     "XID errors",
-                    "In five minutes, by code. Tiers are critical, warning and application.",
+                    "In five minutes, by code, of all GPUs. Tiers are critical, warning and application.",
                     "none",
                     Query(
                         f"topk(50, sum by (xid, tier) (increase(gpu_xid_errors_total{{{_GPU}}}[5m])))",
@@ -208,5 +208,5 @@ GPUS = Board(
             ],
         ),
     ],
-    variables=(GPU,),
+    variables=(GPU, _SHOWN),
 )

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from dashboards.board import Board, Row
+from dashboards.board import RUN, Board, Row, Variable
 from dashboards.boards.verdicts import verdict_timeline
-from dashboards.panels import GREEN, MOST_SERIES, ORANGE, PURPLE, RED, Query, listing, series, timeline, top
+from dashboards.panels import FEW, GREEN, GREY, MOST_SERIES, ORANGE, PURPLE, RED, Query, listing, series, timeline
 
 _RUN = 'training_run="$training_run"'
+#: What has ended cleanly is gone as well, and nobody's fault.
+_ENDED = '(max by (training_rank) (training_process_state{{{}, training_state="finished"}}) == 1)'
+#: The ranks that panels show: first those that died, then those that are stopped, did not arrive, or wait for nobody.
+#: A query over time of every rank of thousands would take seconds.
+_SUSPECTS = Variable(
+    "suspects",
+    "Ranks",
+    f"topk({MOST_SERIES}, "
+    f"(max by (training_rank) (training_process_up{{{_RUN}}}) == 0) + 4 unless {_ENDED.format(_RUN)} "
+    f"or 3 * max by (training_rank) (training_process_stopped{{{_RUN}}} == 1) "
+    f"or 2 * max by (training_rank) (run_rank:training_process_behind:info{{{_RUN}}}) "
+    f"or 1 - max by (training_rank) (training_process_in_collective{{{_RUN}}}) "
+    # Which of them is outside of collectives is said of ranks that stand still.
+    f"or 0 * max by (training_rank) (training_process_up{{{_RUN}}}))",
+    label_shown="training_rank",
+)
+_SHOWN = f'{_RUN}, training_rank=~"$suspects"'
+_DEAD = {"1": ("dead", RED), "2": ("stopped", PURPLE)}
 
 HANG = Board(
     "hang",
@@ -24,10 +42,13 @@ HANG = Board(
                     Query(
                         f"topk({MOST_SERIES}, run_rank:training_process_behind:info{{{_RUN}}} * on (training_run, "
                         "training_rank) group_left (host_name, training_phase) "
-                        f"run_rank:training_process_place:last{{{_RUN}}} ^ 0)",
-                        "Behind",
+                        f"run_rank:training_process_place:last{{{_RUN}}} ^ 0 * on (training_run, training_rank) "
+                        "group_left () max by (training_run, training_rank) "
+                        f"(training_process_phase_age_seconds{{{_RUN}}}))",
+                        "For",
                     ),
                     {"training_rank": "Rank", "host_name": "Host", "training_phase": "Phase"},
+                    unit="s",
                 ).span(8),
                 listing(
                     "Longest without a step",
@@ -42,13 +63,16 @@ HANG = Board(
                 ).span(8),
                 listing(
                     "Dead or stopped",
-                    "1: the process is gone though its state file says that it runs. 2: the kernel holds it stopped.",
+                    "Dead: the process is gone though its state file says that it runs. Stopped: the kernel holds it, "
+                    "as after SIGSTOP.",
                     Query(
-                        f"topk({MOST_SERIES}, 2 * max by (training_rank) (training_process_stopped{{{_RUN}}} == 1) "
-                        f"or max by (training_rank) (1 - training_process_up{{{_RUN}}}) == 1)",
+                        f"topk({MOST_SERIES}, (2 * max by (training_rank) (training_process_stopped{{{_RUN}}} == 1) "
+                        f"or max by (training_rank) (1 - training_process_up{{{_RUN}}}) == 1) "
+                        f"unless {_ENDED.format(_RUN)})",
                         "State",
                     ),
                     {"training_rank": "Rank"},
+                    values=_DEAD,
                 ).span(8),
             ],
         ),
@@ -57,40 +81,45 @@ HANG = Board(
             [
                 timeline(
                     "In a collective",
-                    "Orange: the rank has started a collective that it has not seen finish. While a run hangs, all are "
-                    "orange but the culprit.",
+                    "Waits inside: the rank has started a collective that it has not seen finish. While a run hangs, "
+                    "all wait inside but the culprit. Of ranks that stand still.",
                     Query(
-                        f"topk({MOST_SERIES}, max by (training_rank) (training_process_in_collective{{{_RUN}}}))",
+                        f"max by (training_rank) (training_process_in_collective{{{_SHOWN}}})",
                         "rank {{training_rank}}",
                     ),
-                    {"0": ("outside", GREEN), "1": ("inside", ORANGE)},
+                    {"0": ("outside", GREEN), "1": ("waits inside", ORANGE)},
                 ).height(12),
                 series(
                     "Collectives behind the first rank",
-                    "How many collectives of a process group a rank has started less than the one that started most.",
+                    "How many collectives of a process group a rank that stands still has started less than the one "
+                    "that started most.",
                     "none",
                     Query(
-                        "topk(12, max by (training_process_group) "
+                        f"topk({FEW}, max by (training_process_group) "
                         f"(training_process_collective_sequence{{{_RUN}}}) - on (training_process_group) "
-                        f"group_right () training_process_collective_sequence{{{_RUN}}})",
+                        f"group_right () training_process_collective_sequence{{{_SHOWN}}})",
                         "rank {{training_rank}} {{training_process_group}}",
                     ),
                 ).height(12),
                 timeline(
                     "State of the processes",
-                    "Green runs, red is dead, purple is stopped. The ranks with the worst state at any time.",
+                    "As the kernel and the state files say.",
                     Query(
-                        f"topk({MOST_SERIES}, max by (training_rank) (1 + (training_process_stopped{{{_RUN}}} == 1) "
-                        f"or 1 - training_process_up{{{_RUN}}}))",
+                        f"3 * {_ENDED.format(_SHOWN)} "
+                        f"or max by (training_rank) (1 + (training_process_stopped{{{_SHOWN}}} == 1) "
+                        f"or 1 - training_process_up{{{_SHOWN}}})",
                         "rank {{training_rank}}",
                     ),
-                    {"0": ("lives", GREEN), "1": ("dead", RED), "2": ("stopped", PURPLE)},
+                    {"0": ("lives", GREEN), **_DEAD, "3": ("ended cleanly", GREY)},
                 ),
                 series(
                     "Age of the newest step and its limit",
                     "TrainingStalled fires above the line, unless the ranks are in a checkpoint or an evaluation.",
                     "s",
-                    Query(top(f"training_process_last_step_age_seconds{{{{{_RUN}}}}}{{at}}"), "rank {{training_rank}}"),
+                    Query(
+                        f"topk({FEW}, max by (training_rank) (training_process_last_step_age_seconds{{{_SHOWN}}}))",
+                        "rank {{training_rank}}",
+                    ),
                     Query(f"run:training_stall_limit_seconds:max{{{_RUN}}}", "threshold", limit=True),
                 ).height(9),
                 listing(
@@ -112,5 +141,6 @@ HANG = Board(
             ],
         ),
     ],
+    variables=(RUN, _SUSPECTS),
     since="now-30m",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Row
-from dashboards.panels import BLUE, ORANGE, RED, Query, listing, series, threshold, top
+from dashboards.panels import BLUE, COARSE, ORANGE, RED, Query, listing, series, threshold, top
 
 _RUN = 'training_run="$training_run"'
 
@@ -63,14 +63,14 @@ MEMORY = Board(
                     "bytes",
                     *_band("device_allocated")[:3],
                     colours=_LINES,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Reserved by the allocator",
                     "Over all ranks. Far above what is allocated, while allocations are tried again, is fragmentation.",
                     "bytes",
                     *_band("device_reserved"),
                     colours=_LINES,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Fragmentation",
                     "Share of the reserved memory that no tensor uses, where allocations had to be tried again.",
@@ -101,14 +101,14 @@ MEMORY = Board(
                     "bytes",
                     *_band("host_rss"),
                     colours=_LINES,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Data workers",
                     "Resident memory of a rank's data workers together, over all ranks.",
                     "bytes",
                     *_band("worker_rss")[:3],
                     colours=_LINES,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Garbage collection",
                     "Share of a step for which Python stood still. TrainingGarbageCollection fires above the line.",

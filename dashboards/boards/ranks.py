@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from dashboards.board import Board, Row
+from dashboards.board import RUN, Board, Row, Variable
 from dashboards.boards.verdicts import straggler_score
-from dashboards.panels import MOST_SERIES, PHASES, Query, heat_map, listing, series
+from dashboards.panels import COARSE, MOST_SERIES, PHASES, STRAGGLER_SCORE, Query, heat_map, listing, series, top
 
-#: The host of each rank, to name it in a legend.
-_HOST = (
-    'on (training_run, training_rank) group_left (host_name) run_rank:training_place:info{training_run="$training_run"}'
+_RUN = 'training_run="$training_run"'
+_OWN = f"run_rank:training_step_own_seconds:mean{{{_RUN}}}"
+#: The ranks that panels show. A query over time of every rank of thousands would take seconds.
+_SLOWEST = Variable(
+    "slowest",
+    "Ranks",
+    f"topk({MOST_SERIES}, run_rank:training_step_own_seconds:compared{{{_RUN}}})",
+    label_shown="training_rank",
 )
-_OWN = 'run_rank:training_step_own_seconds:mean{training_run="$training_run"}'
-_IDLE = 'run_rank:training_idle_seconds:mean{training_run="$training_run"}'
+_SHOWN = f'{_RUN}, training_rank=~"$slowest"'
+#: The host of each rank, to name it in a legend.
+_HOST = "on (training_run, training_rank) group_left (host_name) run_rank:training_place:info{{{}}}"
+#: What the ranks of the fastest peer group need: a rank that is slow stands out against it, and so does a slow stage.
+_PEERS = (
+    "/ on (training_run) group_left () "
+    f"min by (training_run) (run_peer_group:training_step_own_seconds:reference{{{_RUN}}})"
+)
+#: Colours begin at what peers need and are bright from the alert's threshold on, so that a few per cent stay dark.
+_COLOURS = {"least": 1.0, "most": 1 + 1.5 * (STRAGGLER_SCORE - 1)}
 #: The rank with the longest own time at the end.
-_SLOWEST = f"and on (training_run, training_rank) topk(1, {_OWN} @ end())"
+_FIRST = f"and on (training_run, training_rank) topk(1, run_rank:training_step_own_seconds:mean{{{_SHOWN}}} @ end())"
 
 
 def _rows(of: str) -> Query:
-    """Return a row for each of the ranks with the longest own time at the end: the culprit is among them."""
-    chosen = f"topk({MOST_SERIES}, {_OWN} @ end())"
-    return Query(
-        f"({of} and on (training_run, training_rank) {chosen}) * {_HOST}",
-        "rank {{training_rank}} {{host_name}}",
-    )
+    """Return a row for each of the ranks shown."""
+    return Query(f"{of} * {_HOST.format(_SHOWN)}", "rank {{training_rank}} {{host_name}}")
 
 
 RANKS = Board(
@@ -37,24 +46,32 @@ RANKS = Board(
                     "Own time now",
                     "What a rank does itself in a step, the longest first: data, copies, forward, backward, optimizer "
                     "and other. The others wait for the rank on top.",
-                    Query(f"topk({MOST_SERIES}, {_OWN} * {_HOST})", "Own time"),
+                    Query(f"topk({MOST_SERIES}, {_OWN}) * {_HOST.format(_RUN)}", "Own time"),
                     {"training_rank": "Rank", "host_name": "Host", "training_peer_group": "Peer group"},
                     unit="s",
                 ).span(8),
                 straggler_score().span(16).height(9),
                 heat_map(
-                    "Own time by rank",
-                    "The ranks with the longest own time: one bright line is a straggler, bright lines of one host are "
-                    "a slow node, spots that roam are unbalanced data.",
-                    "s",
-                    _rows(_OWN),
+                    "Own time by rank, as a multiple of the peers'",
+                    "The ranks with the longest own time. 1 is what ranks of the fastest peer group need; green and "
+                    "yellow are beyond the threshold of TrainingStraggler. One bright line is a straggler, bright "
+                    "lines of one host are a slow node, of one stage a slow stage, spots that roam are unbalanced "
+                    "data.",
+                    "suffix:\u00d7",
+                    _rows(f"run_rank:training_step_own_seconds:compared{{{_SHOWN}}} {_PEERS}"),
+                    **_COLOURS,
                 ),
                 heat_map(
-                    "Waiting by rank",
-                    "Time in collectives of the same ranks: the culprit is the dark line, since the others wait for "
-                    "it. The longest collective belongs to a victim.",
-                    "s",
-                    _rows(_IDLE),
+                    "Waiting by rank, as a share of the step",
+                    "Time in collectives of the same ranks: the culprit is the dark line among bright ones, since the "
+                    "others wait for it. The longest collective belongs to a victim.",
+                    "percentunit",
+                    _rows(
+                        f"run_rank:training_idle_seconds:mean{{{_SHOWN}}} / on (training_run) group_left () "
+                        f"run:training_step_seconds:mean{{{_RUN}}}"
+                    ),
+                    least=0,
+                    most=0.5,
                 ),
             ],
         ),
@@ -78,34 +95,41 @@ RANKS = Board(
                     "s",
                     Query(
                         "sum by (training_phase) (rate(training_phase_duration_seconds_sum"
-                        f'{{training_run="$training_run"}}[$__rate_interval]) {_SLOWEST}) / on () group_left () '
-                        "sum(rate(training_step_duration_seconds_count"
-                        f'{{training_run="$training_run"}}[$__rate_interval]) {_SLOWEST})',
+                        f"{{{_SHOWN}}}[$__rate_interval]) {_FIRST}) / on () group_left () "
+                        f"sum(rate(training_step_duration_seconds_count{{{_SHOWN}}}[$__rate_interval]) {_FIRST})",
                         "{{training_phase}}",
                     ),
                     stacked=True,
                     colours=PHASES,
                 ),
                 heat_map(
-                    "Own time by host",
-                    "The longest own time that most ranks of a host exceed: one bright line is a slow node.",
-                    "s",
+                    "Own time by host, as a multiple of the peers'",
+                    "What most ranks of a host exceed, over what ranks of their peer group need: one bright line is a "
+                    "slow node. Colours are those of the ranks.",
+                    "suffix:\u00d7",
                     Query(
-                        f"topk({MOST_SERIES}, max by (host_name) "
-                        '(run_peer_group_host:training_step_own_seconds:most{training_run="$training_run"}))',
+                        top(
+                            "max by (host_name) (run_peer_group_host:training_step_own_seconds:most"
+                            f"{{{{{_RUN}}}}}{{at}} / on (training_run, training_peer_group) group_left () "
+                            f"run_peer_group:training_step_own_seconds:reference{{{{{_RUN}}}}}{{at}})",
+                            MOST_SERIES,
+                        ),
                         "{{host_name}}",
                     ),
+                    **_COLOURS,
                 ),
                 series(
                     "Own time: the whole distribution",
                     "Over all ranks of the run. A wide band without one rank above it is jitter or unbalanced data.",
                     "s",
                     Query(f"max({_OWN})", "most"),
-                    Query(f"quantile(0.95, {_OWN})", "p95"),
                     Query(f"quantile(0.5, {_OWN})", "median"),
                     Query(f"min({_OWN})", "least"),
-                ).height(12),
+                )
+                .max_data_points(COARSE)
+                .height(12),
             ],
         ),
     ],
+    variables=(RUN, _SLOWEST),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.board import Board, Row
 from dashboards.boards.verdicts import straggler_score, verdict_timeline
-from dashboards.panels import BLUE, GREEN, ORANGE, PHASES, RED, Query, number, series, threshold
+from dashboards.panels import BLUE, COARSE, GREEN, ORANGE, PHASES, RED, Query, number, series, threshold
 
 RUN_BOARD = Board(
     "run",
@@ -26,13 +26,14 @@ RUN_BOARD = Board(
                     steps=((None, RED), (1, GREEN)),
                 ),
                 number(
-                    "Step",
-                    "Mean duration of a step.",
+                    "Step, last minutes",
+                    "Mean duration of a step without checkpoint and evaluation, over the last minute; over up to 30 "
+                    "where steps are so long that a minute has fewer than 16.",
                     "s",
                     Query('run:training_step_seconds:mean{training_run="$training_run"}', "step"),
                 ),
                 number(
-                    "Goodput",
+                    "Goodput, last hour",
                     "Share of the ranks' time over the last hour that went into steps that count.",
                     "percentunit",
                     Query('run:training_goodput:ratio{training_run="$training_run"}', "goodput"),
@@ -40,9 +41,10 @@ RUN_BOARD = Board(
                     decimals=1,
                 ),
                 number(
-                    "Slow-down",
-                    "How many times longer a step is than it would be if no rank waited for another.",
-                    "none",
+                    "Slow-down, last minutes",
+                    "How many times longer a step is than it would be if no rank waited for another: 1 / (1 - "
+                    "imbalance), with the imbalance of Shares of a step.",
+                    "suffix:\u00d7",
                     Query('run:training_slowdown:ratio{training_run="$training_run"}', "slow-down"),
                     steps=((None, GREEN), (1.05, ORANGE), (1.2, RED)),
                     decimals=2,
@@ -53,10 +55,11 @@ RUN_BOARD = Board(
                     "s",
                     Query('min(training_process_last_step_age_seconds{training_run="$training_run"})', "age"),
                     steps=((None, GREEN), (60, ORANGE), (300, RED)),
+                    history=False,
                 ),
                 number(
-                    "Cost",
-                    "What the run costs an hour, from the price of a GPU-hour that was configured.",
+                    "Cost of an hour",
+                    "What the run costs now, from the price of a GPU-hour that was configured.",
                     "currencyUSD",
                     Query('run:training_cost:rate{training_run="$training_run"} * 3600', "an hour"),
                     decimals=2,
@@ -82,7 +85,7 @@ RUN_BOARD = Board(
                     ),
                     stacked=True,
                     colours=PHASES,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Step and own time",
                     "The step is the same on all ranks, so it names nobody. Own time is what a rank does itself: one "
@@ -95,7 +98,7 @@ RUN_BOARD = Board(
                         "median own",
                     ),
                     colours={"step": BLUE, "most own": ORANGE, "median own": GREEN},
-                ),
+                ).max_data_points(COARSE),
                 straggler_score(),
                 series(
                     "Against the past",
@@ -114,16 +117,22 @@ RUN_BOARD = Board(
             "Lost time and results",
             [
                 series(
-                    "Lost time by cause",
-                    "Share of the ranks' time over the last hour, by cause; what is missing to the top is goodput.",
+                    "Lost time by cause, last hour",
+                    "Share of the ranks' time, at each time over the hour before it, by cause; what is missing to the "
+                    "top is goodput. Waiting is the imbalance of Shares of a step, over that hour and with its "
+                    "start-up.",
                     "percentunit",
-                    Query('run_reason:training_time_lost:ratio{training_run="$training_run"}', "{{training_reason}}"),
+                    Query(
+                        'run_reason:training_time_lost:ratio{training_run="$training_run"} >= 0', "{{training_reason}}"
+                    ),
                     stacked=True,
                     most=0.2,
                 ),
                 series(
-                    "Shares of a step",
-                    "Patterns of the whole run, each as a share of the step. Each has an alert of its own.",
+                    "Shares of a step, last minutes",
+                    "Patterns of the whole run, each as a share of the step. Each has an alert of its own. Over a "
+                    "minute, or up to 30 where steps are long; garbage collection and recompilation over five, "
+                    "checkpoints over an hour.",
                     "percentunit",
                     Query('run:training_data_share:ratio{training_run="$training_run"}', "waiting for data"),
                     Query('run:training_communication_floor_share:ratio{training_run="$training_run"}', "transfer"),

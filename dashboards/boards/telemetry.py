@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Row
-from dashboards.panels import GREEN, ORANGE, RED, Query, listing, number, series, top
+from dashboards.panels import COARSE, GREEN, ORANGE, RED, Query, listing, number, series, top
 
 TELEMETRY = Board(
     "telemetry",
@@ -59,7 +59,7 @@ TELEMETRY = Board(
                         "{{training_run}} rank {{training_rank}}",
                     ),
                     most=0.005,
-                ),
+                ).max_data_points(COARSE),
                 series(
                     "Events that were dropped",
                     "A second, by reason, all runs. What is dropped is counted and never guessed.",
@@ -77,7 +77,7 @@ TELEMETRY = Board(
                         "level {{level}}",
                     ),
                     stacked=True,
-                ),
+                ).max_data_points(COARSE),
                 listing(
                     "Signals that can not be measured",
                     "Ranks that say so themselves, by run and signal; rules that need the signal abstain.",

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from dashboards.panels import GREY, ORANGE, RED, Panel, Query, listing, series, threshold, timeline, top
+from dashboards.panels import (
+    COARSE,
+    GREY,
+    MOST_SERIES,
+    ORANGE,
+    RED,
+    Panel,
+    Query,
+    listing,
+    series,
+    threshold,
+    timeline,
+    top,
+)
 
 #: Rank of a severity, so that the worst stands first: its value in a query and what it is called.
 _SEVERITIES = {"3": ("critical", RED), "2": ("warning", ORANGE), "1": ("info", GREY)}
-_LABELS = "alertname, training_run, training_rank, host_name, uuid, training_phase"
+#: What a verdict may name, and how each is told in a line.
+_NAMED = {
+    "training_rank": "rank ",
+    "host_name": "",
+    "training_peer_group": "group ",
+    "training_phase": "in ",
+    "training_memory_kind": "",
+}
+#: The columns of a list of them.
+_COLUMNS = {
+    "alertname": "Verdict",
+    "training_run": "Run",
+    "training_rank": "Rank",
+    "host_name": "Host",
+    "training_peer_group": "Stage or group",
+    "training_phase": "Phase",
+    "uuid": "GPU",
+}
 
 
 def _weighted(selector: str, labels: str) -> str:
@@ -19,46 +49,50 @@ def _weighted(selector: str, labels: str) -> str:
 
 def verdict_timeline(selector: str, title: str = "Verdicts over time") -> Panel:
     """Return a row for each verdict that fires, with its culprit; ``selector`` begins with a comma."""
-    labels = "alertname, training_rank, host_name"
+    found = f"topk({MOST_SERIES}, {_weighted(selector, ', '.join(('alertname', *_NAMED)))})"
+    for label, said in _NAMED.items():
+        if said:
+            found = f'label_replace({found}, "{label}", "{said}$1", "{label}", "(.+)")'
     return timeline(
         title,
-        "Each row is an alert with the rank or host that it names; a bar is the time for which it fires. The one that "
-        "began first is most often the cause. Empty means that nothing is wrong, or that no rules run: see laggard / "
-        "Telemetry.",
-        Query(f"topk(50, {_weighted(selector, labels)})", "{{alertname}} {{training_rank}} {{host_name}}"),
+        "Each row is an alert with the rank, host, stage or phase that it names; a bar is the time for which it fires. "
+        "It begins minutes after its cause, since rules want to see a fault persist. The one that began first is most "
+        "often the cause. Empty means that nothing is wrong, or that no rules run: see laggard / Telemetry.",
+        Query(found, " ".join(f"{{{{{label}}}}}" for label in ("alertname", *_NAMED))),
         _SEVERITIES,
     )
 
 
-def verdict_list(selector: str) -> Panel:
+def verdict_list(selector: str, title: str = "Verdicts that fire now") -> Panel:
     """Return what fires now, the worst first; a click on the run opens it."""
     return listing(
-        "Verdicts that fire now",
-        "The severity is 3 for critical, 2 for warning and 1 for information. The run's name leads to its dashboard.",
-        Query(f"topk(50, {_weighted(selector, _LABELS)})", "Severity"),
-        {
-            "alertname": "Verdict",
-            "training_run": "Run",
-            "training_rank": "Rank",
-            "host_name": "Host",
-            "uuid": "GPU",
-            "training_phase": "Phase",
-        },
+        title,
+        "The worst first. The run's name leads to its dashboard.",
+        Query(f"topk({MOST_SERIES}, {_weighted(selector, ', '.join(_COLUMNS))})", "Severity"),
+        _COLUMNS,
         link=("training_run", "/d/laggard-run?var-training_run=${__value.text}&${__url_time_range}"),
+        values=_SEVERITIES,
     ).span(24)
 
 
 def straggler_score() -> Panel:
-    """Return the score of the ranks that are suspected at all, with the threshold of the alert."""
+    """Return the score of the slowest rank and of those that are suspected, with the alert's threshold."""
     return series(
         "Straggler score",
-        "Own time as a multiple of the peers', of ranks that are suspected at all. TrainingStraggler fires when it "
-        "stays above the line and the rank waits less than its peers.",
+        "Own time as a multiple of the peers': of whichever rank is slowest at each time, and of each that is "
+        "suspected at all. TrainingStraggler fires when a rank stays above the line and waits less than its peers.",
         "none",
+        Query(
+            'max(run_rank:training_step_own_seconds:compared{training_run="$training_run"} '
+            "/ on (training_run, training_peer_group) group_left () "
+            'run_peer_group:training_step_own_seconds:reference{training_run="$training_run"})',
+            "slowest rank",
+        ),
         Query(
             top('run_rank:training_straggler_score:ratio{{training_run="$training_run"}}{at}'),
             "rank {{training_rank}}",
         ),
         threshold("straggler_score"),
         most=1.5,
-    )
+        colours={"slowest rank": GREY},
+    ).max_data_points(COARSE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evaluation.model.blocks import REASONS, Array
 from evaluation.model.devices import Devices
@@ -18,7 +18,7 @@ from evaluation.model.rows import Key, Rows, add
 from evaluation.model.steps import RECENT_PHASES, Moment, Training
 from evaluation.model.surroundings import EXCESS, SPARE, exported_rows, own_rows
 from evaluation.model.target import EPOCH, Target
-from laggard.conventions import QUANTILES, Phase
+from laggard.conventions import QUANTILES, STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase
 
 #: Ranks' own metrics are scraped at so many moments of an interval, where there are enough of them.
 _PARTS = 3
@@ -43,6 +43,8 @@ class Incarnation:
         self._hosts = [job.host(rank, number if job.moves else 0) for rank in range(self._ranks)]
         self._devices = Devices(job, job.gpus, self._ranks, start, self._random) if job.gpus else None
         self._moment: tuple[float, Moment] | None = None
+        #: When exporters last saw each rank stand still.
+        self._stood_still = np.full(self._ranks, -np.inf)
 
     def targets(self, read_by_rules: Collection[str]) -> Iterator[Target]:
         """Yield what is scraped: the ranks in parts, and the node exporters; only series that rules read."""
@@ -198,15 +200,29 @@ class Incarnation:
         put("up", alive)
         for state, values in life.states(time, moment).items():
             put("state", values, training_state=state)
-        put("stopped", np.where(alive, life.stopped(time), np.nan))
         put("steps_total", moment.steps)
-        for phase in Phase:
-            put("phase", phase is Phase.OTHER if before else moment.phase == phase, training_phase=phase.label)
-        put("phase_age_seconds", time - self._start if before else moment.phase_age)
+        age = np.broadcast_to(time - self._start if before else moment.phase_age, ranks)
+        put("phase_age_seconds", age)
         put("last_step_age_seconds", time - moment.last_step)
-        put("collective_sequence", moment.sequence, training_process_group="world")
-        put("collective_operation", np.where(before, np.nan, _ALL_REDUCE), training_process_group="world")
-        put("in_collective", moment.inside & (not before), training_process_group="world")
+        condition = np.select(
+            [life.finished(time) & ~life.dead(time), ~alive, life.stopped(time), age > STILL_SECONDS],
+            [Condition.ENDED, Condition.DEAD, Condition.STOPPED, Condition.QUIET],
+            Condition.GOES_ON,
+        )
+        self._stood_still[condition != Condition.GOES_ON] = time
+        in_detail = time - self._stood_still <= STOOD_STILL_SECONDS
+
+        def put_still(name: str, values: ArrayLike, /, **labels: str) -> None:
+            put(name, np.where(in_detail, values, np.nan), **labels)
+
+        put_still("condition", condition)
+        put_still("standstill_seconds", age)
+        put_still("stopped", np.where(alive, life.stopped(time), np.nan))
+        for phase in Phase:
+            put_still("phase", phase is Phase.OTHER if before else moment.phase == phase, training_phase=phase.label)
+        put_still("collective_sequence", moment.sequence, training_process_group="world")
+        put_still("collective_operation", np.where(before, np.nan, _ALL_REDUCE), training_process_group="world")
+        put_still("in_collective", moment.inside & (not before), training_process_group="world")
         put("world_size", ranks)
         put("start_timestamp_seconds", self._start + EPOCH)
         put("info", 1.0, host_name="", process_pid=str(1 + self._number))

@@ -79,10 +79,11 @@ class _Text:
         ]
 
     def _start(self, starts: dict[_Labels, str], labels: _Labels) -> str:
-        pairs = ",".join(f'{name}="{_escape(labels[index])}"' for index, name in self._order)
+        pairs = ",".join(f'{name}="{escape(labels[index])}"' for index, name in self._order)
         starts[labels] = start = f"{self._name}{{{pairs}}} " if pairs else f"{self._name} "
         return start
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Return a label value as it stands between its quotes."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -20,10 +20,13 @@ from laggard.version import __version__
 from laggard_exporter.filters import Filter
 from laggard_exporter.kernel_log import KERNEL_LOG, KernelLog
 from laggard_exporter.web.address import Address, parse_address
+from laggard_exporter.web.ranks import METRICS_PATH, TARGETS_PATH
 
 PROGRAM = "laggard-exporter"
 PORT = 9495
 DEFAULT_ADDRESS = f"localhost:{PORT}"
+#: Paths that are served beside that of the metrics.
+RESERVED_PATHS = frozenset({METRICS_PATH, TARGETS_PATH})
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 #: Collectors with devices to choose from, and what they leave out unless told otherwise: RAM disks and partitions.
@@ -44,6 +47,9 @@ class Options:
     web_configuration: Path | None
     profiling: bool
     """Whether callers may have ranks profiled."""
+    targets_host: str
+    """What ranks are called as targets; empty: as the exporter is called by who asks."""
+    targets_file: Path | None
     state_directory: Path
     kernel_log: Path
     procfs: Path
@@ -106,6 +112,8 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         max_requests=options["web.max-requests"],
         web_configuration=options["web.config.file"],
         profiling=options["web.enable-profiling"],
+        targets_host=options["sd.address"] or "",
+        targets_file=options["sd.file"],
         state_directory=directory,
         kernel_log=options["path.kernel-log"],
         procfs=options["path.procfs"],
@@ -172,6 +180,20 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         "callers may have ranks of this node profiled and read what they wrote (POST /-/profile); only with TLS and "
         "passwords or client certificates",
         action="store_true",
+    )
+    add(
+        "sd.address",
+        "name or address by which Prometheus reaches this node, for the targets at /sd (default: as the exporter was "
+        "called) and in --sd.file (default: localhost)",
+        type=_host,
+        metavar="HOST",
+    )
+    add(
+        "sd.file",
+        "keep a file of the ranks that serve metrics, for Prometheus' file_sd_configs; it has no targets once the "
+        "exporter ends",
+        type=_targets_file,
+        metavar="FILE",
     )
     add(
         "state.directory",
@@ -256,11 +278,26 @@ def _path(text: str) -> str:
         not text.startswith("/")
         or text == "/"
         or text.startswith("/-/")
+        or text in RESERVED_PATHS
         or not text.isprintable()
         or set(text) & set(" ?#")
     ):
         raise argparse.ArgumentTypeError(f"{text!r} can not be served; give a path such as /metrics")
     return text
+
+
+def _host(text: str) -> str:
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", host):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name or address of a host; ranks have ports of their own")
+    return host
+
+
+def _targets_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in {".json", ".yml", ".yaml"}:
+        raise argparse.ArgumentTypeError(f"{text!r}: Prometheus reads only names that end in .json, .yml or .yaml")
+    return path
 
 
 def _count(text: str) -> int:

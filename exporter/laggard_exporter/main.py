@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
@@ -14,13 +15,15 @@ from laggard_exporter import doctor, flags
 from laggard_exporter.collection import Collection, Collector
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
+from laggard_exporter.discovery import TargetFile, Targets
 from laggard_exporter.flags import Options
 from laggard_exporter.nvml.collector import NvmlCollector
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
 from laggard_exporter.profiling import Profiling
+from laggard_exporter.ranks.endpoints import Endpoints
 from laggard_exporter.samples import Sample
-from laggard_exporter.web import profile
+from laggard_exporter.web import profile, ranks
 from laggard_exporter.web.address import Address
 from laggard_exporter.web.application import Application
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration
@@ -55,15 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # What is loaded by now stays: a scrape must not wait until the collector of garbage has looked at all of it.
     gc.collect()
     gc.freeze()
-    for server in servers:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)
-    try:
-        _follow_signals(collection, collectors)
-    finally:
+    with contextlib.ExitStack() as at_end:
+        if file := _target_file(options):
+            at_end.callback(file.close)
         for server in servers:
-            server.shutdown()
-            server.server_close()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            at_end.callback(_close, server)
+            _logger.info("serving metrics at %s%s", server.url, options.telemetry_path)
+        _follow_signals(collection, collectors)
+
+
+def _close(server: Server) -> None:
+    server.shutdown()
+    server.server_close()
 
 
 def _follow_signals(collection: Collection, collectors: Sequence[Collector]) -> NoReturn:
@@ -114,6 +121,18 @@ def _own_samples(source: ConfigurationSource) -> Iterator[Sample]:
         yield Sample(WEB_CONFIGURATION_VALID, (), source.valid)
 
 
+def _target_file(options: Options) -> TargetFile | None:
+    if options.targets_file is None:
+        return None
+    targets = Targets(Endpoints(options.state_directory, options.procfs))
+    file = TargetFile(options.targets_file, targets, options.targets_host or "localhost")
+    try:
+        file.start()
+    except OSError as error:
+        flags.reject(f"--sd.file {str(options.targets_file)!r}: {error.strerror}; name a file in a folder to write to")
+    return file
+
+
 def _servers(options: Options, collection: Collection, source: ConfigurationSource) -> list[Server]:
     closed = source.current().closed
     if options.profiling and not closed:
@@ -122,7 +141,12 @@ def _servers(options: Options, collection: Collection, source: ConfigurationSour
             "connect may slow training down"
         )
     actions = {profile.PATH: profile.ProfilePage(Profiling(options.state_directory))} if options.profiling else {}
-    application = Application(collection, options.telemetry_path, options.max_requests, actions)
+    endpoints = Endpoints(options.state_directory, options.procfs)
+    pages = {
+        ranks.METRICS_PATH: ranks.RanksPage(endpoints),
+        ranks.TARGETS_PATH: ranks.TargetsPage(Targets(endpoints), options.targets_host),
+    }
+    application = Application(collection, options.telemetry_path, options.max_requests, actions, pages)
     addresses = options.addresses or (flags.default_address(closed=closed),)
     if not closed and not all(address.local for address in addresses):
         _logger.warning(

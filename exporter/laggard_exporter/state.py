@@ -1,6 +1,7 @@
 """Collector ``state``: every rank on the node, from the state files that the ranks keep.
 
-A rank that is stuck, stopped or dead is reported like any other: the file says where it stood.
+A rank that is stuck, stopped or dead is reported by what its file says of where it stood. What a rank does that goes on
+is another thing a moment later, and left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard import conventions, statefile
-from laggard.conventions import Phase, RankState
+from laggard.conventions import STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
 from laggard.statefile import Snapshot
 from laggard_exporter.conventions import PROCESS, STATE_DIRECTORY_EXISTS, STATE_FILES
 from laggard_exporter.logs import LogOnce
@@ -34,8 +35,20 @@ class _Rank(NamedTuple):
     def file(self) -> Snapshot:
         return self.known.file
 
-    def age(self, time_ns: int) -> float:
-        return self.known.age(time_ns)
+    @property
+    def phase_age(self) -> float:
+        return self.known.age(self.file.phase_entered_ns)
+
+    @property
+    def condition(self) -> Condition:
+        """Whether the rank stands still, and why."""
+        if self.file.state is RankState.FINISHED:
+            return Condition.ENDED
+        if not self.file.alive:
+            return Condition.DEAD
+        if self.stopped:
+            return Condition.STOPPED
+        return Condition.QUIET if self.phase_age > STILL_SECONDS else Condition.GOES_ON
 
 
 def _single(value: float) -> _Values:
@@ -61,13 +74,15 @@ def _info(rank: _Rank) -> _Values:
 SERIES: dict[conventions.Metric, Callable[[_Rank], _Values]] = {
     conventions.PROCESS_UP: lambda rank: _single(rank.file.alive),
     conventions.PROCESS_STATE: lambda rank: [((state.label,), state is rank.file.state) for state in RankState],
+    conventions.PROCESS_CONDITION: lambda rank: _single(rank.condition),
+    conventions.PROCESS_STANDSTILL: lambda rank: _single(rank.phase_age),
     conventions.PROCESS_STOPPED: lambda rank: [] if rank.stopped is None else _single(rank.stopped),
     conventions.PROCESS_STEPS: lambda rank: _single(rank.file.steps),
     conventions.PROCESS_PROGRESS: lambda rank: _single(rank.file.progress),
     conventions.PROCESS_PHASE: lambda rank: [((phase.label,), phase is rank.file.phase) for phase in Phase],
-    conventions.PROCESS_PHASE_AGE: lambda rank: _single(rank.age(rank.file.phase_entered_ns)),
+    conventions.PROCESS_PHASE_AGE: lambda rank: _single(rank.phase_age),
     conventions.PROCESS_LAST_STEP_AGE: lambda rank: (
-        _single(rank.age(rank.file.last_step_ns)) if rank.file.last_step_ns else []
+        _single(rank.known.age(rank.file.last_step_ns)) if rank.file.last_step_ns else []
     ),
     conventions.PROCESS_COLLECTIVE_SEQUENCE: lambda rank: [
         ((f"{group.identity:016x}",), group.started) for group in rank.file.groups
@@ -82,6 +97,19 @@ SERIES: dict[conventions.Metric, Callable[[_Rank], _Values]] = {
     conventions.PROCESS_START_TIMESTAMP: lambda rank: _single(rank.file.facts.start_unix_ns / NANOSECONDS),
     conventions.PROCESS_INFO: _info,
 }
+
+#: Those of a rank that stands still, or has of late.
+STILL = frozenset(
+    {
+        conventions.PROCESS_CONDITION,
+        conventions.PROCESS_STANDSTILL,
+        conventions.PROCESS_STOPPED,
+        conventions.PROCESS_PHASE,
+        conventions.PROCESS_COLLECTIVE_SEQUENCE,
+        conventions.PROCESS_COLLECTIVE_OPERATION,
+        conventions.PROCESS_IN_COLLECTIVE,
+    }
+)
 
 
 class StateCollector:
@@ -99,6 +127,8 @@ class StateCollector:
         self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING)
         self._procfs = procfs
         self._log = LogOnce(_logger)
+        #: When each rank was seen to stand still, in nanoseconds since boot.
+        self._stood_still: dict[tuple[str, int], int] = {}
 
     def collect(self) -> Iterator[Sample]:
         """Yield the ranks of the folder. Raises :class:`OSError` for a folder that can not be listed."""
@@ -106,8 +136,14 @@ class StateCollector:
         if not self._ranks.exists:
             self._log(logging.INFO, f"state folder {self._directory} does not exist yet: no rank has started here")
         yield Sample(STATE_DIRECTORY_EXISTS, (), self._ranks.exists)
-        for rank in ranks:
-            yield from _samples(_Rank(rank, self._stopped(rank.file.holder_pid)))
+        stood_still, self._stood_still = self._stood_still, {}
+        for known in ranks:
+            rank = _Rank(known, self._stopped(known.file.holder_pid))
+            key = (known.file.facts.run, known.file.facts.rank)
+            seen = stood_still.get(key) if rank.condition is Condition.GOES_ON else known.now_ns
+            if seen is not None and known.age(seen) <= STOOD_STILL_SECONDS:
+                self._stood_still[key] = seen
+            yield from _samples(rank, in_detail=key in self._stood_still)
         for result, count in self._ranks.results.items():
             yield Sample(STATE_FILES, (result,), count)
 
@@ -116,8 +152,10 @@ class StateCollector:
         return times.state in {"T", "t"} if times else None
 
 
-def _samples(rank: _Rank) -> Iterator[Sample]:
+def _samples(rank: _Rank, *, in_detail: bool) -> Iterator[Sample]:
     identity = (rank.file.facts.run, str(rank.file.facts.rank))
     for metric, values in SERIES.items():
+        if metric in STILL and not in_detail:
+            continue
         for labels, value in values(rank):
             yield Sample(PROCESS[metric], (*identity, *labels), value)

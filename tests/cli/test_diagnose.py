@@ -132,7 +132,9 @@ def test_verdicts_come_from_the_rules(
         text = capsys.readouterr().out
         assert "TrainingStraggler  warning  rank 2, phase data, host node-1" in text
 
-        watching = [sys.executable, "-m", "laggard_cli.main", "diagnose", "--prometheus", address, "--watch", "0.2"]
+        # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+        heeding = ["env", "--default-signal=INT", sys.executable, "-m", "laggard_cli.main"]
+        watching = [*heeding, "diagnose", "--prometheus", address, "--watch", "0.2"]
         one_line_each_time([*watching, "--json"])
         as_it_was(capsys, address, verdict, healthy_at)
         screen, terminal = after.enter_context(on_a_terminal(watching))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -91,9 +92,14 @@ def _found(simulated: World, target: Mapping[str, Any], run: str) -> list[dict[s
         name = target.get("legendFormat", "")
         for label in re.findall(r"{{(\w+)}}", name):
             name = name.replace(f"{{{{{label}}}}}", labels.get(label, ""))
-        numbers = [float(values[time]) if time in values else None for time in times]
+        numbers = [_finite(values[time]) if time in values else None for time in times]
         found.append({"name": name.strip(), "labels": labels, "values": numbers})
     return found
+
+
+def _finite(value: str) -> float | None:
+    """Return a number; NaN and infinite ones are gaps, as Grafana draws them."""
+    return float(value) if math.isfinite(float(value)) else None
 
 
 def _marks(simulated: World, target: Mapping[str, Any], run: str) -> list[tuple[float, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,19 @@ from typing import Any
 from dashboards.__main__ import FOLDER
 from dashboards.boards import BOARDS
 
+_JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding="utf-8")) for board in BOARDS}
+#: Variables whose values are the answer to a query: the query by the name, and by the name the label.
+CHOSEN = {
+    variable["name"]: (match[1], variable["regex"].strip("/").partition("=")[0])
+    for board in _JSON.values()
+    for variable in board["templating"]["list"]
+    if variable["type"] == "query" and (match := re.fullmatch(r"query_result\((.*)\)", variable["query"]["query"]))
+}
 #: What Grafana fills in, where a test does not say otherwise.
 VALUES = {
     "$training_run": "run",
     "$uuid": ".*",
+    **{f"${name}": ".*" for name in CHOSEN},
     "$__rate_interval": "1m",
     "$__range": "1h",
 }
@@ -39,13 +49,8 @@ def concrete(expr: str, **values: str) -> str:
     """Return a query with its variables filled in."""
     for name, value in {**VALUES, **{f"${name}": value for name, value in values.items()}}.items():
         expr = expr.replace(name, value)
-    assert "$" not in expr, expr
+    assert not re.search(r"\$[a-zA-Z_{]", expr), expr
     return expr
 
 
-PANELS = [
-    NamedPanel(board.uid, panel)
-    for board in BOARDS
-    for panel in json.loads((FOLDER / f"{board.uid}.json").read_text(encoding="utf-8"))["panels"]
-    if panel["type"] != "row"
-]
+PANELS = [NamedPanel(uid, panel) for uid, board in _JSON.items() for panel in board["panels"] if panel["type"] != "row"]

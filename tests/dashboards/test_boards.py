@@ -19,7 +19,7 @@ import pytest
 from dashboards.__main__ import FOLDER
 from dashboards.boards import BOARDS
 from dashboards.encoding import encode
-from tests.dashboards.queries import PANELS, NamedPanel, concrete
+from tests.dashboards.queries import CHOSEN, PANELS, NamedPanel, concrete
 from tests.rules.pack import Labels, Rule, alerts, known, rules
 
 JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding="utf-8")) for board in BOARDS}
@@ -113,9 +113,28 @@ def test_queries_use_our_series(panel: NamedPanel) -> None:
 def test_variables_use_our_series(uid: str) -> None:
     """What can be chosen comes from series that exist."""
     for variable in JSON[uid]["templating"]["list"][1:]:
+        if variable["name"] in CHOSEN:
+            query, label = CHOSEN[variable["name"]]
+            assert label in Labels(series()).of(promql.parse(concrete(query)))
+            assert (variable["includeAll"], variable["multi"], variable["current"]["value"]) == (True, True, "$__all")
+            assert variable["regex"] == f'/{label}="([^"]+)"/'
+            continue
         match = re.fullmatch(r"label_values\(([\w:]+), (\w+)\)", variable["query"]["query"])
         assert match is not None
         assert match[2] in series()[match[1]]
+
+
+def test_colours_of_own_times_begin_at_the_threshold() -> None:
+    """A heat map of multiples is dark at 1, and from the alert's threshold on in the brightest third of its colours."""
+    (shipped,) = (rule.expr for rule in _thresholds() if rule.labels.get("name") == "straggler_score")
+    threshold = float(shipped.removeprefix("vector(").removesuffix(")"))
+    maps = [panel.json for panel in PANELS if panel.json["type"] == "heatmap"]
+    ranges = {panel["title"]: (panel["options"]["color"]["min"], panel["options"]["color"]["max"]) for panel in maps}
+    assert len(ranges) == 3
+    for title, (least, most) in ranges.items():
+        if "multiple" in title:
+            assert least == 1
+            assert (threshold - least) / (most - least) == pytest.approx(2 / 3)
 
 
 def test_thresholds_exist() -> None:

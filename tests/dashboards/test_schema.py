@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,17 +30,25 @@ def modules() -> Path:
     known = INSTALLED / "package.json"
     if not known.exists() or known.read_text(encoding="utf-8") != wanted:
         problem = "" if shutil.which("npm") else "no npm: run apt-get install npm"
-        if not problem:
-            shutil.rmtree(INSTALLED, ignore_errors=True)
-            INSTALLED.mkdir(parents=True)
-            command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
-            (INSTALLED / "package.json").write_text(wanted, encoding="utf-8")
-            done = subprocess.run(command, cwd=INSTALLED, capture_output=True, text=True, check=False, timeout=240)
-            problem = done.stderr if done.returncode else ""
+        problem = problem or _install(wanted)
         if problem:
-            known.unlink(missing_ok=True)
             pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
     return INSTALLED / "node_modules"
+
+
+def _install(wanted: str) -> str:
+    """Install what package.json wants, whole or not at all; return what npm says if it fails."""
+    INSTALLED.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=INSTALLED.parent) as folder:
+        (Path(folder) / "package.json").write_text(wanted, encoding="utf-8")
+        command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+        if done.returncode:
+            return done.stderr
+        shutil.rmtree(INSTALLED, ignore_errors=True)
+        Path(folder).rename(INSTALLED)
+        Path(folder).mkdir()
+    return ""
 
 
 def _check(modules: Path, *files: Path) -> list[str]:

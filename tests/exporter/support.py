@@ -57,7 +57,7 @@ FACTS = Facts(
 
 def fresh(**changes: Any) -> Facts:
     """Return the facts of a rank that starts now, for tests in real time."""
-    return replace(FACTS, start_boottime_ns=statefile.boottime_ns(), **changes)
+    return replace(FACTS, **{"start_boottime_ns": statefile.boottime_ns(), **changes})
 
 
 def series_name(name: str, labels: Iterable[tuple[str, str]]) -> str:

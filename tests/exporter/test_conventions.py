@@ -11,6 +11,7 @@ from laggard import dumps, statefile
 from laggard.conventions import PROCESS_METRICS, Phase, prometheus_label, prometheus_name
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
+from laggard_exporter.ranks.files import NANOSECONDS
 from tests.exporter.support import exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario
@@ -48,7 +49,8 @@ def test_rank_metrics_are_the_contract() -> None:
 
 def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
     """With GPUs and a rank every family of the tables is served, with its type, help and labels, and no other."""
-    facts = fresh()
+    # Where a rank stands is said of one that stands still.
+    facts = fresh(start_boottime_ns=statefile.boottime_ns() - 5 * NANOSECONDS)
     words = {
         statefile.LAST_STEP: facts.start_boottime_ns,
         statefile.GROUPS: 1,

@@ -64,6 +64,8 @@ WAITING_SERIES = {
     rank_series("training_process_state", training_state="running"): 1,
     rank_series("training_process_state", training_state="finished"): 0,
     rank_series("training_process_state", training_state="failed"): 0,
+    rank_series("training_process_condition"): 3,
+    rank_series("training_process_standstill_seconds"): 5,
     rank_series("training_process_stopped"): 0,
     rank_series("training_process_steps_total"): 12,
     rank_series("training_process_progress_total"): 77,
@@ -114,6 +116,33 @@ def test_a_live_rank(tmp_path: Path) -> None:
     }
 
 
+def test_a_rank_that_goes_on(tmp_path: Path) -> None:
+    """Where a rank stands is said from a second without progress on, and until two minutes after the last such."""
+    detail = {
+        series
+        for series in WAITING_SERIES
+        if series.removeprefix("training_process_").startswith(
+            ("condition", "standstill", "stopped", "phase{", "collective", "in_collective")
+        )
+    }
+    now = [NOW - 4 * NANOSECONDS]
+    collector = StateCollector(tmp_path, clock=lambda: now[0])
+
+    def after(words: dict[int, int], time_ns: int) -> dict[str, float]:
+        now[0] = time_ns
+        newer = replace(FACTS, start_boottime_ns=FACTS.start_boottime_ns + time_ns - NOW + 5 * NANOSECONDS)
+        with live_rank(tmp_path, newer, words):
+            return starting_with(as_dict(collector.collect()), "training_process_")
+
+    condition = rank_series("training_process_condition")
+    assert set(after(WAITING, NOW - 4 * NANOSECONDS)) == set(WAITING_SERIES) - detail
+    assert after(WAITING, NOW - 4 * NANOSECONDS + 1)[condition] == 3
+    # Long enough for whoever looks a minute back: it goes on again, though another process of it may.
+    later = {**WAITING, statefile.PHASE: statefile.pack(Phase.FORWARD, NOW + 116 * NANOSECONDS)}
+    assert after(later, NOW + 116 * NANOSECONDS + 1)[condition] == 4
+    assert set(after(later, NOW + 116 * NANOSECONDS + 2)) == set(WAITING_SERIES) - detail
+
+
 def test_a_killed_rank(tmp_path: Path) -> None:
     """A killed rank is down at once, keeps its last state, phase and collectives, and its ages go on growing."""
     with live_rank(tmp_path, words=WAITING) as process:
@@ -122,7 +151,9 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         expected = dict(WAITING_SERIES)
         del expected[rank_series("training_process_stopped")]
         expected[rank_series("training_process_up")] = 0
+        expected[rank_series("training_process_condition")] = 0
         assert ranks(tmp_path) == expected
+        expected[rank_series("training_process_standstill_seconds")] = 105
         expected[rank_series("training_process_phase_age_seconds")] = 105
         expected[rank_series("training_process_last_step_age_seconds")] = 106.5
         assert ranks(tmp_path, NOW + 100 * NANOSECONDS) == expected
@@ -133,6 +164,7 @@ def test_a_finished_rank(tmp_path: Path) -> None:
     dead_file(tmp_path, words={**WAITING, statefile.STATE: RankState.FINISHED})
     samples = ranks(tmp_path)
     assert samples[rank_series("training_process_up")] == 0
+    assert samples[rank_series("training_process_condition")] == 1
     assert starting_with(samples, "training_process_state{") == {
         rank_series("training_process_state", training_state="starting"): 0,
         rank_series("training_process_state", training_state="running"): 0,
@@ -156,7 +188,9 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
 
     with live_rank(tmp_path) as process:
         process.send_signal(signal.SIGSTOP)
-        assert wait_until(1)[up] == 1
+        samples = wait_until(1)
+        assert samples[up] == 1
+        assert samples[rank_series("training_process_condition")] == 2
         process.send_signal(signal.SIGCONT)
         assert wait_until(0)[up] == 1
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+from laggard.conventions import STILL_SECONDS, Condition
 from laggard_cli.rules import render
 
 RUN = "live"
@@ -82,11 +83,15 @@ class Play:
         for state in ("running", "finished"):
             yield sample("rank_state", self.state == state, training_state=state)
             yield sample("process_state", self.state == state, training_state=state)
-        yield sample("process_phase", waits, training_phase="communication")
-        yield sample("process_phase", not waits, training_phase="forward")
-        yield sample("process_phase_age_seconds", time.monotonic() - self._edge)
-        yield sample("process_in_collective", waits, training_process_group="world")
-        yield sample("process_collective_sequence", int(steps) + waits, training_process_group="world")
+        age = time.monotonic() - self._edge
+        yield sample("process_phase_age_seconds", age)
+        if self.state == "finished" or age > STILL_SECONDS:
+            yield sample("process_condition", Condition.ENDED if self.state == "finished" else Condition.QUIET)
+            yield sample("process_standstill_seconds", age)
+            yield sample("process_phase", waits, training_phase="communication")
+            yield sample("process_phase", not waits, training_phase="forward")
+            yield sample("process_in_collective", waits, training_process_group="world")
+            yield sample("process_collective_sequence", int(steps) + waits, training_process_group="world")
         yield sample("process_world_size", 4)
         yield sample("process_start_timestamp_seconds", self._born)
 

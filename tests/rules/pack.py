@@ -21,6 +21,7 @@ from laggard.conventions import (
 )
 from laggard_cli.rules.render import rule_files
 from laggard_exporter.conventions import FAMILIES
+from laggard_exporter.ranks.conventions import RANK_PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rules"
@@ -30,6 +31,8 @@ INPUTS = {"laggard_threshold_override": frozenset({"name", "training_run"})}
 
 _DCGM = frozenset({"UUID", "modelName", "gpu", "laggard_adapter"})
 _NODE = frozenset({"job", "instance"})
+#: What the page of all ranks says of itself: whoever looks for a host finds it by the target.
+_PAGES = {RANK_PAGES.name: frozenset({*RANK_PAGES.labels, "instance"})}
 _PORT = _NODE | {"device", "port"}
 
 #: What adapters read of other exporters, by their own documentation.
@@ -146,7 +149,7 @@ def emitted() -> Mapping[str, frozenset[str]]:
                 found.update({f"{name}_sum": labels, f"{name}_count": labels, f"{name}_bucket": labels | {"le"}})
             else:
                 found[name] = labels
-    return {**{family.name: frozenset(family.labels) for family in FAMILIES}, **found}
+    return {**{family.name: frozenset(family.labels) for family in FAMILIES}, **_PAGES, **found}
 
 
 @functools.cache
@@ -181,7 +184,7 @@ class Labels:
                 labels = self._selected(node)
             case promql.MatrixSelector():
                 labels = self.of(node.vector_selector)
-            case promql.ParenExpr() | promql.UnaryExpr():
+            case promql.ParenExpr() | promql.UnaryExpr() | promql.SubqueryExpr():
                 labels = self.of(node.expr)
             case promql.Call():
                 labels = self._called(node)

@@ -121,6 +121,6 @@ def _bar(rank: Rank, longest: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration in the unit that reads best."""
-    if seconds >= 1:
+    if seconds >= 0.9995:  # noqa: PLR2004 - what three digits make a second
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms"

@@ -154,7 +154,7 @@ def _share(history: History, problem: Problem, columns: slice, length: float) ->
     if not len(known(values)):
         return None
     share = min(max(0.0, mean(values)), 1.0)
-    return share, f"{share:.0%} of each step of {duration(length)} {doing}, on average while this fired"
+    return share, f"{share:.0%} of each step of {duration(length)} {doing}"
 
 
 def losses(server: Counted, history: History) -> Losses | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from laggard.conventions import (
     SIGNAL_AVAILABLE,
     STEP_DURATION,
     STEP_OWN_DURATION,
+    STEPS,
     Attribute,
     prometheus_label,
     prometheus_name,
@@ -95,7 +97,7 @@ class History:
     information: list[dict[str, str]]
     """What the run runs on, one for each variant."""
     signals: dict[str, float]
-    """1 where every rank measures a signal."""
+    """Share of the time in which every rank that ended steps measured a signal."""
     started: float
     """When the first process of the run that was seen started, in seconds since 1970; NaN where none says."""
     restarts: list[float] = field(default_factory=list[float])
@@ -161,7 +163,11 @@ def read(server: Counted, run: str, span: Span) -> History:
         f"group without ({RANK}, instance, job) ({prometheus_name(RUN_INFO)}{own_run})", span, seldom
     )
     signals = server.over(
-        f"min by ({SIGNAL}) (max by ({SIGNAL}, {RANK}) ({prometheus_name(SIGNAL_AVAILABLE)}{own_run}))", span, seldom
+        # Before its first step a rank has seen no phase.
+        f"min by ({SIGNAL}) (max by ({SIGNAL}, {RANK}) ({prometheus_name(SIGNAL_AVAILABLE)}{own_run}) and on ({RANK}) "
+        f"max by ({RANK}) ({prometheus_name(STEPS)}{own_run}) > 0)",
+        span,
+        seldom,
     )
     limits = server.at(f"last_over_time(run:laggard_threshold:value{own_run}[1h])", span.end)
     return History(
@@ -185,7 +191,7 @@ def read(server: Counted, run: str, span: Span) -> History:
             }
             for each in information
         ],
-        signals={each.labels.get(SIGNAL, ""): min(each.values.values()) for each in signals},
+        signals={each.labels.get(SIGNAL, ""): fmean(each.values.values()) for each in signals if each.values},
         started=min((value for each in starts for value in each.values.values()), default=float("nan")),
         restarts=_restarts(starts),
         expected=int(np.nanmax(expected)) if np.isfinite(expected).any() else 0,

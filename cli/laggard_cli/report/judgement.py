@@ -120,7 +120,13 @@ def _of_ranks(history: History) -> Iterator[str]:
 def _of_the_rest(history: History, losses: Losses | None, *, exporters: bool) -> Iterator[str]:
     unmeasured = sorted(signal for signal, value in history.signals.items() if value == 0)
     if unmeasured:
-        yield f"Not measured by every rank: {', '.join(unmeasured)}. Rules that need it do not judge."
+        yield (
+            f"Not measured by every rank: {', '.join(unmeasured)}. Rules that need it do not judge, and pictures show "
+            "what ranks did measure."
+        )
+    for signal, share in sorted(history.signals.items()):
+        if 0 < share < 1:
+            yield f"Measured by every rank in {share:.0%} of the time only: {signal}. Then only rules judge by it."
     if not exporters:
         yield "No node exporter shows the state files of this run: where a stuck or dead rank stands can not be told."
     if not history.information:

@@ -144,9 +144,10 @@ def _problem(number: int, told: Told) -> str:
     if told.cause is not None:
         pairs.append(("follows", text(f"from another verdict: {wrong(told.cause)} ({told.cause.alert})")))
     if told.cost is not None:
-        pairs.append(("cost", element("strong", text(told.cost.arithmetic))))
+        pairs.append(("cost while it fired", element("strong", text(told.cost.arithmetic))))
     if problem.description:
-        pairs.append(("why", text(problem.description)))
+        when = "" if problem.at is None else f", at {clock(problem.at)}"
+        pairs.append((f"why{when}", text(problem.description)))
     if problem.recommendation:
         pairs.append(("do", element("strong", text(problem.recommendation))))
     until = "still fires at the end of this report" if problem.lasts else f"until {iso(problem.end)}"

@@ -54,7 +54,8 @@ def cost(losses: Losses | None) -> str:
     said = f"Of {hours:.2f} rank-hours {losses.goodput:.1%} were training that counts; {lost:.2f} were lost{money}."
     about = (
         f"As the rules recorded it, from {iso(losses.begin)} to {iso(losses.end)}: they look back over whole hours, "
-        "every five minutes. A rank-hour is a GPU-hour where each rank has a GPU."
+        "every five minutes, so the time before and after a verdict is in it. A rank-hour is a GPU-hour where each "
+        "rank has a GPU."
     )
     return (
         element("p", element("strong", text(said)))

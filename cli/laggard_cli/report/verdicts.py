@@ -50,6 +50,8 @@ class Problem:
     """The runbook's text, where it is the pack's."""
     runbook_url: str = ""
     value: float | None = None
+    at: float | None = None
+    """When the description's numbers were so, in seconds since 1970."""
     worst: dict[str, str] = field(default_factory=dict[str, str])
     """Labels of the firing that the description is about."""
 
@@ -164,6 +166,7 @@ def _evaluate(server: Counted, problem: Problem, rule: Mapping[str, Any]) -> Non
         matches, moment = [(float("nan"), longest.labels)], longest.end
         problem.worst = longest.labels
         raise TemplateError("its condition can not be evaluated at that time any more")
+    problem.at = moment
     problem.value, problem.worst = max(matches, key=lambda each: each[0])
 
     def answers(expression: str) -> list[Sample]:

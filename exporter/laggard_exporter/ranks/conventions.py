@@ -146,6 +146,16 @@ HANG_DUMPS = Family(
     ("result",),
 )
 
+# The page of all ranks.
+RANK_PAGES = Family(
+    "laggard_exporter_rank_pages",
+    "gauge",
+    "Only at /ranks/metrics: live ranks that serve metrics, by what became of them in this scrape: merged, no_answer, "
+    "rejected (the page is invalid, the log says why), not_listening (nothing of the rank's user listens on its port "
+    "in the exporter's network), stopped (its process is).",
+    ("result",),
+)
+
 WORKERS_FAMILIES = (WORKERS, WORKER_CPU, WORKER_IO_WAIT)
 SCHEDULING_FAMILIES = (CPU, RUN_DELAY, CPUS_ALLOWED, CONTEXT_SWITCHES, MAJOR_FAULTS)
 CGROUP_FAMILIES = (

@@ -34,7 +34,7 @@ _PAGE = """<!DOCTYPE html>
 <body><h1>laggard-exporter {version}</h1>
 <p>A node's GPUs and training ranks for Prometheus.</p>
 <ul><li><a href="{path}">Metrics</a></li>
-<li><a href="/-/healthy">Healthy</a>: the process answers</li>
+{pages}<li><a href="/-/healthy">Healthy</a>: the process answers</li>
 <li><a href="/-/ready">Ready</a>: what each collector says</li></ul>
 <p>Collectors: {collectors}</p></body></html>
 """
@@ -69,10 +69,20 @@ def text(status: HTTPStatus, line: str) -> Response:
     return Response(status, f"{line}\n".encode())
 
 
+def compressed(request: Request, body: bytes, content_type: str) -> Response:
+    """Return an answer, with gzip for who takes it."""
+    headers = {"Content-Type": content_type}
+    if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+        # The default level takes several times as long and saves little: the text is repetitive.
+        headers["Content-Encoding"], body = "gzip", gzip.compress(body, 1)
+    return Response(HTTPStatus.OK, body, headers)
+
+
 class Application:
     """The pages. ``max_requests`` scrapes may run at the same time; 0 is any number.
 
     ``actions`` are pages by their path that do something: for POST alone, and where the connection keeps strangers out.
+    ``pages`` are further ones that are read, each request a scrape.
     """
 
     def __init__(
@@ -81,6 +91,7 @@ class Application:
         telemetry_path: str,
         max_requests: int = 0,
         actions: Mapping[str, Callable[[Request], Response]] | None = None,
+        pages: Mapping[str, Callable[[Request], Response]] | None = None,
     ) -> None:
         self._collection = collection
         self._path = telemetry_path
@@ -89,8 +100,8 @@ class Application:
         self._running = 0
         self._lock = threading.Lock()
         self._actions = dict(actions or {})
+        self._scrapes = {**(pages or {}), telemetry_path: self._metrics}
         self._pages = {
-            telemetry_path: self._metrics,
             "/": self._landing_page,
             "/-/healthy": self._healthy,
             "/-/ready": self._ready,
@@ -105,7 +116,10 @@ class Application:
             return action(request)
         if request.method not in {"GET", "HEAD"}:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
-        page = self._pages.get(urlsplit(request.target).path)
+        path = urlsplit(request.target).path
+        if scrape := self._scrapes.get(path):
+            return self._limited(request, scrape)
+        page = self._pages.get(path)
         if page is None:
             return text(HTTPStatus.NOT_FOUND, f"nothing here; metrics are at {self._path}")
         return page(request)
@@ -116,7 +130,10 @@ class Application:
 
     def _landing_page(self, _: Request) -> Response:
         names = html.escape(", ".join(self._collection.names) or "none")
-        page = _PAGE.format(version=html.escape(__version__), path=html.escape(self._path), collectors=names)
+        further = "".join(f'<li><a href="{path}">{path}</a></li>\n' for path in self._scrapes if path != self._path)
+        page = _PAGE.format(
+            version=html.escape(__version__), path=html.escape(self._path), pages=further, collectors=names
+        )
         return Response(HTTPStatus.OK, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
 
     def _healthy(self, _: Request) -> Response:
@@ -130,22 +147,25 @@ class Application:
         lines += [f"{name}: {problem or 'ok'}" for name, problem in problems.items()]
         return text(HTTPStatus.OK if works else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
+    def _limited(self, request: Request, scrape: Callable[[Request], Response]) -> Response:
+        with self._lock:
+            if self._max_requests and self._running >= self._max_requests:
+                return text(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._running} scrapes run already (--web.max-requests)")
+            self._running += 1
+        try:
+            return scrape(request)
+        finally:
+            with self._lock:
+                self._running -= 1
+
     def _metrics(self, request: Request) -> Response:
         started = time.monotonic()
         try:
             names = self._selected(request)
         except ValueError as error:
             return text(HTTPStatus.BAD_REQUEST, str(error))
-        with self._lock:
-            if self._max_requests and self._running >= self._max_requests:
-                return text(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._running} scrapes run already (--web.max-requests)")
-            self._running += 1
-        try:
-            timeout = scrape_timeout(request.headers.get(TIMEOUT_HEADER)) - (time.monotonic() - started)
-            return self._exposition(request, names, timeout)
-        finally:
-            with self._lock:
-                self._running -= 1
+        timeout = scrape_timeout(request.headers.get(TIMEOUT_HEADER)) - (time.monotonic() - started)
+        return self._exposition(request, names, timeout)
 
     def _exposition(self, request: Request, names: frozenset[str] | None, timeout: float) -> Response:
         # No registry: nothing is served but what the collectors yield, nothing about the Python process.
@@ -155,11 +175,7 @@ class Application:
             body = encode(Scrape(self._collection, names, timeout))
         else:
             body = self._encoder.encode(self._collection.samples(names, timeout), open_metrics=open_metrics)
-        headers = {"Content-Type": content_type}
-        if gzip_accepted(request.headers.get("Accept-Encoding", "")):
-            # The default level takes several times as long and saves little: the text is repetitive.
-            headers["Content-Encoding"], body = "gzip", gzip.compress(body, 1)
-        return Response(HTTPStatus.OK, body, headers)
+        return compressed(request, body, content_type)
 
     def _selected(self, request: Request) -> frozenset[str] | None:
         """Return the collectors that ``collect[]`` and ``exclude[]`` leave, None for all."""
