@@ -16,11 +16,12 @@ _UNIFIED = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 #: What a service depends on by default; here they start nothing.
 _TARGETS = ("sysinit", "basic", "shutdown", "multi-user", "network-online")
 
-# Control groups and /run are its own, settings of the machine are closed to it, and it knows no units but the folder's.
+# Control groups, /run and /var/lib are its own, settings of the machine are closed to it, and it knows no units but
+# the folder's.
 _BOOT = """
 echo $$ > "$1/cgroup.procs" && shift && exec unshare --mount --pid --fork --kill-child --uts --ipc --cgroup \
 --mount-proc sh -ec '
-mount -t tmpfs tmpfs /run
+for at in /run /var/lib; do mount -t tmpfs tmpfs $at; done
 for at in /etc /proc/sys; do mount --bind $at $at; mount -o remount,bind,ro $at; done
 umount -R /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from tests.exporter.support import (
 )
 from tests.fake_nvml.fake import Scenario, build
 
+SD_FILE = "--sd.file=/run/laggard-exporter/ranks.json"
 UNIT = REPOSITORY / "deploy" / "systemd" / "laggard-exporter.service"
 
 
@@ -74,7 +76,7 @@ def test_its_flags_exist() -> None:
     """The flags that the unit names are flags of the command."""
     named = set(re.findall(r"--[a-z.-]+", UNIT.read_text())) - {"--now"}
     known = {option for action in flags.parser({})._actions for option in action.option_strings}
-    assert named == {"--web.config.file"}
+    assert named == {"--web.config.file", "--sd.file"}
     assert named <= known
 
 
@@ -154,7 +156,7 @@ def test_systemd_runs_it(tmp_path: Path) -> None:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     variables = {
         **scenario.environment(files / "libnvidia-ml.so.1"),
-        "LAGGARD_EXPORTER_FLAGS": f"--web.listen-address={address} --state.directory={files / 'ranks'}",
+        "LAGGARD_EXPORTER_FLAGS": f"--web.listen-address={address} --state.directory={files / 'ranks'} {SD_FILE}",
     }
     # Where the command, its interpreter and the files of this test are, which the unit hides.
     (drop_ins / "test.conf").write_text(
@@ -167,6 +169,8 @@ def test_systemd_runs_it(tmp_path: Path) -> None:
         machine.wait_until_active()
         samples = scraped(url)
         pid = machine.main_pid()
+        targets = Path(f"/proc/{pid}/root") / SD_FILE.partition("=/")[2]
+        assert (targets.read_text(), stat.S_IMODE(targets.stat().st_mode)) == ("[]\n", 0o644)
         fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         os.kill(pid, signal.SIGKILL)
         assert scraped(url)["laggard_exporter_nvml_available"] == 1, "it is started again"

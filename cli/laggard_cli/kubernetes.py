@@ -1,0 +1,194 @@
+"""``laggard kubernetes FILE``: a job's manifest so that its pods run instrumented, without a webhook and a new image.
+
+Whatever has a pod template is found by its shape: Job, JobSet, PyTorchJob, StatefulSet and kinds that nobody knows. An
+init container brings laggard into the pod, environment variables load it. It is meant for a pipe into ``kubectl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from laggard import environment, prometheus
+from laggard.version import __version__
+from laggard_cli.errors import CommandError
+from laggard_cli.run import defaults
+
+Mapping = dict[str, Any]
+
+_IMAGE = f"laggard-instrumentation:{__version__}"
+#: Where the packages lie in the pod, and what of them Python imports at its start.
+_FOLDER = "/laggard"
+_PYTHON_PATH = f"{_FOLDER}/opentelemetry/instrumentation/auto_instrumentation:{_FOLDER}"
+#: The node exporter's manifest has the same.
+_STATE = "/run/laggard"
+_VOLUME, _STATE_VOLUME, _PORT = "laggard", "laggard-state", "laggard"
+#: What a job's controller writes on its pods, the same on all of a job and of no other; the last is only a name.
+_RUN_LABELS = {
+    "Job": "batch.kubernetes.io/controller-uid",
+    "JobSet": "jobset.sigs.k8s.io/jobset-uid",
+    "PyTorchJob": "training.kubeflow.org/job-name",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = "Example: laggard kubernetes job.yaml | kubectl apply --filename -"
+    parser.add_argument("file", metavar="FILE", help="a manifest with one or several documents; - is standard input")
+    parser.add_argument("--image", default=_IMAGE, help="image of the init container (default %(default)s)")
+    parser.add_argument("--container", metavar="NAME", help="container that trains (default: the first of each pod)")
+    parser.add_argument("--run", dest="name", metavar="NAME", help="name of the run (default: the job's uid)")
+    parser.add_argument(
+        "--workload", metavar="NAME", help="what is trained, stable over runs (default: the job's name)"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=8,
+        metavar="NUMBER",
+        help="ranks in a pod, each of which has a port for its metrics (default %(default)s)",
+    )
+    parser.add_argument(
+        "--otlp-endpoint", metavar="URL", help="send metrics and traces there, and open no port; $(NODE_IP) is the node"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the changed manifest. Raises :class:`CommandError` where it has nothing to instrument."""
+    source = "standard input" if options.file == "-" else options.file
+    if not 1 <= options.ranks <= 64:  # noqa: PLR2004 - no machine has more
+        raise CommandError(f"--ranks {options.ranks}: not between 1 and 64")
+    documents = _read(options.file, source)
+    pods = list(_pods(documents, {}))
+    if not pods:
+        raise CommandError(f"{source}: no document has a pod template (spec.containers)")
+    for owner, pod in pods:
+        _instrument(owner, pod, options, source)
+    yaml.safe_dump_all(documents, sys.stdout, sort_keys=False, allow_unicode=True)
+    return 0
+
+
+def _read(file: str, source: str) -> list[Any]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise CommandError(f"{source}: {reason}") from error
+
+
+def _pods(value: Any, owner: Mapping) -> Iterator[tuple[Mapping, Mapping]]:
+    """Yield each pod's specification with the resource that it is part of, the innermost that has a kind."""
+    if isinstance(value, list):
+        for entry in cast("list[Any]", value):
+            yield from _pods(entry, owner)
+    elif isinstance(value, dict):
+        node = cast(Mapping, value)
+        owner = node if "kind" in node else owner
+        spec = node.get("spec")
+        if isinstance(spec, dict) and isinstance(cast(Mapping, spec).get("containers"), list):
+            yield owner, cast(Mapping, spec)
+            return
+        for entry in node.values():
+            yield from _pods(entry, owner)
+
+
+def _entries(node: Mapping, name: str, source: str) -> list[Mapping]:
+    """Return a list of a manifest to add to, whose entries are mappings; a new one where there is none."""
+    if node.get(name) is None:
+        node[name] = []
+    value: Any = node[name]
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[Any]", value)):
+        raise CommandError(f"{source}: {name} is no list of mappings")
+    return cast("list[Mapping]", value)
+
+
+def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, source: str) -> None:
+    container = _container(pod, options.container, source)
+    initial = _entries(pod, "initContainers", source)
+    if any(entry.get("name") == _VOLUME for entry in initial):
+        raise CommandError(f"{source}: container {container.get('name')!r} is instrumented already")
+    initial.append(
+        {
+            "name": _VOLUME,
+            "image": options.image,
+            "command": ["cp", "-r", f"{_FOLDER}/.", "/target"],
+            "volumeMounts": [{"name": _VOLUME, "mountPath": "/target"}],
+            "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+    )
+    # The state folder is made where no node exporter has made it: then it is nobody's, and a rank does without.
+    _entries(pod, "volumes", source).extend(
+        [
+            {"name": _VOLUME, "emptyDir": {}},
+            {"name": _STATE_VOLUME, "hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}},
+        ]
+    )
+    _entries(container, "volumeMounts", source).extend(
+        [
+            {"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True},
+            {"name": _STATE_VOLUME, "mountPath": _STATE},
+        ]
+    )
+    pushes = _add_environment(owner, container, options, source)
+    if not pushes:
+        _entries(container, "ports", source).extend(
+            {"name": f"{_PORT}-{rank}", "containerPort": prometheus.DEFAULT_PORT + rank}
+            for rank in range(options.ranks)
+        )
+
+
+def _container(pod: Mapping, name: str | None, source: str) -> Mapping:
+    containers = _entries(pod, "containers", source)
+    if not containers:
+        raise CommandError(f"{source}: a pod has no container")
+    for container in containers:
+        if name is None or container.get("name") == name:
+            return container
+    names = ", ".join(str(container.get("name")) for container in containers)
+    raise CommandError(f"{source}: no container is called {name!r}; there are {names}")
+
+
+def _add_environment(owner: Mapping, container: Mapping, options: argparse.Namespace, source: str) -> bool:
+    """Add what loads laggard; return whether the ranks send their metrics, and serve none."""
+    entries = _entries(container, "env", source)
+    present = {str(entry.get("name")): entry for entry in entries}
+    values = {name: str(entry.get("value", "")) for name, entry in present.items()}
+    metadata = owner.get("metadata")
+    name = str(cast(Mapping, metadata).get("name", "")) if isinstance(metadata, dict) else ""
+    wanted: Mapping = {}
+    if options.otlp_endpoint:
+        wanted["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp_endpoint
+    wanted |= defaults({**values, **wanted}, options.name, options.workload)
+    pushes = {**wanted, **values}["OTEL_METRICS_EXPORTER"] != "laggard_prometheus"
+    if not pushes:
+        wanted[prometheus.OTEL_EXPORTER_PROMETHEUS_HOST] = "0.0.0.0"  # noqa: S104 - the pod's own address
+    wanted |= {environment.LAGGARD_STATE_DIR: _STATE}
+    if not options.workload and name:
+        wanted[environment.LAGGARD_WORKLOAD] = name
+    # What Kubernetes knows, and those first that others refer to.
+    fields = {"NODE_IP": "status.hostIP", environment.LAGGARD_HOST: "spec.nodeName"}
+    fields |= {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    label = _RUN_LABELS.get(str(owner.get("kind")))
+    if label and environment.LAGGARD_RUN not in wanted:
+        fields["KUBERNETES_JOB_UID"] = f"metadata.labels['{label}']"
+    added = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    added += [{"name": name, "value": value} for name, value in wanted.items()]
+    container["env"] = [entry for entry in added if entry["name"] not in present] + entries
+    _extend_python_path(container["env"], present.get("PYTHONPATH"), source)
+    return pushes
+
+
+def _extend_python_path(entries: list[Mapping], entry: Mapping | None, source: str) -> None:
+    if entry is None:
+        entries.append({"name": "PYTHONPATH", "value": _PYTHON_PATH})
+    elif "value" in entry:
+        entry["value"] = f"{_PYTHON_PATH}:{entry['value']}"
+    else:
+        raise CommandError(f"{source}: PYTHONPATH comes from elsewhere (valueFrom) and can not be extended")

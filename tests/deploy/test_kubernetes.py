@@ -1,0 +1,324 @@
+"""The manifests for Kubernetes, and the command that instruments those of jobs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import jsonschema
+import kubernetes_validate
+import opentelemetry.instrumentation.auto_instrumentation as opentelemetry_start
+import pytest
+import yaml
+
+from laggard import statefile
+from laggard.conventions import RankState
+from laggard_cli.main import main
+from laggard_exporter import flags
+from tests.rules.engine import free_address
+
+ROOT = Path(__file__).parent.parent.parent
+MANIFESTS = ROOT / "deploy" / "kubernetes" / "base"
+WITH_GPUS = MANIFESTS.parent / "gpu"
+#: The oldest release that the manifests are for, and the newest whose schema can be had.
+VERSIONS = ("1.30", "1.37")
+
+JOB: dict[str, Any] = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "pretrain"},
+    "spec": {
+        "completions": 2,
+        "parallelism": 2,
+        "completionMode": "Indexed",
+        "template": {
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [
+                    {
+                        "name": "trainer",
+                        "image": "registry.example/train:1",
+                        "command": ["torchrun", "train.py"],
+                        "env": [{"name": "PYTHONPATH", "value": "/code"}, {"name": "LAGGARD_TEAM", "value": "vision"}],
+                    },
+                    {"name": "sidecar", "image": "registry.example/logs:1"},
+                ],
+            }
+        },
+    },
+}
+
+
+def rendered(folder: Path) -> list[dict[str, Any]]:
+    """Return what kustomize makes of a folder."""
+    kustomize = shutil.which("kustomize") or str(ROOT / ".cache" / "tools" / "bin" / "kustomize")
+    if not Path(kustomize).exists():
+        pytest.skip("kustomize is missing: scripts/build_kubernetes_tools.sh")
+    done = subprocess.run([kustomize, "build", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def operator_schema(kind: str) -> dict[str, Any]:
+    """Return the schema of one of the Prometheus operator's resources, in which what is unknown is refused."""
+    folders = sorted((ROOT / ".cache" / "tools").glob("crds-*"))
+    if not folders:
+        pytest.skip("the operator's schemas are missing: scripts/build_kubernetes_tools.sh")
+    definition = yaml.safe_load((folders[-1] / f"monitoring.coreos.com_{kind.lower()}s.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["metadata"] = {"type": "object"}
+
+    def close(part: Any) -> None:
+        if isinstance(part, dict):
+            node = cast("dict[str, Any]", part)
+            if "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields"):
+                node.setdefault("additionalProperties", False)
+            for value in node.values():
+                close(value)
+        elif isinstance(part, list):
+            for value in cast("list[Any]", part):
+                close(value)
+
+    close(schema)
+    return schema
+
+
+def validate(document: dict[str, Any]) -> None:
+    """Hold a document against the schemas; raises for what Kubernetes would refuse, or not know."""
+    if document["apiVersion"].startswith("monitoring.coreos.com"):
+        jsonschema.Draft202012Validator(operator_schema(document["kind"])).validate(document)
+    else:
+        for version in VERSIONS:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def instrumented(capsys: pytest.CaptureFixture[str], folder: Path, document: Any, *options: str) -> dict[str, Any]:
+    """Return the first document that the command prints for a manifest."""
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert main(["kubernetes", str(file), *options]) == 0
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+def by_name(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return entries of a list in a manifest by their name."""
+    return {entry["name"]: entry for entry in entries}
+
+
+@pytest.mark.parametrize("folder", [MANIFESTS, WITH_GPUS, ROOT / "dashboards"], ids=lambda path: path.name)
+def test_every_manifest_passes_its_schema(folder: Path) -> None:
+    """What kustomize renders is what Kubernetes and the operator know, in the oldest and the newest version."""
+    documents = rendered(folder)
+    for document in documents:
+        validate(document)
+    kinds = {document["kind"] for document in documents}
+    expected = {"ConfigMap"} if folder.name == "dashboards" else {"DaemonSet", "NetworkPolicy", "PodMonitor"}
+    assert expected <= kinds
+
+
+def test_a_schema_refuses_what_is_misspelt() -> None:
+    """The check of the operator's resources can fail: a field that it does not know is an error."""
+    monitor = next(document for document in rendered(MANIFESTS) if document["kind"] == "PodMonitor")
+    monitor["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
+    with pytest.raises(jsonschema.ValidationError, match="intervall"):
+        validate(monitor)
+
+
+def test_rules_are_what_the_operator_knows(tmp_path: Path) -> None:
+    """All rendered PrometheusRule manifests pass its schema, and fit into an annotation of kubectl."""
+    assert main(["rules", "render", "--format", "operator", "--output", str(tmp_path)]) == 0
+    files = sorted(tmp_path.glob("*.yml"))
+    for file in files:
+        validate(yaml.safe_load(file.read_text()))
+        assert len(json.dumps(yaml.safe_load(file.read_text()))) < 262_144
+    assert len(files) > 20
+
+
+def test_the_exporter_runs_without_rights() -> None:
+    """It is nobody, keeps no capability, writes nothing of the node, and is started with flags that exist."""
+    daemon = next(document for document in rendered(MANIFESTS) if document["kind"] == "DaemonSet")
+    pod = daemon["spec"]["template"]["spec"]
+    (exporter,) = pod["containers"]
+    security = exporter["securityContext"]
+    assert (security["runAsNonRoot"], security["readOnlyRootFilesystem"]) == (True, True)
+    assert (security["capabilities"], security["allowPrivilegeEscalation"]) == ({"drop": ["ALL"]}, False)
+    assert pod["automountServiceAccountToken"] is False
+    host_paths = {volume["name"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert all(mount["readOnly"] for mount in exporter["volumeMounts"] if mount["name"] in host_paths)
+    options = flags.parse([argument.replace("$(NODE_NAME)", "node-1") for argument in exporter["args"]], {})
+    assert (str(options.state_directory), options.host) == ("/run/laggard", "node-1")
+
+
+def test_a_job_is_instrumented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first container gets packages, environment, state folder and ports; nothing of the job is lost."""
+    job = instrumented(capsys, tmp_path, JOB)
+    validate(job)
+    pod = job["spec"]["template"]["spec"]
+    trainer, sidecar = pod["containers"]
+    assert sidecar == JOB["spec"]["template"]["spec"]["containers"][1]
+    assert trainer["command"] == ["torchrun", "train.py"]
+    variables = by_name(trainer["env"])
+    assert variables["PYTHONPATH"]["value"].split(":")[-1] == "/code"
+    assert variables["LAGGARD_TEAM"]["value"] == "vision"
+    assert variables["LAGGARD_WORKLOAD"]["value"] == "pretrain"
+    assert variables["LAGGARD_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    uid = variables["KUBERNETES_JOB_UID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert uid == "metadata.labels['batch.kubernetes.io/controller-uid']"
+    daemon = next(document for document in rendered(MANIFESTS) if document["kind"] == "DaemonSet")
+    shared = daemon["spec"]["template"]["spec"]["volumes"][0]["hostPath"]["path"]
+    assert (
+        variables["LAGGARD_STATE_DIR"]["value"]
+        == shared
+        == by_name(pod["volumes"])["laggard-state"]["hostPath"]["path"]
+    )
+    monitors = [document for document in rendered(MANIFESTS) if document["kind"] == "PodMonitor"]
+    scraped = {endpoint["port"] for monitor in monitors for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+    assert {port["name"] for port in trainer["ports"]} <= scraped
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("PyTorchJob", ("pytorchReplicaSpecs", "Worker", "template")),
+        ("JobSet", ("replicatedJobs", 0, "template", "spec", "template")),
+        ("Unheard", ("deep", "down", "template")),
+    ],
+)
+def test_kinds_of_others_are_instrumented(
+    kind: str, path: tuple[Any, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pod template is found wherever a custom resource has it."""
+    value: Any = JOB["spec"]["template"]
+    for step in reversed(path):
+        value = [value] if isinstance(step, int) else {step: value}
+    document = {"apiVersion": "example/v1", "kind": kind, "metadata": {"name": "j"}, "spec": value}
+    found = instrumented(
+        capsys, tmp_path, document, "--container", "sidecar", "--otlp-endpoint", "http://$(NODE_IP):4318"
+    )
+    template: Any = found["spec"]
+    for step in path:
+        template = template[step]
+    trainer, sidecar = template["spec"]["containers"]
+    assert trainer == JOB["spec"]["template"]["spec"]["containers"][0]
+    variables = by_name(sidecar["env"])
+    assert variables["OTEL_METRICS_EXPORTER"]["value"] == "otlp"
+    assert "ports" not in sidecar
+    # Kubernetes fills in only what stands further up.
+    names = [entry["name"] for entry in sidecar["env"]]
+    assert names.index("NODE_IP") < names.index("OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def test_a_list_of_resources_is_instrumented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In what kubectl prints each job is its own; one that sends metrics already gets no ports to be scraped."""
+    sends = copy.deepcopy(JOB)
+    container = sends["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}]
+    sends["spec"]["template"]["spec"]["initContainers"] = None
+    listed = {"apiVersion": "v1", "kind": "List", "items": [JOB, sends]}
+    serving, sending = instrumented(capsys, tmp_path, listed)["items"]
+    for job in (serving, sending):
+        variables = by_name(job["spec"]["template"]["spec"]["containers"][0]["env"])
+        assert {"KUBERNETES_JOB_UID", "LAGGARD_WORKLOAD"} <= set(variables)
+    assert len(serving["spec"]["template"]["spec"]["containers"][0]["ports"]) == 8
+    assert "ports" not in sending["spec"]["template"]["spec"]["containers"][0]
+    validate(sending)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("kind: Service\nspec: {ports: []}", (), "job.yaml: no document has a pod template (spec.containers)"),
+        ("a: [", (), "job.yaml: while parsing a flow node"),
+        ("spec: {containers: [x]}", (), "job.yaml: containers is no list of mappings"),
+        ("spec: {containers: [{env: {A: b}}]}", (), "job.yaml: env is no list of mappings"),
+        (yaml.safe_dump(JOB), ("--container", "x"), "job.yaml: no container is called 'x'; there are trainer, sidecar"),
+        (yaml.safe_dump(JOB), ("--ranks", "0"), "--ranks 0: not between 1 and 64"),
+        (
+            yaml.safe_dump(JOB).replace("value: /code", "valueFrom: {}"),
+            (),
+            "PYTHONPATH comes from elsewhere (valueFrom)",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    text: str, options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What can not be instrumented says why, and prints no manifest."""
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    assert main(["kubernetes", str(file), *options]) != 0
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_an_instrumented_job_is_not_instrumented_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second time is an error and not a second copy of everything."""
+    job = instrumented(capsys, tmp_path, JOB)
+    (tmp_path / "twice.yaml").write_text(yaml.safe_dump(job))
+    assert main(["kubernetes", str(tmp_path / "twice.yaml")]) != 0
+    assert "container 'trainer' is instrumented already" in capsys.readouterr().err
+
+
+TRAINING = """
+import time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+"""
+
+
+def test_the_environment_of_the_manifest_instruments_a_plain_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With nothing but the container's variables a script shows its steps, under the node's name, on the pod's port."""
+    job = instrumented(capsys, tmp_path, JOB, "--run", "r")
+    trainer = job["spec"]["template"]["spec"]["containers"][0]
+    fields = {"LAGGARD_HOST": "node-7", "NODE_IP": "127.0.0.1", "POD_NAME": "pretrain-0", "POD_NAMESPACE": "default"}
+    fields["KUBERNETES_JOB_UID"] = "uid"
+    variables = {
+        entry["name"]: entry["value"] if "value" in entry else fields[entry["name"]] for entry in trainer["env"]
+    }
+    # What the init container copies lies here in the environment of the tests.
+    start = Path(opentelemetry_start.__file__).parent
+    port = free_address().rpartition(":")[2]
+    changed = {
+        "PYTHONPATH": variables["PYTHONPATH"].replace(
+            "/laggard/opentelemetry/instrumentation/auto_instrumentation", str(start)
+        ),
+        "LAGGARD_STATE_DIR": str(tmp_path / "state"),
+        "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": port,
+    }
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    with subprocess.Popen([sys.executable, str(script)], env={**inherited, **variables, **changed}) as process:
+        try:
+            deadline = time.monotonic() + 60
+            steps = 0
+            while steps < 5 and time.monotonic() < deadline:
+                time.sleep(0.2)
+                for file in (tmp_path / "state").glob("*"):
+                    read = statefile.read(file)
+                    steps = read.steps
+                    assert (read.facts.run, read.facts.host) == ("r", "node-7")
+                    assert read.state in (RankState.STARTING, RankState.RUNNING)
+            assert steps >= 5
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+            assert 'training_run="r"' in text
+            assert "training_steps_total" in text
+        finally:
+            process.kill()
