@@ -9,6 +9,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin="$root/.cache/tools/bin"
+home="$root/.cache/tools/alertmanager"
 PATH="$bin:$PATH"
 
 fail() {
@@ -20,6 +21,8 @@ missing() {
     for program in prometheus promtool amtool; do
         command -v "$program" >/dev/null || return 0
     done
+    # What an earlier version of this script unpacked lacks its templates.
+    [ ! -e "$bin/prometheus-alertmanager" ] || [ -x "$home/program" ] || return 0
     ! command -v alertmanager >/dev/null && ! command -v prometheus-alertmanager >/dev/null
 }
 
@@ -39,4 +42,18 @@ done
 for program in prometheus promtool prometheus-alertmanager amtool; do
     mv "$work/unpacked/usr/bin/$program" "$bin/$program"
 done
+
+# Debian's Alertmanager reads its templates from a folder of the system, which unpacking does not make. In its place the
+# program gets a path of the same length, to a folder that is open when it starts.
+templates=/usr/share/prometheus/alertmanager
+rm -rf "$home"
+mv "$work/unpacked$templates" "$home"
+LC_ALL=C sed "s|$templates|/proc/self/fd////////////////////9|g" "$bin/prometheus-alertmanager" >"$home/program"
+cat >"$bin/prometheus-alertmanager" <<'END'
+#!/bin/sh
+home=$(dirname "$0")/../alertmanager
+exec 9<"$home"
+exec "$home/program" "$@"
+END
+chmod +x "$home/program" "$bin/prometheus-alertmanager"
 missing && fail "the packages of this release lack a program; install Prometheus and Alertmanager by hand" || exit 0
