@@ -7,6 +7,7 @@
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
+#   make scale    what thousands of ranks cost a Prometheus, and whether it is right in time: SCALE="--ranks 1000 10000"
 #   make dashboards   write the Grafana dashboards anew, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make lint     formatter, linter, strict types, import layers
@@ -26,6 +27,8 @@ CUDA ?=
 BENCH ?=
 # Flags for the chaos suite, such as CHAOS="--placements 3 --json chaos.json".
 CHAOS ?=
+# Flags for the measurement of scale, such as SCALE="--ranks 10000 --json scale.json".
+SCALE ?=
 # Seeds of the evaluation, the file for its figures, and further flags, such as EVALUATE="--sizes 8 --scenarios healthy".
 SEEDS ?= 1 2
 JSON ?= accuracy.json
@@ -33,7 +36,7 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate chaos dashboards pictures lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate chaos scale dashboards pictures lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -67,6 +70,10 @@ evaluate: $(INSTALLED)
 
 chaos: $(INSTALLED) servers
 	python -m chaos $(CHAOS)
+
+scale: $(INSTALLED)
+	scripts/build_rule_engine.sh
+	python -m scale --program "$$(ls .cache/tools/prometheus-3.* | sort -V | tail -n 1)" $(SCALE)
 
 dashboards: $(INSTALLED)
 	python -m dashboards

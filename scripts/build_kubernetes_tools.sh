@@ -3,30 +3,45 @@
 #
 #   scripts/build_kubernetes_tools.sh   a no-op when it is there
 #
-#   .cache/tools/bin/kustomize          renders them
+#   .cache/tools/bin/kustomize, helm    render them
+#   .cache/tools/bin/kube-apiserver     takes them, with etcd beside it
 #   .cache/tools/crds-VERSION           the schemas of the Prometheus operator's resources
 #
-# Needs Go; both come from the Go module proxy. About a minute on two cores the first time.
+# Needs Go; all but etcd, which is Debian's, come from the Go module proxy. Six minutes on two cores the first time.
 set -eu
 
 kustomize=v5.8.1
+helm=v3.22.0
+kubernetes=1.36.3
 operator=v0.85.0
 
 tools="$(cd "$(dirname "$0")/.." && pwd)/.cache/tools"
 schemas="$tools/crds-$operator"
-
-if [ ! -x "$tools/bin/kustomize" ] || [ ! -d "$schemas" ]; then
-    command -v go >/dev/null || {
-        echo "build_kubernetes_tools: Go is needed (on Debian: apt-get install golang-go), 1.24 or newer" >&2
-        exit 1
-    }
-fi
 mkdir -p "$tools/bin"
-if [ ! -x "$tools/bin/kustomize" ]; then
-    GOBIN="$tools/bin" go install -ldflags '-s -w' -trimpath "sigs.k8s.io/kustomize/kustomize/v5@$kustomize"
-    echo "$tools/bin/kustomize"
-fi
+work=$(mktemp -d "$tools/kubernetes.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "build_kubernetes_tools: $1" >&2
+    exit 1
+}
+
+go_is_needed() {
+    command -v go >/dev/null || fail "Go is needed (on Debian: apt-get install golang-go), 1.24 or newer"
+}
+
+install() {
+    [ ! -x "$tools/bin/$1" ] || return 0
+    go_is_needed
+    GOBIN="$tools/bin" go install -ldflags '-s -w' -trimpath "$2"
+    echo "$tools/bin/$1"
+}
+
+install kustomize "sigs.k8s.io/kustomize/kustomize/v5@$kustomize"
+install helm "helm.sh/helm/v3/cmd/helm@$helm"
+
 if [ ! -d "$schemas" ]; then
+    go_is_needed
     module=github.com/prometheus-operator/prometheus-operator
     go mod download "$module@$operator"
     folder=$(go env GOMODCACHE)/$module@$operator/example/prometheus-operator-crd
@@ -35,4 +50,31 @@ if [ ! -d "$schemas" ]; then
     chmod u+w "$schemas.new"/*
     mv "$schemas.new" "$schemas"
     echo "$schemas"
+fi
+
+# Its own module replaces each module that lives in its tree by a folder: here by the release of the same day.
+if [ ! -x "$tools/bin/kube-apiserver" ]; then
+    go_is_needed
+    cd "$work"
+    go mod init laggard.test/kube-apiserver 2>/dev/null
+    go mod download "k8s.io/kubernetes@v$kubernetes"
+    go mod edit -json "$(go env GOMODCACHE)/cache/download/k8s.io/kubernetes/@v/v$kubernetes.mod" |
+        sed -n 's|^.*"Path": "\./staging/src/\(.*\)".*$|\1|p' | sort -u |
+        while read -r module; do
+            go mod edit -replace "$module=$module@v0${kubernetes#1}"
+        done
+    printf 'package tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver/app"\n' >tools.go
+    go mod edit -require "k8s.io/kubernetes@v$kubernetes"
+    GOFLAGS=-mod=mod go build -buildvcs=false -ldflags '-s -w' -trimpath -o kube-apiserver \
+        k8s.io/kubernetes/cmd/kube-apiserver
+    mv kube-apiserver "$tools/bin"
+    echo "$tools/bin/kube-apiserver"
+fi
+
+if [ ! -x "$tools/bin/etcd" ] && ! command -v etcd >/dev/null; then
+    cd "$work"
+    apt-get -qq -o APT::Sandbox::User= download etcd-server || fail "install etcd and put it on PATH"
+    dpkg-deb --extract ./*.deb unpacked
+    mv unpacked/usr/bin/etcd "$tools/bin"
+    echo "$tools/bin/etcd"
 fi
