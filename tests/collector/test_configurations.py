@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 from tests.collector.support import CONFIGURATIONS, TIMEOUT, collector
 
 FILES = ("agent.yaml", "gateway.yaml")
+OVERLAYS = ("agent-tls.yaml", "gateway-tls.yaml")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -25,11 +27,11 @@ def test_the_collector_takes_it(name: str, exporter: str, tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, *OVERLAYS])
 def test_every_variable_has_a_default_and_a_line(name: str) -> None:
     """A variable that is set is one that the file's head explains, with the default that the file has."""
     text = (CONFIGURATIONS / name).read_text(encoding="utf-8")
-    head = text.partition("\nextensions:")[0]
+    head = "".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
     used = set(re.findall(r"\$\{env:([A-Z_]+)", text.removeprefix(head)))
     assert set(re.findall(r"\$\{env:([A-Z_]+):-", text)) == used
     for_machines = {"HEALTH", "SELF_PORT", "SCRAPE_TIMEOUT"}
