@@ -56,7 +56,7 @@ class Server:
             for sample in family.samples:
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
                 if sample.name == "prometheus_rule_group_last_duration_seconds":
-                    groups[sample.labels["rule_group"].rpartition(";")[2]] = sample.value
+                    groups[sample.labels["rule_group"]] = sample.value
         return Reading(
             time=time.time(),
             processor_seconds=used.user + used.system,
