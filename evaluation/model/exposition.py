@@ -204,8 +204,10 @@ class Incarnation:
         age = np.broadcast_to(time - self._start if before else moment.phase_age, ranks)
         put("phase_age_seconds", age)
         put("last_step_age_seconds", time - moment.last_step)
+        # As an exporter measures it, once it has seen two steps.
+        usual = 0.0 if before else self.job.own
         condition = np.select(
-            [life.finished(time) & ~life.dead(time), ~alive, life.stopped(time), age > STILL_SECONDS],
+            [life.finished(time) & ~life.dead(time), ~alive, life.stopped(time), age > max(STILL_SECONDS, usual)],
             [Condition.ENDED, Condition.DEAD, Condition.STOPPED, Condition.QUIET],
             Condition.GOES_ON,
         )

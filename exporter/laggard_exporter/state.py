@@ -26,10 +26,11 @@ _Values = Iterable[tuple[tuple[str, ...], float]]
 
 
 class _Rank(NamedTuple):
-    """A rank, and whether its process is stopped: None where it can not be seen."""
+    """A rank, and whether its process is stopped: None where it can not be seen. ``usual_step`` is in seconds, or 0."""
 
     known: Rank
     stopped: bool | None
+    usual_step: float
 
     @property
     def file(self) -> Snapshot:
@@ -48,7 +49,7 @@ class _Rank(NamedTuple):
             return Condition.DEAD
         if self.stopped:
             return Condition.STOPPED
-        return Condition.QUIET if self.phase_age > STILL_SECONDS else Condition.GOES_ON
+        return Condition.QUIET if self.phase_age > max(STILL_SECONDS, self.usual_step) else Condition.GOES_ON
 
 
 def _single(value: float) -> _Values:
@@ -129,6 +130,8 @@ class StateCollector:
         self._log = LogOnce(_logger)
         #: When each rank was seen to stand still, in nanoseconds since boot.
         self._stood_still: dict[tuple[str, int], int] = {}
+        #: Steps of each rank when it was first seen, and when the newest of them ended.
+        self._first: dict[tuple[str, int], tuple[int, int]] = {}
 
     def collect(self) -> Iterator[Sample]:
         """Yield the ranks of the folder. Raises :class:`OSError` for a folder that can not be listed."""
@@ -137,9 +140,11 @@ class StateCollector:
             self._log(logging.INFO, f"state folder {self._directory} does not exist yet: no rank has started here")
         yield Sample(STATE_DIRECTORY_EXISTS, (), self._ranks.exists)
         stood_still, self._stood_still = self._stood_still, {}
+        first, self._first = self._first, {}
         for known in ranks:
-            rank = _Rank(known, self._stopped(known.file.holder_pid))
             key = (known.file.facts.run, known.file.facts.rank)
+            self._first[key], usual_step = _pace(first.get(key), known.file)
+            rank = _Rank(known, self._stopped(known.file.holder_pid), usual_step)
             seen = stood_still.get(key) if rank.condition is Condition.GOES_ON else known.now_ns
             if seen is not None and known.age(seen) <= STOOD_STILL_SECONDS:
                 self._stood_still[key] = seen
@@ -150,6 +155,14 @@ class StateCollector:
     def _stopped(self, pid: int) -> bool | None:
         times = processes.process_times(self._procfs, pid) if pid else None
         return times.state in {"T", "t"} if times else None
+
+
+def _pace(first: tuple[int, int] | None, file: Snapshot) -> tuple[tuple[int, int], float]:
+    """Return what is kept of a rank's first steps, and the seconds that a step took since: 0 where none ended."""
+    if first is None or not first[1] or file.steps < first[0]:
+        return (file.steps, file.last_step_ns), 0.0
+    steps = file.steps - first[0]
+    return first, max(file.last_step_ns - first[1], 0) / NANOSECONDS / steps if steps else 0.0
 
 
 def _samples(rank: _Rank, *, in_detail: bool) -> Iterator[Sample]:

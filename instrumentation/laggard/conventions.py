@@ -453,9 +453,9 @@ COMPACT = (
     TELEMETRY_LEVEL,
 )
 
-#: A rank without a sign of progress for longer stands still, in seconds. The node exporter says where a rank stands of
-#: these alone, since of ten thousand that go on nobody asks; of one that goes on again for so long after, so that
-#: whoever looks a minute back finds out.
+#: A rank without a sign of progress for longer than this, in seconds, and than a step usually takes, stands still. The
+#: node exporter says where a rank stands of these alone, since of ten thousand that go on nobody asks; of one that goes
+#: on again for so long after, so that whoever looks a minute back finds out.
 STILL_SECONDS = 1.0
 STOOD_STILL_SECONDS = 120.0
 
@@ -486,7 +486,8 @@ PROCESS_CONDITION = Metric(
     "gauge",
     "",
     "Why the rank stands still: its process died without a clean end (0), it ended cleanly (1), the kernel holds it "
-    f"stopped (2), or it shows no sign of progress for {STILL_SECONDS:.0f} s (3); 4 where it goes on again. {_STILL}",
+    f"stopped (2), or it shows no sign of progress for longer than a usual step, and {STILL_SECONDS:.0f} s (3); 4 "
+    f"where it goes on again. {_STILL}",
 )
 PROCESS_STANDSTILL = Metric(
     "training.process.standstill",

@@ -143,6 +143,35 @@ def test_a_rank_that_goes_on(tmp_path: Path) -> None:
     assert set(after(later, NOW + 116 * NANOSECONDS + 2)) == set(WAITING_SERIES) - detail
 
 
+def test_a_rank_whose_steps_are_long(tmp_path: Path) -> None:
+    """Once the exporter has seen how long a step takes, a rank stands still after that, and not after a second."""
+    now = [NOW]
+    collector = StateCollector(tmp_path, clock=lambda: now[0])
+    condition = rank_series("training_process_condition")
+    begun = {**WAITING, statefile.PHASE: statefile.pack(Phase.FORWARD, NOW - NANOSECONDS // 2)}
+    last = WAITING[statefile.LAST_STEP] + 20 * NANOSECONDS
+    # Two steps later, of ten seconds each.
+    later = {
+        **WAITING,
+        statefile.STEPS: 14,
+        statefile.LAST_STEP: last,
+        statefile.PHASE: statefile.pack(Phase.BACKWARD, last),
+    }
+    with live_rank(tmp_path, words=begun):
+        assert condition not in as_dict(collector.collect())
+    newer = replace(FACTS, start_boottime_ns=FACTS.start_boottime_ns + 1)
+    with live_rank(tmp_path, newer, later):
+        now[0] = last + 10 * NANOSECONDS
+        assert condition not in as_dict(collector.collect())
+        now[0] += 1
+        assert as_dict(collector.collect())[condition] == 3
+    # A process that has made fewer steps is another one: nothing is known of its steps.
+    restarted = replace(FACTS, start_boottime_ns=FACTS.start_boottime_ns + 2)
+    fewer = {**later, statefile.STEPS: 1, statefile.PHASE: statefile.pack(Phase.FORWARD, now[0] - 2 * NANOSECONDS)}
+    with live_rank(tmp_path, restarted, fewer):
+        assert as_dict(collector.collect())[condition] == 3
+
+
 def test_a_killed_rank(tmp_path: Path) -> None:
     """A killed rank is down at once, keeps its last state, phase and collectives, and its ages go on growing."""
     with live_rank(tmp_path, words=WAITING) as process:
