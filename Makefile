@@ -41,15 +41,15 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# Tests that compute for minutes and measure no time: as many at once as there are processors.
-COMPUTING := tests/rules tests/dashboards tests/evaluation tests/fuzz
+# Tests that compute for minutes, or wait for servers, and measure no time: as many at once as there are processors.
+TOGETHER := tests/rules tests/dashboards tests/evaluation tests/fuzz tests/collector tests/deploy tests/scale
 
 test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
-	pytest --numprocesses=auto --dist=loadgroup $(COMPUTING)
-	pytest $(addprefix --ignore=,$(COMPUTING))
+	pytest --numprocesses=auto --dist=loadgroup $(TOGETHER)
+	pytest $(addprefix --ignore=,$(TOGETHER))
 endif
 
 test-cuda: $(INSTALLED)
