@@ -30,9 +30,17 @@ if [ -w "$note" ]; then
     echo "${LAGGARD_RUN:-slurm-${array:-$SLURM_JOB_ID}}" >>"$note"
 fi
 
+start=$home/opentelemetry/instrumentation/auto_instrumentation
 case ${LAGGARD:-} in
 on) ;;
-off) exit 0 ;;
+off)
+    # A step of an instrumented job has what the batch script's environment had.
+    case ${PYTHONPATH:-} in
+    "$start:$home") echo "unset PYTHONPATH" ;;
+    "$start:$home:"*) echo "export PYTHONPATH=${PYTHONPATH#"$start:$home:"}" ;;
+    esac
+    exit 0
+    ;;
 '') case " $partitions " in *" ${SLURM_JOB_PARTITION:-} "*) ;; *) exit 0 ;; esac ;;
 *)
     say "LAGGARD=$LAGGARD is neither on nor off; this job is not instrumented"
@@ -40,7 +48,6 @@ off) exit 0 ;;
     ;;
 esac
 
-start=$home/opentelemetry/instrumentation/auto_instrumentation
 if [ ! -d "$start" ]; then
     say "$home has no packages (pip install --target $home 'laggard[otel]'); this job is not instrumented"
     exit 0
