@@ -24,7 +24,7 @@ from laggard_cli.errors import CommandError
 from laggard_exporter.web.address import Address
 
 #: Name, address, partition and state of each node, once for each of its partitions.
-_SINFO = ("sinfo", "--all", "--Node", "--noheader", "--format=%N|%o|%R|%t")
+_SINFO = ("sinfo", "--Node", "--noheader", "--format=%N|%o|%R|%t")
 _SECONDS = 60.0
 #: What sinfo says of nodes that are switched off, or just switched on or off: nothing there can be scraped.
 _SWITCHED_OFF = re.compile(r"[~#%]$|^futr")
@@ -83,7 +83,8 @@ def _targets(options: argparse.Namespace) -> int:
     """Write the file, whole or not at all. Raises :class:`CommandError` where Slurm or the folder refuses."""
     if not 1 <= options.port <= _HIGHEST_PORT:
         raise CommandError(f"--port {options.port}: not between 1 and {_HIGHEST_PORT}")
-    command = [*_SINFO, *([f"--partition={','.join(options.partition)}"] if options.partition else [])]
+    # Partitions that are hidden from this user have nodes too.
+    command = [*_SINFO, f"--partition={','.join(options.partition)}" if options.partition else "--all"]
     partitions: dict[tuple[str, str], set[str]] = {}
     for node in _nodes(_answer(command)):
         if not _SWITCHED_OFF.search(node.state):

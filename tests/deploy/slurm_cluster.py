@@ -1,4 +1,7 @@
-"""A real Slurm of two nodes on loopback, all in one folder: munge, a controller, and a node daemon for each node."""
+"""A real Slurm of two nodes on loopback, all in one folder: munge, a controller, and a node daemon for each node.
+
+What is a node's own on a real one, ``/run``, is a folder ``run`` here that is another one on each node. Needs root.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +70,14 @@ PartitionName=asked Nodes=node1,node2,rented Default=YES
 PartitionName=always Nodes=node1
 """
 
-#: Our settings but for where things are. Each node has folders of its own, as if it were one.
+#: Our settings but for where things are.
 _SETTINGS = """
 home={folder}/packages
 command={command}
 partitions='other always'
 variables='LAGGARD_PRECISION=bf16 LAGGARD_TEAM=nobody'
-state_directory={folder}/state-${{SLURMD_NODENAME:-}}
-jobs_directory={folder}/jobs-${{SLURMD_NODENAME:-}}
+state_directory={folder}/run/laggard
+jobs_directory={folder}/run/laggard-jobs
 keep_seconds={keep}
 """
 
@@ -116,6 +119,14 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def states(self, node: str) -> Path:
+        """Return the folder of a node's state files."""
+        return self.folder / f"run-{node}" / "laggard"
+
+    def notes(self, node: str) -> Path:
+        """Return the folder of a node's notes of jobs."""
+        return self.folder / f"run-{node}" / "laggard-jobs"
+
     def submit(self, *arguments: str | Path, **environment: str) -> str:
         """Submit a batch job and return its number."""
         output = f"--output={self.folder}/out-%j"
@@ -128,9 +139,7 @@ class Cluster:
     def wait_for(self, *jobs: str) -> None:
         """Wait until jobs are over, with their epilogs."""
         wait_until(lambda: not self.ask("squeue", "--noheader", f"--jobs={','.join(jobs)}").strip(), f"jobs {jobs} run")
-        wait_until(
-            lambda: not any((self.folder / f"jobs-{node}" / job).exists() for node in NODES for job in jobs), "epilog"
-        )
+        wait_until(lambda: not any((self.notes(node) / job).exists() for node in NODES for job in jobs), "no epilog")
 
     def run(self, *arguments: str | Path, **environment: str) -> str:
         """Run a batch job to its end and return what it wrote."""
@@ -151,6 +160,9 @@ def missing() -> None:
         if os.environ.get("CI") and shutil.which("apt-get"):
             pytest.fail(text)
         pytest.skip(text)
+    probe = subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=TIMEOUT, check=False)
+    if probe.returncode != 0:
+        pytest.skip("no right to make mount namespaces: needs root")
 
 
 @contextlib.contextmanager
@@ -166,7 +178,7 @@ def cluster() -> Generator[Cluster, None, None]:
 
 @contextlib.contextmanager
 def _running(folder: Path) -> Generator[Cluster, None, None]:
-    for name in ("bin", "scripts", "saved", "spool-node1", "spool-node2"):
+    for name in ("bin", "scripts", "saved", "spool-node1", "spool-node2", "run", "run-node1", "run-node2"):
         (folder / name).mkdir()
     for script in SCRIPTS.glob("*.sh"):
         shutil.copy(script, folder / "scripts")
@@ -188,7 +200,9 @@ def _running(folder: Path) -> Generator[Cluster, None, None]:
         started.start("slurmctld", [sbin / "slurmctld-wlm", "-D"], slurm.environment)
         for node in NODES:
             command = [sbin / "slurmd-wlm", "-D", "-N", node, "-d", sbin / "slurmstepd-wlm"]
-            started.start(node, command, slurm.environment)
+            mount = 'mount --bind "$0-$1" "$0" && shift && exec "$@"'
+            own = ["unshare", "--mount", "sh", "-c", mount, folder / "run", node]
+            started.start(node, [*own, *command], slurm.environment)
         try:
             wait_until(lambda: _idle(slurm), "the nodes do not answer", 20)
         except AssertionError as error:

@@ -106,7 +106,7 @@ def node_exporters(slurm: Cluster, port: int) -> Iterator[None]:
     """Run the node exporter of each node, on the node's address."""
     with contextlib.ExitStack() as stack:
         for node, address in NODES.items():
-            flags = [f"--web.listen-address={address}:{port}", f"--state.directory={slurm.folder}/state-{node}"]
+            flags = [f"--web.listen-address={address}:{port}", f"--state.directory={slurm.states(node)}"]
             flags += ["--collector.disable-defaults", "--collector.state"]
             process = stack.enter_context(running([str(EXPORTER), *flags], stderr=subprocess.PIPE))
             Exporter(process)
@@ -116,7 +116,7 @@ def node_exporters(slurm: Cluster, port: int) -> Iterator[None]:
 def ranks(slurm: Cluster) -> dict[int, statefile.Snapshot]:
     """Return the state files of all nodes, by rank."""
     found: dict[int, statefile.Snapshot] = {}
-    for file in slurm.folder.glob("state-node*/*.state"):
+    for file in (path for node in NODES for path in slurm.states(node).glob("*.state")):
         with contextlib.suppress(statefile.StateFileError):
             read = statefile.read(file)
             found[read.facts.rank] = read
@@ -153,7 +153,7 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
         assert {each["training_rank"] for each in shown} == {"0", "1"}
         for number in (0, 1):
             given = json.loads((slurm.folder / f"environment-{number}.json").read_text())
-            check_environment(slurm, given, f"state-{given['SLURMD_NODENAME']}")
+            check_environment(slurm, given)
         (slurm.folder / "stop").touch()
         slurm.wait_for(job)
         finished = 'training_process_state{training_state="finished"} == 1'
@@ -165,17 +165,17 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
         slurm.run("--nodes=2", "--wrap", "srun true")
     finally:
         slurm.settings(keep=3600)
-    folder = slurm.folder / "state-node1"
+    folder = slurm.states("node1")
     left = {path.name for path in folder.iterdir()}
     assert left == stay, slurm.started.log("node1")
-    assert list((slurm.folder / "state-node2").iterdir()) == []
+    assert list(slurm.states("node2").iterdir()) == []
     assert (slurm.folder / "precious").read_text() == "a user's"
-    assert list(slurm.folder.glob("jobs-*/*")) == []
+    assert [list(slurm.notes(node).iterdir()) for node in NODES] == [[], []]
     for path in folder.iterdir():
         path.unlink()
 
 
-def check_environment(slurm: Cluster, given: dict[str, str], state: str) -> None:
+def check_environment(slurm: Cluster, given: dict[str, str]) -> None:
     """Assert that a task got what ``laggard run`` would have set, and the site's variables."""
     wanted = defaults({}, None, None)
     assert {name: given.get(name) for name in wanted} == wanted
@@ -184,14 +184,14 @@ def check_environment(slurm: Cluster, given: dict[str, str], state: str) -> None
     assert {name: value for name, value in given.items() if name.startswith("LAGGARD")} == {
         "LAGGARD": "on",
         "LAGGARD_PRECISION": "bf16",
-        "LAGGARD_STATE_DIR": str(slurm.folder / state),
+        "LAGGARD_STATE_DIR": f"{slurm.folder}/run/laggard",
         "LAGGARD_TEAM": "vision",
     }
 
 
 def leave_behind(slurm: Cluster, run: str) -> set[str]:
     """Put more files into the folder of the first node; return the names of those that are not the ended job's."""
-    folder = slurm.folder / "state-node1"
+    folder = slurm.states("node1")
     (state,) = folder.glob("*.state")
     mine = statefile.read(state).facts
     stem = f"{run}-{mine.rank}"
@@ -276,7 +276,7 @@ def test_a_collector(slurm: Cluster) -> None:
 def test_the_note_names_the_runs(slurm: Cluster) -> None:
     """What a task notes for the epilog is what the instrumentation calls the run, but for the step."""
     ask = f'{sys.executable} -c "from laggard import _identity; print(_identity.from_environment().run)"'
-    note = f"cat {slurm.folder}/jobs-$SLURMD_NODENAME/$SLURM_JOB_ID"
+    note = f"cat {slurm.folder}/run/laggard-jobs/$SLURM_JOB_ID"
     script = slurm.folder / "ask.sh"
     script.write_text(f"#!/bin/sh\n{ask}\nsrun {ask}\n{note}\n")
     path = os.pathsep.join(sys.path)
@@ -295,14 +295,14 @@ def test_a_job_of_another_user(slurm: Cluster) -> None:
     anyone = slurm.folder / "anyone"
     anyone.mkdir()
     anyone.chmod(0o777)
-    script = f"cd {slurm.folder}; id -u; cat jobs-node1/$SLURM_JOB_ID; touch state-node1/own && touch jobs-node1/99"
+    script = "id -u; cat laggard-jobs/$SLURM_JOB_ID; touch laggard/own && touch laggard-jobs/99"
     options = ("--uid=65534", "--nodelist=node1", "--chdir=/", f"--output={anyone}/out")
-    slurm.wait_for(job := slurm.submit(*options, "--wrap", script))
+    slurm.wait_for(job := slurm.submit(*options, "--wrap", f"cd {slurm.folder}/run; {script}"))
     user, run, refused = (anyone / "out").read_text().splitlines()
     assert (user, run) == ("65534", f"slurm-{job}")
-    assert "jobs-node1/99" in refused
+    assert "laggard-jobs/99" in refused
     assert "Permission denied" in refused
-    (slurm.folder / "state-node1" / "own").unlink()
+    (slurm.states("node1") / "own").unlink()
 
 
 def test_targets(slurm: Cluster, tmp_path: Path) -> None:
