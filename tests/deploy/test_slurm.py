@@ -27,6 +27,7 @@ from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivat
 from laggard_cli.main import main
 from laggard_cli.run import defaults
 from tests.collector.support import wait_until
+from tests.deploy import booted
 from tests.deploy.slurm_cluster import NODES, ROOT, SCRIPTS, TIMEOUT, Cluster, cluster
 from tests.exporter.ranks.test_pages import prometheus
 from tests.exporter.support import EXPORTER, Exporter, dead_file, fresh, live_rank, running
@@ -137,7 +138,8 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
     with node_exporters(slurm, exporter_port), prometheus(tmp_path, scrape_configuration(targets)) as server:
         wait_until(
             lambda: len(ranks(slurm)) == 2 and all(rank.steps > 5 for rank in ranks(slurm).values()),
-            slurm.output(job) if (slurm.folder / f"out-{job}").exists() else "no output",
+            "the ranks do not train",
+            150,
         )
         facts = {number: rank.facts for number, rank in ranks(slurm).items()}
         assert {(number, each.run, each.world_size, each.workload) for number, each in facts.items()} == {
@@ -423,3 +425,35 @@ def test_systemd_is_content(tmp_path: Path) -> None:
         if "unrecognized option" in result.stderr or "Failed to connect" in result.stderr:
             pytest.skip(f"systemd-analyze {command[0]} does not work here")
         assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(booted.missing() != "", reason=booted.missing())
+def test_systemd_runs_it(slurm: Cluster, tmp_path: Path) -> None:
+    """A real systemd starts the service as it is, without rights, and the file is there for Prometheus to read."""
+    name = UNITS[0].name
+    drop_ins = tmp_path / f"{name}.d"
+    drop_ins.mkdir()
+    tmp_path.chmod(0o755)
+    shutil.copy(UNITS[0], tmp_path)
+    (start,) = re.findall("ExecStart=/usr/local/bin/laggard (.*)", UNITS[0].read_text())
+    command = Path(sys.executable).with_name("laggard")
+    # Where the command, its interpreter and Slurm are, which the unit hides; no Prometheus is installed here.
+    (drop_ins / "test.conf").write_text(
+        f"[Service]\nExecStart=\nExecStart={command} {start}\nUser=nobody\nProtectHome=tmpfs\n"
+        + "".join(f"BindReadOnlyPaths={path}\n" for path in (ROOT, sys.prefix, sys.base_prefix, slurm.folder))
+        + "".join(f'Environment="{key}={value}"\n' for key, value in slurm.environment.items())
+    )
+    with booted.booted(tmp_path, name) as machine:
+        wait_until(lambda: "ExecMainExitTimestamp=" in ended(machine, name), "the service does not end", 20)
+        result = machine.control("show", "--property=Result,ExecMainStatus", name)
+        assert set(result.split()) == {"Result=success", "ExecMainStatus=0"}
+        file = Path(f"/proc/{machine.pid}/root/var/lib/laggard-slurm/nodes.json")
+        assert [group["targets"] for group in json.loads(file.read_text())] == [["127.0.0.1:9495"], ["127.0.0.2:9495"]]
+        status = file.stat()
+        assert (status.st_uid, status.st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (65534, 0o644, 0o755)
+
+
+def ended(machine: booted.Booted, unit: str) -> str:
+    """Return when the service's process ended, as a property with a value."""
+    text = machine.control("show", "--property=ExecMainExitTimestamp", unit).strip()
+    return text if text.partition("=")[2] else ""
