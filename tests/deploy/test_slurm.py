@@ -444,16 +444,10 @@ def test_systemd_runs_it(slurm: Cluster, tmp_path: Path) -> None:
         + "".join(f'Environment="{key}={value}"\n' for key, value in slurm.environment.items())
     )
     with booted.booted(tmp_path, name) as machine:
-        wait_until(lambda: "ExecMainExitTimestamp=" in ended(machine, name), "the service does not end", 20)
-        result = machine.control("show", "--property=Result,ExecMainStatus", name)
-        assert set(result.split()) == {"Result=success", "ExecMainStatus=0"}
+        # Systemd forgets a service that has ended well, and keeps one that has failed.
         file = Path(f"/proc/{machine.pid}/root/var/lib/laggard-slurm/nodes.json")
+        wait_until(file.exists, "the service writes no targets")
         assert [group["targets"] for group in json.loads(file.read_text())] == [["127.0.0.1:9495"], ["127.0.0.2:9495"]]
         status = file.stat()
         assert (status.st_uid, status.st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (65534, 0o644, 0o755)
-
-
-def ended(machine: booted.Booted, unit: str) -> str:
-    """Return when the service's process ended, as a property with a value."""
-    text = machine.control("show", "--property=ExecMainExitTimestamp", unit).strip()
-    return text if text.partition("=")[2] else ""
+        wait_until(lambda: "ActiveState=inactive" in machine.control("show", name), "the service does not end well")
