@@ -7,7 +7,9 @@
 # is. Needs apt-get and dpkg-deb, and no root.
 set -eu
 
-packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2 libhwloc15 libnuma1 liblz4-1 libreadline8 libjson-c5"
+packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2"
+# What these need and a small system may lack; the names differ by release.
+libraries="libhwloc15 libnuma1 liblz4-1 libreadline8 libreadline8t64 libjson-c5"
 
 tools="$(cd "$(dirname "$0")/.." && pwd)/.cache/tools"
 [ ! -d "$tools/slurm" ] || exit 0
@@ -26,6 +28,9 @@ trap 'rm -rf "$work"' EXIT
 # shellcheck disable=SC2086  # a list
 (cd "$work" && apt-get -qq -o APT::Sandbox::User= download $packages) ||
     fail "apt-get could not download Slurm; run 'apt-get update' as root first"
+for library in $libraries; do
+    (cd "$work" && apt-get -qq -o APT::Sandbox::User= download "$library" 2>/dev/null) || true
+done
 for archive in "$work"/*.deb; do
     dpkg-deb --extract "$archive" "$work/unpacked"
 done

@@ -138,7 +138,9 @@ class Cluster:
 
     def wait_for(self, *jobs: str) -> None:
         """Wait until jobs are over, with their epilogs."""
-        wait_until(lambda: not self.ask("squeue", "--noheader", f"--jobs={','.join(jobs)}").strip(), f"jobs {jobs} run")
+        wait_until(
+            lambda: not self.ask("squeue", "--noheader", f"--jobs={','.join(jobs)}").strip(), f"jobs {jobs} run", 120
+        )
         wait_until(lambda: not any((self.notes(node) / job).exists() for node in NODES for job in jobs), "no epilog")
 
     def run(self, *arguments: str | Path, **environment: str) -> str:
@@ -151,6 +153,11 @@ class Cluster:
 def _libraries() -> list[Path]:
     folders = {file.parent for file in UNPACKED.glob("**/*.so*")}
     return sorted(folders, key=lambda folder: len(folder.parts))
+
+
+def _daemon(name: str) -> Path:
+    # Debian's have a suffix, beside those of another program.
+    return next(UNPACKED.glob(f"usr/sbin/{name}*"))
 
 
 def missing() -> None:
@@ -189,17 +196,16 @@ def _running(folder: Path) -> Generator[Cluster, None, None]:
     (folder / "slurm.conf").write_text(
         _CONFIGURATION.format(folder=folder, plugins=plugins, user=getpass.getuser(), ports=_free_ports(3))
     )
-    sbin = UNPACKED / "usr" / "sbin"
     with processes(folder) as started:
         slurm = Cluster(folder, started)
         slurm.settings(keep=3600)
         munge = {name: f"--{name}={folder}/munge.{name.split('-')[0]}" for name in ("socket", "pid-file", "seed-file")}
-        command = [sbin / "munged", "--foreground", f"--key-file={key}", *munge.values(), "--num-threads=2"]
+        command = [_daemon("munged"), "--foreground", f"--key-file={key}", *munge.values(), "--num-threads=2"]
         started.start("munged", command, slurm.environment)
         wait_until((folder / "munge.socket").exists, "munged does not start")
-        started.start("slurmctld", [sbin / "slurmctld-wlm", "-D"], slurm.environment)
+        started.start("slurmctld", [_daemon("slurmctld"), "-D"], slurm.environment)
         for node in NODES:
-            command = [sbin / "slurmd-wlm", "-D", "-N", node, "-d", sbin / "slurmstepd-wlm"]
+            command = [_daemon("slurmd"), "-D", "-N", node, "-d", _daemon("slurmstepd")]
             mount = 'mount --bind "$0-$1" "$0" && shift && exec "$@"'
             own = ["unshare", "--mount", "sh", "-c", mount, folder / "run", node]
             started.start(node, [*own, *command], slurm.environment)
