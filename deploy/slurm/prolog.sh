@@ -5,6 +5,8 @@
 #
 # It always succeeds: a prolog that fails takes the node out of service.
 set -u
+# Also after a mistake in the settings, at which the shell itself would end with an error.
+trap 'exit 0' EXIT
 conf=$(dirname "$0")/laggard.conf
 [ -r "$conf" ] || exit 0
 . "$conf"
@@ -16,5 +18,4 @@ conf=$(dirname "$0")/laggard.conf
 # The job's user writes the names of its runs into the note.
 note=$jobs_directory/$SLURM_JOB_ID
 rm -f "$note"
-: >"$note" && chown "$SLURM_JOB_UID" "$note" && chmod 0644 "$note"
-exit 0
+touch "$note" && chown "$SLURM_JOB_UID" "$note" && chmod 0644 "$note"

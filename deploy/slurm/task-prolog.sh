@@ -8,6 +8,8 @@
 # Slurm adds what is printed as "export NAME=value" to the task's environment, and shows what follows "print".
 # It always succeeds: a task whose prolog fails is not started.
 set -u
+# Also after a mistake in the settings, at which the shell itself would end with an error.
+trap 'exit 0' EXIT
 conf=$(dirname "$0")/laggard.conf
 [ -r "$conf" ] || exit 0
 . "$conf"
@@ -75,4 +77,3 @@ default OTEL_TRACES_EXPORTER none
 default OTEL_LOGS_EXPORTER none
 default OTEL_SERVICE_NAME training
 default OTEL_EXPERIMENTAL_RESOURCE_DETECTORS laggard,otel
-exit 0

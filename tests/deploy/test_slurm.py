@@ -307,6 +307,28 @@ def test_a_job_of_another_user(slurm: Cluster) -> None:
     (slurm.states("node1") / "own").unlink()
 
 
+@pytest.mark.parametrize(
+    "settings", ["", "home=(", "home=/proc/a\ncommand=/proc/b\nstate_directory=/proc/c\njobs_directory=/proc/d\n"]
+)
+def test_nothing_stops_a_job(tmp_path: Path, settings: str) -> None:
+    """Where settings are missing or folders can not be made, prolog, task prolog and epilog still end well."""
+    if settings:
+        (tmp_path / "laggard.conf").write_text((SCRIPTS / "laggard.conf").read_text() + settings)
+    variables = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_UID": str(os.getuid()), "LAGGARD": "on"}
+    told: dict[str, str] = {}
+    for name in ("prolog", "task-prolog", "epilog"):
+        script = shutil.copy(SCRIPTS / f"{name}.sh", tmp_path)
+        done = subprocess.run([script], env=variables, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        assert done.returncode == 0, done.stderr
+        told[name] = done.stdout
+    hint = "/proc/a has no packages (pip install --target /proc/a 'laggard[otel]'); this job is not instrumented"
+    assert told == {
+        "prolog": "",
+        "task-prolog": f"print laggard: {hint}\n" if "/proc" in settings else "",
+        "epilog": "",
+    }
+
+
 def test_targets(slurm: Cluster, tmp_path: Path) -> None:
     """Each node is a target once, by its address, with its partitions; a node that is switched off is none."""
     file = tmp_path / "nodes.json"
