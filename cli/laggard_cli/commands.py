@@ -30,6 +30,7 @@ COMMANDS = {
     "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "kubernetes": ("laggard_cli.kubernetes", "print the manifest of a job so that its pods run instrumented"),
+    "slurm": ("laggard_cli.slurm", "write the nodes that Slurm knows as targets; clean up after a job"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
     "completion": ("laggard_cli.completion", "print what makes a shell complete laggard's commands and options"),
 }

@@ -58,15 +58,15 @@ def missing() -> str:
 
 
 class Booted:
-    """A running systemd, by the number of its process."""
+    """A running systemd, by the number of its process, ``pid``."""
 
     def __init__(self, pid: int, unit: str) -> None:
-        self._pid = pid
+        self.pid = pid
         self._unit = unit
 
     def control(self, *arguments: str) -> str:
         """Return what systemctl says."""
-        command = ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--cgroup", "systemctl", *arguments]
+        command = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--cgroup", "systemctl", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False).stdout
 
     def wait_until_active(self) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Booted:
     def main_pid(self) -> int:
         """Return the number that the unit's process has here."""
         inside = self.control("show", "--property=MainPID", "--value", self._unit).strip()
-        for child in Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split():
+        for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
             status = Path(f"/proc/{child}/status").read_text()
             if status.partition("NSpid:")[2].splitlines()[0].split()[-1] == inside:
                 return int(child)
