@@ -70,7 +70,9 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
     if rank is None:
         rank = _first_number("RANK", "SLURM_PROCID", default=0)
     if world_size is None:
-        world_size = _first_number("WORLD_SIZE", "SLURM_NTASKS", default=1)
+        # A batch script has the number of tasks too, and is one process: srun starts the tasks, and numbers the step.
+        tasks = ("SLURM_NTASKS",) if environment.text("SLURM_STEP_ID") else ()
+        world_size = _first_number("WORLD_SIZE", *tasks, default=1)
     return Identity(
         run=clip_name(_run_from_environment()),
         rank=rank,

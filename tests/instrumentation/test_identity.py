@@ -63,6 +63,10 @@ def test_rank_and_world_size_come_from_the_script_then_torchrun_then_slurm(monke
     """Explicit arguments win, and a value that is no number is ignored."""
     monkeypatch.setenv("SLURM_PROCID", "5")
     monkeypatch.setenv("SLURM_NTASKS", "16")
+    assert _identity.from_environment().world_size == 1, (
+        "a batch script is one process, however many tasks it may start"
+    )
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
     monkeypatch.setenv("RANK", "many")
     identity = _identity.from_environment()
     assert (identity.rank, identity.world_size, identity.local_rank) == (5, 16, 5)
