@@ -56,12 +56,13 @@ _Begin = Callable[[int], "Token | None"]
 _End = Callable[["Token | None"], int]
 _Add = Callable[[int, int, int], None]
 _Edge = Callable[[int], None]
+_Evaluate = Callable[[], "Token | None"]
 
 
 def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     events: list[Event],
-) -> tuple[tuple[_Begin, _End, _Add, _Edge, Callable[[], bool]], dict[str, CellType]]:
-    """Return ``begin``, ``end``, ``add``, ``edge`` and ``trains``, and the variables that they share by name.
+) -> tuple[tuple[_Begin, _End, _Add, _Edge, Callable[[], bool], _Evaluate], dict[str, CellType]]:
+    """Return the functions that ``Recorder`` describes, and the variables that they share by name.
 
     Functions over variables of their own, not methods over attributes: with cold caches that is a fifth of their cost.
     """
@@ -76,6 +77,10 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     device: Callable[[int], None] | None = None
     # For each phase what makes the state file's word of a time: the phase in the high bits, and the clocks' difference.
     bases: tuple[int, ...] = ()
+    # The same while a step is trained, and from an evaluation's first forward to the next backward: what lies outside
+    # of phases then is evaluation, as the partition will find, and may take as long.
+    in_training: tuple[int, ...] = ()
+    in_evaluation: tuple[int, ...] = (0,)
     capacity = EARLY_CAPACITY
     dropped = failures = self_time_ns = backwards = progress = 0
 
@@ -132,9 +137,17 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
         else:
             dropped += 1
 
+    def evaluate() -> Token | None:
+        nonlocal bases
+        token = begin(EVALUATION_FORWARD)
+        if token is not None:
+            bases = in_evaluation
+        return token
+
     def trains() -> bool:
-        nonlocal thread, backwards
+        nonlocal thread, backwards, bases
         backwards += 1
+        bases = in_training
         first = not thread
         if enabled:
             thread = identity()
@@ -159,9 +172,9 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
         failures += 1
 
     variables: dict[str, CellType] = {}
-    for function in (begin, end, add, trains, admitted, edge, detach):
+    for function in (begin, end, add, trains, evaluate, admitted, edge, detach):
         variables.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return (begin, end, add, edge, trains), variables
+    return (begin, end, add, edge, trains, evaluate), variables
 
 
 def _variable(name: str, description: str) -> Any:
@@ -182,7 +195,7 @@ class Recorder:
     Each read and write is a single operation; no lock is taken on the hot path.
     """
 
-    __slots__ = ("add", "begin", "edge", "end", "events", "trains", "variables")
+    __slots__ = ("add", "begin", "edge", "end", "evaluate", "events", "trains", "variables")
 
     begin: _Begin
     """Enter a phase. The result goes to ``end``; ``None`` on a thread that does not train."""
@@ -192,6 +205,8 @@ class Recorder:
     """Append an interval that was found afterwards, or a mark with twice the same time."""
     edge: _Edge
     """Note an edge that no phase has on the device's clock, if that is used."""
+    evaluate: _Evaluate
+    """Enter a forward without gradients, as ``begin`` does; until the next backward the state file says evaluation."""
     trains: Callable[[], bool]
     """Take note that this thread begins a backward pass, and so trains; return whether none was known to train."""
 
@@ -208,7 +223,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
         functions, self.variables = _hot_path(self.events)
-        self.begin, self.end, self.add, self.edge, self.trains = functions
+        self.begin, self.end, self.add, self.edge, self.trains, self.evaluate = functions
         self.synchronize_clock()
 
     @property
@@ -246,11 +261,14 @@ class Recorder:
 
     def boottime(self, perf_ns: int) -> int:
         """Return the ``CLOCK_BOOTTIME`` of a ``perf_counter_ns``."""
-        return perf_ns + self.variables["bases"].cell_contents[0]
+        return perf_ns + self.variables["in_training"].cell_contents[0]
 
     def synchronize_clock(self) -> None:
         """Follow a suspend of the machine, which moves one clock and not the other."""
         offset_ns = boottime_ns() - perf_counter_ns()
-        self.variables["bases"].cell_contents = tuple(
-            (phase << _PHASE_SHIFT) + offset_ns for phase in range(_PHASE_BITS + 1)
-        )
+        in_training = tuple((phase << _PHASE_SHIFT) + offset_ns for phase in range(_PHASE_BITS + 1))
+        in_evaluation = (in_training[Phase.EVALUATION], *in_training[1:])
+        cells = self.variables
+        evaluating = cells["bases"].cell_contents is cells["in_evaluation"].cell_contents
+        cells["in_training"].cell_contents, cells["in_evaluation"].cell_contents = in_training, in_evaluation
+        cells["bases"].cell_contents = in_evaluation if evaluating else in_training

@@ -39,6 +39,43 @@ def test_intervals_nest_and_the_state_file_follows(tmp_path: Path) -> None:
     writer.close(unlink=True)
 
 
+def test_the_state_file_says_evaluation_until_the_next_backward(tmp_path: Path) -> None:
+    """What the host does between and after forwards without gradients may take long, and is no part of training."""
+    recorder = Recorder()
+    writer = statefile.StateWriter(tmp_path / "state", FACTS)
+    recorder.words = writer.words
+
+    def shown() -> Phase:
+        return statefile.read(writer.path).phase
+
+    def trained() -> None:
+        recorder.end(recorder.begin(Phase.FORWARD))
+        recorder.trains()
+        recorder.end(recorder.begin(Phase.BACKWARD))
+
+    trained()
+    assert shown() is Phase.OTHER
+    for _ in range(2):
+        fetch = recorder.begin(Phase.DATA)
+        assert shown() is Phase.DATA
+        recorder.end(fetch)
+        recorder.end(recorder.evaluate())
+        assert shown() is Phase.EVALUATION
+    recorder.end(recorder.begin(Phase.DATA))
+    assert shown() is Phase.EVALUATION
+    recorder.synchronize_clock()
+    recorder.end(recorder.begin(Phase.DATA))
+    assert shown() is Phase.EVALUATION
+    now = perf_counter_ns()
+    assert abs(recorder.boottime(now) - statefile.boottime_ns()) < 1e9
+    trained()
+    assert shown() is Phase.OTHER
+    recorder.synchronize_clock()
+    recorder.end(recorder.begin(Phase.DATA))
+    assert shown() is Phase.OTHER
+    writer.close(unlink=True)
+
+
 def test_a_closed_state_file_costs_one_failure_and_no_event(tmp_path: Path) -> None:
     """When the file's memory goes away under a hook, recording goes on without it."""
     recorder = Recorder()

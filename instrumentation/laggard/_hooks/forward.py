@@ -17,7 +17,6 @@ from typing import Any
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
 from laggard._partition import Step
-from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
 
 #: Classes that stand for a whole model, by the module that defines them; these modules come after torch itself.
@@ -126,7 +125,7 @@ class ForwardHook(Hook):
             self.replace(module_class, "__call__", self._time)
 
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
-        begin, end = self.recorder.begin, self.recorder.end
+        begin, end, evaluate = self.recorder.begin, self.recorder.end, self.recorder.evaluate
         forward = int(Phase.FORWARD)
         running, traced = self._running, self.host.traced
         graph = self._graph_module_class
@@ -140,7 +139,7 @@ class ForwardHook(Hook):
             if running or compiler._is_compiling_flag or (traced.running and isinstance(module, graph)):  # noqa: SLF001
                 return call(module, *args, **kwargs)
             running.append(True)
-            token = begin(forward if module.training and is_grad_enabled() else EVALUATION_FORWARD)
+            token = begin(forward) if module.training and is_grad_enabled() else evaluate()
             try:
                 return call(module, *args, **kwargs)
             finally:
