@@ -76,10 +76,21 @@ def run(options: argparse.Namespace) -> int:
 def _read(file: str, source: str) -> list[Any]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return [document for document in yaml.safe_load_all(text) if document is not None]
+        return [_unshared(document) for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise CommandError(f"{source}: {reason}") from error
+    except RecursionError:
+        raise CommandError(f"{source}: an anchor contains itself") from None
+
+
+def _unshared(value: Any) -> Any:
+    """Return a document in which what is said once and referred to again (anchors) stands at each place for itself."""
+    if isinstance(value, dict):
+        return {name: _unshared(entry) for name, entry in cast(Mapping, value).items()}
+    if isinstance(value, list):
+        return [_unshared(entry) for entry in cast("list[Any]", value)]
+    return value
 
 
 def _pods(value: Any, owner: Mapping) -> Iterator[tuple[Mapping, Mapping]]:

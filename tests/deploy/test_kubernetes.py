@@ -186,6 +186,7 @@ def test_a_list_of_resources_is_instrumented(tmp_path: Path, capsys: pytest.Capt
     [
         ("kind: Service\nspec: {ports: []}", (), "job.yaml: no document has a pod template (spec.containers)"),
         ("a: [", (), "job.yaml: while parsing a flow node"),
+        ("spec: &a {containers: [*a]}", (), "job.yaml: an anchor contains itself"),
         ("spec: {containers: [x]}", (), "job.yaml: containers is no list of mappings"),
         ("spec: {containers: [{env: {A: b}}]}", (), "job.yaml: env is no list of mappings"),
         (yaml.safe_dump(JOB), ("--container", "x"), "job.yaml: no container is called 'x'; there are trainer, sidecar"),
@@ -208,6 +209,18 @@ def test_bad_input_is_one_line(
     assert output == ""
     assert message in errors
     assert errors.count("\n") == 1
+
+
+def test_replicas_may_share_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a manifest says once, by an anchor, is instrumented at each place that refers to it."""
+    (tmp_path / "job.yaml").write_text(
+        "kind: PyTorchJob\nmetadata: {name: j}\nspec:\n  pytorchReplicaSpecs:\n"
+        "    Master: {template: &pod {spec: {containers: [{name: pytorch}]}}}\n    Worker: {template: *pod}\n"
+    )
+    assert main(["kubernetes", str(tmp_path / "job.yaml")]) == 0
+    specs = yaml.safe_load(capsys.readouterr().out)["spec"]["pytorchReplicaSpecs"]
+    assert specs["Master"] == specs["Worker"]
+    assert [entry["name"] for entry in specs["Worker"]["template"]["spec"]["initContainers"]] == ["laggard"]
 
 
 def test_an_instrumented_job_is_not_instrumented_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
