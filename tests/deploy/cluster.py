@@ -1,6 +1,7 @@
 """A real Kubernetes API server with its etcd, on loopback. It judges and keeps manifests; no controller acts, no node.
 
-Admission is as in a new cluster: Pod Security, service accounts, priorities, runtime classes.
+Admission is as in a new cluster (Pod Security, service accounts, priorities, runtime classes), but that a namespace
+without a label is held to the level baseline.
 """
 
 from __future__ import annotations
@@ -24,6 +25,20 @@ from tests.collector.support import TIMEOUT, processes, wait_until
 from tests.deploy.manifests import Manifest, tool
 
 _MANAGER = {"fieldManager": "laggard", "force": "true", "fieldValidation": "Strict"}
+_ADMISSION = {
+    "apiVersion": "apiserver.config.k8s.io/v1",
+    "kind": "AdmissionConfiguration",
+    "plugins": [
+        {
+            "name": "PodSecurity",
+            "configuration": {
+                "apiVersion": "pod-security.admission.config.k8s.io/v1",
+                "kind": "PodSecurityConfiguration",
+                "defaults": {"enforce": "baseline"},
+            },
+        }
+    ],
+}
 
 
 class Cluster:
@@ -139,6 +154,7 @@ def running(folder: Path) -> Generator[Cluster, None, None]:
     port, clients, peers = _free_ports(3)
     token, key = secrets.token_urlsafe(), folder / "accounts.pem"
     _write(folder / "tokens.csv", f'{token},admin,admin,"system:masters"\n')
+    (folder / "admission.json").write_text(json.dumps(_ADMISSION))
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     encoding, encryption = serialization.Encoding.PEM, serialization.NoEncryption()
     _write(key, private.private_bytes(encoding, serialization.PrivateFormat.PKCS8, encryption).decode())
@@ -168,6 +184,7 @@ def running(folder: Path) -> Generator[Cluster, None, None]:
                 f"--token-auth-file={folder / 'tokens.csv'}",
                 "--anonymous-auth=false",
                 "--authorization-mode=RBAC",
+                f"--admission-control-config-file={folder / 'admission.json'}",
                 "--service-account-issuer=https://kubernetes.default.svc",
                 f"--service-account-key-file={key}",
                 f"--service-account-signing-key-file={key}",

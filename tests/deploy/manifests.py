@@ -60,8 +60,8 @@ def rules(folder: Path) -> list[Manifest]:
     return [yaml.load(file.read_text(), _LOADER) for file in sorted(folder.glob("*.yml"))]
 
 
-def helm(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run helm without the settings of whoever runs the tests."""
+def helm(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run helm, with these variables, without the settings of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
     return subprocess.run(
         [tool("helm"), *arguments],
@@ -69,6 +69,7 @@ def helm(*arguments: str | Path, **environment: str) -> subprocess.CompletedProc
         text=True,
         timeout=TIMEOUT,
         check=False,
+        cwd=cwd,
         env=kept | environment,
     )
 

@@ -38,6 +38,7 @@ SOURCES: dict[str, Callable[[Path], list[Manifest]]] = {
     "helm": lambda _: template(),
     "helm with GPUs": lambda _: template("--set", "gpu.enabled=true"),
 }
+_BASELINE = 'violates PodSecurity "baseline:latest": host namespaces (hostPID=true), hostPath volumes (volume "state")'
 ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/laggard-exporter"
 
 POD: Manifest = {
@@ -45,13 +46,17 @@ POD: Manifest = {
     "spec": {
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [
             {
                 "name": "pytorch",
                 "image": "registry.example/train:1",
                 "command": ["torchrun", "train.py"],
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
             }
         ],
     },
@@ -148,7 +153,7 @@ def test_an_instrumented_job_is_accepted(
     kind: str, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The server takes what the command prints, with the same container as before it."""
-    where = namespace(cluster, "train")
+    where = namespace(cluster, "train", enforce="privileged")
     kept = accepted(cluster.apply(instrumented(capsys, tmp_path, kind), where))
     templates = list(pod_templates(kept["spec"]))
     assert len(templates) == len(list(pod_templates(JOBS[kind][1])))
@@ -157,6 +162,22 @@ def test_an_instrumented_job_is_accepted(
         assert container["command"] == ["torchrun", "train.py"]
         assert [port["name"] for port in container["ports"]] == [f"laggard-{rank}" for rank in range(8)]
         accepted(started(cluster, pod, where))
+
+
+def test_a_job_needs_no_folder_of_the_node(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an instrumented job the level baseline refuses one thing; without it even restricted takes the job."""
+    (pod,) = pod_templates(instrumented(capsys, tmp_path, "Job"))
+    where = namespace(cluster, "closed", enforce="baseline")
+    assert refused(started(cluster, pod, where), 403).partition("violates PodSecurity ")[2] == (
+        '"baseline:latest": hostPath volumes (volume "laggard-state")'
+    )
+    (pod,) = pod_templates(instrumented(capsys, tmp_path, "Job", "--no-host-path"))
+    where = namespace(cluster, "closed", enforce="restricted", warn="restricted")
+    kept = accepted(started(cluster, pod, where))
+    assert {volume["name"] for volume in kept["spec"]["volumes"]} == {"laggard"}
+    assert "LAGGARD_STATE_DIR" not in {entry["name"] for entry in kept["spec"]["containers"][0]["env"]}
 
 
 def pod_templates(value: Any) -> Generator[Manifest, None, None]:
@@ -205,7 +226,7 @@ def test_the_exporter_may_do_nothing(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("folder", [MANIFESTS, WITH_GPUS], ids=lambda path: path.name)
 def test_its_namespace_lets_the_exporter_in(folder: Path, cluster: Cluster) -> None:
-    """Pod Security takes the pod in the namespace as it is, and GPUs need the runtime that the GPU operator brings."""
+    """Its label lets the pod in where others are closed to it; GPUs need the runtime that the GPU operator brings."""
     template = daemon(folder)["spec"]["template"]
     if folder == WITH_GPUS:
         assert 'RuntimeClass "nvidia" not found' in refused(started(cluster, template, NAMESPACE), 403)
@@ -215,18 +236,20 @@ def test_its_namespace_lets_the_exporter_in(folder: Path, cluster: Cluster) -> N
     assert pod["spec"]["priority"] == 2_000_001_000
 
 
-def test_other_namespaces_keep_it_out(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("level", "reason"),
+    [
+        ({}, _BASELINE),
+        ({"enforce": "baseline"}, _BASELINE),
+        ({"enforce": "restricted"}, 'violates PodSecurity "restricted:latest"'),
+    ],
+    ids=["unlabelled", "baseline", "restricted"],
+)
+def test_other_namespaces_keep_it_out(level: dict[str, str], reason: str, cluster: Cluster) -> None:
     """The level baseline refuses two things of the exporter and no third: the node's processes and folder."""
-    template = daemon(MANIFESTS)["spec"]["template"]
-    levels = {
-        level: namespace(cluster, level, "laggard-exporter", enforce=level) for level in ("baseline", "restricted")
-    }
-    baseline = refused(started(cluster, template, levels["baseline"]), 403)
-    assert baseline.partition("violates PodSecurity ")[2] == (
-        '"baseline:latest": host namespaces (hostPID=true), hostPath volumes (volume "state")'
-    )
-    restricted = refused(started(cluster, template, levels["restricted"]), 403)
-    assert 'violates PodSecurity "restricted:latest"' in restricted
+    where = namespace(cluster, level.get("enforce", "unlabelled"), "laggard-exporter", **level)
+    message = refused(started(cluster, daemon(MANIFESTS)["spec"]["template"], where), 403)
+    assert message.endswith(reason) if reason == _BASELINE else reason in message
 
 
 def test_helm_installs_upgrades_and_removes(cluster: Cluster, tmp_path: Path) -> None:
@@ -251,6 +274,8 @@ def test_helm_installs_upgrades_and_removes(cluster: Cluster, tmp_path: Path) ->
     assert f"laggard-instrumentation:{__version__}" in notes
     assert "No rules" not in notes
     assert found() == expected.keys()
+    (release,) = accepted(cluster.request("GET", f"/api/v1/namespaces/{where}/secrets"))["items"]
+    assert len(release["data"]["release"]) < 700_000, "a release is kept in a secret, which ends at a mebibyte"
     notes = run("upgrade", "laggard", CHART, "--set", "gpu.enabled=true,rules.enabled=false,monitors.enabled=false")
     assert all(text in notes for text in ("with NVIDIA GPUs", "No rules", "No monitors"))
     kept = accepted(cluster.request("GET", cluster.path(expected["DaemonSet/laggard-exporter"])))

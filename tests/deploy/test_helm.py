@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 import yaml
 
 from laggard.version import __version__
+from tests.collector.support import ROOT
 from tests.deploy.manifests import (
     CHART,
     DASHBOARDS,
@@ -212,6 +215,16 @@ def test_a_wrong_value_is_one_line(setting: str, message: str) -> None:
     assert done.returncode != 0
     assert done.stdout == ""
     assert [line for line in done.stderr.splitlines() if line.startswith("- ")] == [message]
+
+
+def test_the_documented_commands_render() -> None:
+    """Each ``helm install`` of docs/kubernetes.md gives values that the chart knows."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text().replace("\\\n", "")
+    commands = re.findall(r"^helm install (.*)$", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        done = helm("template", *shlex.split(command, comments=True), cwd=ROOT)
+        assert done.returncode == 0, done.stderr
 
 
 def test_helm_finds_no_fault() -> None:
