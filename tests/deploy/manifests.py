@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,7 +60,9 @@ def rules(folder: Path) -> list[Manifest]:
     return [yaml.load(file.read_text(), _LOADER) for file in sorted(folder.glob("*.yml"))]
 
 
-def helm(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def helm(
+    *arguments: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run helm, with these variables, without the settings of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
     return subprocess.run(
@@ -70,7 +72,7 @@ def helm(*arguments: str | Path, cwd: Path | None = None, **environment: str) ->
         timeout=TIMEOUT,
         check=False,
         cwd=cwd,
-        env=kept | environment,
+        env={**kept, **(environment or {})},
     )
 
 

@@ -258,7 +258,7 @@ def test_helm_installs_upgrades_and_removes(cluster: Cluster, tmp_path: Path) ->
     account = {"KUBECONFIG": str(cluster.kubeconfig()), "HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
 
     def run(*arguments: str | Path) -> str:
-        done = helm(*arguments, "--namespace", where, **account)
+        done = helm(*arguments, "--namespace", where, environment=account)
         assert done.returncode == 0, done.stderr
         assert "arning" not in done.stderr
         return done.stdout
