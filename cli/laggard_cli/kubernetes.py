@@ -160,7 +160,7 @@ def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, sourc
 def _security(container: Mapping) -> Mapping:
     """Return what the init container may: nothing, as the user of the container that trains."""
     own = container.get("securityContext")
-    named = cast(Mapping, own) if isinstance(own, dict) else {}
+    named: Mapping = cast(Mapping, own) if isinstance(own, dict) else {}
     return {
         **{name: named[name] for name in _USER if name in named},
         "allowPrivilegeEscalation": False,
