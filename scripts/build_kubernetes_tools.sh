@@ -6,6 +6,7 @@
 #   .cache/tools/bin/kustomize, helm    render them
 #   .cache/tools/bin/kube-apiserver     takes them, with etcd beside it
 #   .cache/tools/crds-VERSION           the schemas of the Prometheus operator's resources
+#   .cache/tools/jobset-VERSION, pytorchjob-VERSION    those of jobs
 #
 # Needs Go; all but etcd, which is Debian's, come from the Go module proxy. Six minutes on two cores the first time.
 set -eu
@@ -14,9 +15,10 @@ kustomize=v5.8.1
 helm=v3.22.0
 kubernetes=1.36.3
 operator=v0.85.0
+jobset=v0.10.1
+training=v1.8.1
 
 tools="$(cd "$(dirname "$0")/.." && pwd)/.cache/tools"
-schemas="$tools/crds-$operator"
 mkdir -p "$tools/bin"
 work=$(mktemp -d "$tools/kubernetes.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -40,17 +42,26 @@ install() {
 install kustomize "sigs.k8s.io/kustomize/kustomize/v5@$kustomize"
 install helm "helm.sh/helm/v3/cmd/helm@$helm"
 
-if [ ! -d "$schemas" ]; then
+# schemas FOLDER MODULE@VERSION FILE ...: custom resources, as the modules of their controllers have them.
+schemas() {
+    folder="$tools/$1"
+    module=$2
+    shift 2
+    [ ! -d "$folder" ] || return 0
     go_is_needed
-    module=github.com/prometheus-operator/prometheus-operator
-    go mod download "$module@$operator"
-    folder=$(go env GOMODCACHE)/$module@$operator/example/prometheus-operator-crd
-    mkdir "$schemas.new"
-    cp "$folder"/*podmonitors.yaml "$folder"/*prometheusrules.yaml "$schemas.new"
-    chmod u+w "$schemas.new"/*
-    mv "$schemas.new" "$schemas"
-    echo "$schemas"
-fi
+    go mod download "$module"
+    mkdir "$work/schemas"
+    for file in "$@"; do
+        cp "$(go env GOMODCACHE)/$module/$file" "$work/schemas"
+    done
+    chmod u+w "$work"/schemas/*
+    mv "$work/schemas" "$folder"
+    echo "$folder"
+}
+
+monitoring=example/prometheus-operator-crd/monitoring.coreos.com
+schemas "crds-$operator" "github.com/prometheus-operator/prometheus-operator@$operator" \
+    "${monitoring}_podmonitors.yaml" "${monitoring}_prometheusrules.yaml"
 
 # Its own module replaces each module that lives in its tree by a folder: here by the release of the same day.
 if [ ! -x "$tools/bin/kube-apiserver" ]; then
@@ -78,3 +89,7 @@ if [ ! -x "$tools/bin/etcd" ] && ! command -v etcd >/dev/null; then
     mv unpacked/usr/bin/etcd "$tools/bin"
     echo "$tools/bin/etcd"
 fi
+
+schemas "jobset-$jobset" "sigs.k8s.io/jobset@$jobset" config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml
+schemas "pytorchjob-$training" "github.com/kubeflow/training-operator@$training" \
+    manifests/base/crds/kubeflow.org_pytorchjobs.yaml

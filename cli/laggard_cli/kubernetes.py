@@ -28,6 +28,8 @@ _PYTHON_PATH = f"{_FOLDER}/opentelemetry/instrumentation/auto_instrumentation:{_
 #: The node exporter's manifest has the same.
 _STATE = "/run/laggard"
 _VOLUME, _STATE_VOLUME, _PORT = "laggard", "laggard-state", "laggard"
+#: Who a container runs as.
+_USER = ("runAsNonRoot", "runAsUser", "runAsGroup")
 #: What a job's controller writes on its pods, the same on all of a job and of no other; the last is only a name.
 _RUN_LABELS = {
     "Job": "batch.kubernetes.io/controller-uid",
@@ -56,6 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--otlp-endpoint", metavar="URL", help="send metrics and traces there, and open no port; $(NODE_IP) is the node"
     )
+    parser.add_argument(
+        "--no-host-path",
+        action="store_true",
+        help="leave out the node's folder of state files where Pod Security forbids it; the node exporter sees no rank",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,10 +83,21 @@ def run(options: argparse.Namespace) -> int:
 def _read(file: str, source: str) -> list[Any]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return [document for document in yaml.safe_load_all(text) if document is not None]
+        return [_unshared(document) for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise CommandError(f"{source}: {reason}") from error
+    except RecursionError:
+        raise CommandError(f"{source}: an anchor contains itself") from None
+
+
+def _unshared(value: Any) -> Any:
+    """Return a document in which what is said once and referred to again (anchors) stands at each place for itself."""
+    if isinstance(value, dict):
+        return {name: _unshared(entry) for name, entry in cast(Mapping, value).items()}
+    if isinstance(value, list):
+        return [_unshared(entry) for entry in cast("list[Any]", value)]
+    return value
 
 
 def _pods(value: Any, owner: Mapping) -> Iterator[tuple[Mapping, Mapping]]:
@@ -120,28 +138,35 @@ def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, sourc
             "command": ["cp", "-r", f"{_FOLDER}/.", "/target"],
             "volumeMounts": [{"name": _VOLUME, "mountPath": "/target"}],
             "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "securityContext": _security(container),
         }
     )
-    # The state folder is made where no node exporter has made it: then it is nobody's, and a rank does without.
-    _entries(pod, "volumes", source).extend(
-        [
-            {"name": _VOLUME, "emptyDir": {}},
-            {"name": _STATE_VOLUME, "hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}},
-        ]
-    )
-    _entries(container, "volumeMounts", source).extend(
-        [
-            {"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True},
-            {"name": _STATE_VOLUME, "mountPath": _STATE},
-        ]
-    )
+    volumes: list[Mapping] = [{"name": _VOLUME, "emptyDir": {}}]
+    mounts: list[Mapping] = [{"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
+    if not options.no_host_path:
+        # The folder is made where no node exporter has made it: then it is nobody's, and a rank does without.
+        volumes.append({"name": _STATE_VOLUME, "hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}})
+        mounts.append({"name": _STATE_VOLUME, "mountPath": _STATE})
+    _entries(pod, "volumes", source).extend(volumes)
+    _entries(container, "volumeMounts", source).extend(mounts)
     pushes = _add_environment(owner, container, options, source)
     if not pushes:
         _entries(container, "ports", source).extend(
             {"name": f"{_PORT}-{rank}", "containerPort": prometheus.DEFAULT_PORT + rank}
             for rank in range(options.ranks)
         )
+
+
+def _security(container: Mapping) -> Mapping:
+    """Return what the init container may: nothing, as the user of the container that trains."""
+    own = container.get("securityContext")
+    named: Mapping = cast(Mapping, own) if isinstance(own, dict) else {}
+    return {
+        **{name: named[name] for name in _USER if name in named},
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def _container(pod: Mapping, name: str | None, source: str) -> Mapping:
@@ -169,7 +194,8 @@ def _add_environment(owner: Mapping, container: Mapping, options: argparse.Names
     pushes = {**wanted, **values}["OTEL_METRICS_EXPORTER"] != "laggard_prometheus"
     if not pushes:
         wanted[prometheus.OTEL_EXPORTER_PROMETHEUS_HOST] = "0.0.0.0"  # noqa: S104 - the pod's own address
-    wanted |= {environment.LAGGARD_STATE_DIR: _STATE}
+    if not options.no_host_path:
+        wanted[environment.LAGGARD_STATE_DIR] = _STATE
     if not options.workload and name:
         wanted[environment.LAGGARD_WORKLOAD] = name
     # What Kubernetes knows, and those first that others refer to.

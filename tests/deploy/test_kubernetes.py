@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import jsonschema
-import kubernetes_validate
 import opentelemetry.instrumentation.auto_instrumentation as opentelemetry_start
 import pytest
 import yaml
@@ -23,13 +21,8 @@ from laggard import statefile
 from laggard.conventions import RankState
 from laggard_cli.main import main
 from laggard_exporter import flags
+from tests.deploy.manifests import DASHBOARDS, MANIFESTS, WITH_GPUS, rendered, rules, validate
 from tests.rules.engine import free_address
-
-ROOT = Path(__file__).parent.parent.parent
-MANIFESTS = ROOT / "deploy" / "kubernetes" / "base"
-WITH_GPUS = MANIFESTS.parent / "gpu"
-#: The oldest release that the manifests are for, and the newest whose schema can be had.
-VERSIONS = ("1.30", "1.37")
 
 JOB: dict[str, Any] = {
     "apiVersion": "batch/v1",
@@ -57,49 +50,6 @@ JOB: dict[str, Any] = {
 }
 
 
-def rendered(folder: Path) -> list[dict[str, Any]]:
-    """Return what kustomize makes of a folder."""
-    kustomize = shutil.which("kustomize") or str(ROOT / ".cache" / "tools" / "bin" / "kustomize")
-    if not Path(kustomize).exists():
-        pytest.skip("kustomize is missing: scripts/build_kubernetes_tools.sh")
-    done = subprocess.run([kustomize, "build", str(folder)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-def operator_schema(kind: str) -> dict[str, Any]:
-    """Return the schema of one of the Prometheus operator's resources, in which what is unknown is refused."""
-    folders = sorted((ROOT / ".cache" / "tools").glob("crds-*"))
-    if not folders:
-        pytest.skip("the operator's schemas are missing: scripts/build_kubernetes_tools.sh")
-    definition = yaml.safe_load((folders[-1] / f"monitoring.coreos.com_{kind.lower()}s.yaml").read_text())
-    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    schema["properties"]["metadata"] = {"type": "object"}
-
-    def close(part: Any) -> None:
-        if isinstance(part, dict):
-            node = cast("dict[str, Any]", part)
-            if "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields"):
-                node.setdefault("additionalProperties", False)
-            for value in node.values():
-                close(value)
-        elif isinstance(part, list):
-            for value in cast("list[Any]", part):
-                close(value)
-
-    close(schema)
-    return schema
-
-
-def validate(document: dict[str, Any]) -> None:
-    """Hold a document against the schemas; raises for what Kubernetes would refuse, or not know."""
-    if document["apiVersion"].startswith("monitoring.coreos.com"):
-        jsonschema.Draft202012Validator(operator_schema(document["kind"])).validate(document)
-    else:
-        for version in VERSIONS:
-            kubernetes_validate.validate(document, version, strict=True)
-
-
 def instrumented(capsys: pytest.CaptureFixture[str], folder: Path, document: Any, *options: str) -> dict[str, Any]:
     """Return the first document that the command prints for a manifest."""
     file = folder / "job.yaml"
@@ -113,7 +63,7 @@ def by_name(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {entry["name"]: entry for entry in entries}
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS, WITH_GPUS, ROOT / "dashboards"], ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", [MANIFESTS, WITH_GPUS, DASHBOARDS], ids=lambda path: path.name)
 def test_every_manifest_passes_its_schema(folder: Path) -> None:
     """What kustomize renders is what Kubernetes and the operator know, in the oldest and the newest version."""
     documents = rendered(folder)
@@ -134,12 +84,11 @@ def test_a_schema_refuses_what_is_misspelt() -> None:
 
 def test_rules_are_what_the_operator_knows(tmp_path: Path) -> None:
     """All rendered PrometheusRule manifests pass its schema, and fit into an annotation of kubectl."""
-    assert main(["rules", "render", "--format", "operator", "--output", str(tmp_path)]) == 0
-    files = sorted(tmp_path.glob("*.yml"))
-    for file in files:
-        validate(yaml.safe_load(file.read_text()))
-        assert len(json.dumps(yaml.safe_load(file.read_text()))) < 262_144
-    assert len(files) > 20
+    manifests = rules(tmp_path)
+    for manifest in manifests:
+        validate(manifest)
+        assert len(json.dumps(manifest)) < 262_144
+    assert len(manifests) > 20
 
 
 def test_the_exporter_runs_without_rights() -> None:
@@ -237,6 +186,7 @@ def test_a_list_of_resources_is_instrumented(tmp_path: Path, capsys: pytest.Capt
     [
         ("kind: Service\nspec: {ports: []}", (), "job.yaml: no document has a pod template (spec.containers)"),
         ("a: [", (), "job.yaml: while parsing a flow node"),
+        ("spec: &a {containers: [*a]}", (), "job.yaml: an anchor contains itself"),
         ("spec: {containers: [x]}", (), "job.yaml: containers is no list of mappings"),
         ("spec: {containers: [{env: {A: b}}]}", (), "job.yaml: env is no list of mappings"),
         (yaml.safe_dump(JOB), ("--container", "x"), "job.yaml: no container is called 'x'; there are trainer, sidecar"),
@@ -259,6 +209,18 @@ def test_bad_input_is_one_line(
     assert output == ""
     assert message in errors
     assert errors.count("\n") == 1
+
+
+def test_replicas_may_share_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a manifest says once, by an anchor, is instrumented at each place that refers to it."""
+    (tmp_path / "job.yaml").write_text(
+        "kind: PyTorchJob\nmetadata: {name: j}\nspec:\n  pytorchReplicaSpecs:\n"
+        "    Master: {template: &pod {spec: {containers: [{name: pytorch}]}}}\n    Worker: {template: *pod}\n"
+    )
+    assert main(["kubernetes", str(tmp_path / "job.yaml")]) == 0
+    specs = yaml.safe_load(capsys.readouterr().out)["spec"]["pytorchReplicaSpecs"]
+    assert specs["Master"] == specs["Worker"]
+    assert [entry["name"] for entry in specs["Worker"]["template"]["spec"]["initContainers"]] == ["laggard"]
 
 
 def test_an_instrumented_job_is_not_instrumented_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
