@@ -55,8 +55,14 @@ class Processes:
         self.folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-        """Start a program; it writes its log into the folder."""
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+        at: Path | None = None,
+    ) -> None:
+        """Start a program, in the folder or at another place; it writes its log into the folder."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 list(map(str, command)),
@@ -64,7 +70,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=self.folder,
+                cwd=at or self.folder,
             )
 
     def kill(self, name: str) -> None:
