@@ -39,7 +39,7 @@ def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = T
         dest="http_config",
         type=Path,
         metavar="FILE",
-        help="password, token or certificates for the server, in the form that promtool takes",
+        help="password, token, certificates or headers for the server, in the form that promtool takes",
     )
 
 

@@ -20,6 +20,8 @@ from tests.rules.engine import RUN, Play, Prometheus, free_address, prometheus, 
 FILE = ROOT / "deploy" / "prometheus" / "sharded.yml"
 #: As the head of the file says; every other shard is made of the first.
 _TO_SECOND = "s/;0$/;1/; s/shard-0/shard-1/"
+#: So long may what takes a quarter of a minute take on a busy machine.
+SECONDS = 120
 Labels = frozenset[tuple[str, str]]
 
 
@@ -131,11 +133,13 @@ def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixt
         ]
         play.slow_down()
         # Two slow ranks, and three lost GPUs.
-        wait_until(lambda: len(one.firing()) == 5, "not all is found")
+        wait_until(lambda: len(one.firing()) == 5, "not all is found", SECONDS)
         expected = labels(one.firing())
         slow = [each for each in map(dict, expected) if each["alertname"] == "TrainingStraggler"]
         assert {each["training_run"]: each["training_rank"] for each in slow} == RUNS
-        wait_until(lambda: told(alertmanager) == (expected, {"shard-0", "shard-1"}), "the shards say something else")
+        wait_until(
+            lambda: told(alertmanager) == (expected, {"shard-0", "shard-1"}), "the shards say something else", SECONDS
+        )
         for number, (run, rank) in enumerate(RUNS.items()):
             address = shards[number].address
             capsys.readouterr()
