@@ -124,6 +124,19 @@ def named(ports: Sequence[int], *names: str) -> dict[str, int]:
     return dict(zip(names, ports, strict=True))
 
 
+def alertmanager(folder: Path, address: str) -> list[str | Path]:
+    """Return the command of an Alertmanager with the configuration of deploy/alertmanager."""
+    if shutil.which("prometheus-alertmanager") is None:
+        missing("prometheus-alertmanager is missing: scripts/fetch_servers.sh")
+    return [
+        "prometheus-alertmanager",
+        f"--config.file={ROOT / 'deploy' / 'alertmanager' / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'alertmanager-data'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+    ]
+
+
 def agent(folder: Path, ports: Mapping[str, int], gateways: Sequence[int]) -> tuple[list[str | Path], dict[str, str]]:
     """Return command and environment of an agent. ``ports``: grpc, http, health, self and exporter."""
     return [collector(), "--config", CONFIGURATIONS / "agent.yaml"], {

@@ -14,7 +14,7 @@ import pytest
 
 from laggard_cli.main import main
 from laggard_cli.rules import render
-from tests.collector.support import ROOT, missing, processes, wait_until
+from tests.collector.support import ROOT, alertmanager, missing, processes, wait_until
 from tests.rules.engine import RUN, Play, Prometheus, free_address, prometheus, serving
 
 FILE = ROOT / "deploy" / "prometheus" / "sharded.yml"
@@ -60,7 +60,7 @@ class Plays(Play):
 
 
 @contextlib.contextmanager
-def shard(number: int, target: str, alertmanager: str, folder: Path) -> Iterator[Prometheus]:
+def shard(number: int, target: str, receiver: str, folder: Path) -> Iterator[Prometheus]:
     """Run one shard, by the file with other addresses and the fast profile."""
     (folder / "rules").mkdir(parents=True)
     for name, text in render("fast").items():
@@ -72,7 +72,7 @@ def shard(number: int, target: str, alertmanager: str, folder: Path) -> Iterator
     for old, new in (
         ("../../rules", "rules"),
         ("localhost:9495", target),
-        ("localhost:9093", alertmanager),
+        ("localhost:9093", receiver),
         (": 15s", ": 1s"),
         (": 10s", ": 1s"),
     ):
@@ -96,10 +96,10 @@ def labels(alerts: list[dict[str, str]]) -> set[Labels]:
     return {frozenset(alert.items()) for alert in alerts}
 
 
-def told(alertmanager: str) -> tuple[set[Labels], set[str]]:
+def told(receiver: str) -> tuple[set[Labels], set[str]]:
     """Return the verdicts that came to Alertmanager, and which servers' watchdogs did."""
     try:
-        found = [alert["labels"] for alert in httpx.get(f"http://{alertmanager}/api/v2/alerts").json()]
+        found = [alert["labels"] for alert in httpx.get(f"http://{receiver}/api/v2/alerts").json()]
     except httpx.TransportError:
         return set(), set()
     watchdogs = {alert.get("prometheus", "") for alert in found if alert["alertname"] == "LaggardWatchdog"}
@@ -108,28 +108,19 @@ def told(alertmanager: str) -> tuple[set[Labels], set[str]]:
 
 def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run is judged by one shard; what comes to Alertmanager is the same as from one server, each alert once."""
-    for program in ("prometheus", "prometheus-alertmanager"):
-        if shutil.which(program) is None:
-            missing(f"{program} is missing: scripts/fetch_servers.sh")
+    if shutil.which("prometheus") is None:
+        missing("prometheus is missing: scripts/fetch_servers.sh")
     play = Plays()
-    alertmanager = free_address()
-    for name in ("one", "alertmanager"):
-        (tmp_path / name).mkdir()
+    receiver = free_address()
+    (tmp_path / "one").mkdir()
     with contextlib.ExitStack() as after:
         started = after.enter_context(processes(tmp_path))
-        arguments = [
-            f"--config.file={ROOT / 'deploy' / 'alertmanager' / 'alertmanager.yml'}",
-            f"--storage.path={tmp_path / 'alertmanager'}",
-            f"--web.listen-address={alertmanager}",
-            "--cluster.listen-address=",
-        ]
-        started.start("alertmanager", ["prometheus-alertmanager", *arguments])
-        started.wait("alertmanager", f"http://{alertmanager}/-/ready")
+        started.start("alertmanager", alertmanager(tmp_path, receiver))
+        started.wait("alertmanager", f"http://{receiver}/-/ready")
         target = after.enter_context(serving(play))
         one = after.enter_context(prometheus(target, tmp_path / "one"))
         shards = [
-            after.enter_context(shard(number, target, alertmanager, tmp_path / f"shard-{number}"))
-            for number in range(2)
+            after.enter_context(shard(number, target, receiver, tmp_path / f"shard-{number}")) for number in range(2)
         ]
         play.slow_down()
         # Two slow ranks, and three lost GPUs.
@@ -138,7 +129,7 @@ def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixt
         slow = [each for each in map(dict, expected) if each["alertname"] == "TrainingStraggler"]
         assert {each["training_run"]: each["training_rank"] for each in slow} == RUNS
         wait_until(
-            lambda: told(alertmanager) == (expected, {"shard-0", "shard-1"}), "the shards say something else", SECONDS
+            lambda: told(receiver) == (expected, {"shard-0", "shard-1"}), "the shards say something else", SECONDS
         )
         for number, (run, rank) in enumerate(RUNS.items()):
             address = shards[number].address

@@ -18,7 +18,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
 from tests.collector.pusher import Pusher, lost, stored
-from tests.collector.support import ROOT, Processes, agent, gateway, missing, named, processes, wait_until
+from tests.collector.support import Processes, agent, alertmanager, gateway, missing, named, processes, wait_until
 from tests.deploy.thanos import Thanos
 from tests.rules.engine import RUN, Play, prometheus, serving
 
@@ -62,9 +62,8 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A run that both watch: Prometheus by a scrape, Thanos through agent and gateway. Rank 2 is slow in data."""
-    for program in ("prometheus", "prometheus-alertmanager"):
-        if shutil.which(program) is None:
-            missing(f"{program} is missing: scripts/fetch_servers.sh")
+    if shutil.which("prometheus") is None:
+        missing("prometheus is missing: scripts/fetch_servers.sh")
     folder = tmp_path_factory.mktemp("thanos")
     play = Play()
     with contextlib.ExitStack() as after:
@@ -78,16 +77,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         started.start("gateway", *gateway(folder, theirs, write, "http://127.0.0.1:1"))
         started.wait("gateway", f"http://127.0.0.1:{theirs['health']}/")
         started.start("agent", *agent(folder, {**ours, "exporter": int(target.rpartition(":")[2])}, [theirs["grpc"]]))
-        started.start(
-            "alertmanager",
-            [
-                "prometheus-alertmanager",
-                f"--config.file={ROOT / 'deploy' / 'alertmanager' / 'alertmanager.yml'}",
-                f"--storage.path={folder / 'alertmanager-data'}",
-                f"--web.listen-address={thanos.url('alertmanager', 9093).removeprefix('http://')}",
-                "--cluster.listen-address=",
-            ],
-        )
+        address = thanos.url("alertmanager", 9093).removeprefix("http://")
+        started.start("alertmanager", alertmanager(folder, address))
         (folder / "plain").mkdir()
         plain = after.enter_context(prometheus(target, folder / "plain"))
         clients = [Prometheus(thanos.url("query")), Prometheus(plain.address)]
@@ -160,8 +151,8 @@ def test_same_verdict_as_prometheus(site: Site, capsys: pytest.CaptureFixture[st
     assert theirs["ranks"][0]["rank"] == ours["ranks"][0]["rank"] == "2"
     assert theirs["ranks"][0]["own_seconds"] == pytest.approx(0.15, rel=0.05)
 
-    alertmanager = f"{site.thanos.url('alertmanager', 9093)}/api/v2/alerts"
-    wait_until(lambda: STRAGGLER in [alert["labels"] for alert in httpx.get(alertmanager).json()], "no alert is sent")
+    sent = f"{site.thanos.url('alertmanager', 9093)}/api/v2/alerts"
+    wait_until(lambda: STRAGGLER in [alert["labels"] for alert in httpx.get(sent).json()], "no alert is sent")
 
 
 def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
