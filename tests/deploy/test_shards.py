@@ -106,6 +106,14 @@ def told(receiver: str) -> tuple[set[Labels], set[str]]:
     return labels([alert for alert in found if alert["alertname"] != "LaggardWatchdog"]), watchdogs
 
 
+def found_all(alerts: list[dict[str, str]]) -> bool:
+    """Say whether these are the slow rank and the lost GPU of each run, with its host, and the GPU that is free."""
+    slow = {each["training_run"]: each["training_rank"] for each in alerts if each["alertname"] == "TrainingStraggler"}
+    lost = {(each["uuid"], each.get("host_name")) for each in alerts if each["alertname"] == "TrainingGpuLost"}
+    gpus = {("GPU-free", None), *((f"GPU-{run}", "node-1") for run in RUNS)}
+    return (slow, lost, len(alerts)) == (RUNS, gpus, 5)
+
+
 def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run is judged by one shard; what comes to Alertmanager is the same as from one server, each alert once."""
     if shutil.which("prometheus") is None:
@@ -123,14 +131,14 @@ def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixt
             after.enter_context(shard(number, target, receiver, tmp_path / f"shard-{number}")) for number in range(2)
         ]
         play.slow_down()
-        # Two slow ranks, and three lost GPUs.
-        wait_until(lambda: len(one.firing()) == 5, "not all is found", SECONDS)
-        expected = labels(one.firing())
-        slow = [each for each in map(dict, expected) if each["alertname"] == "TrainingStraggler"]
-        assert {each["training_run"]: each["training_rank"] for each in slow} == RUNS
+        # Two slow ranks, and three lost GPUs, by one server and by both shards.
+        wait_until(lambda: found_all(one.firing()), "not all is found", SECONDS)
         wait_until(
-            lambda: told(receiver) == (expected, {"shard-0", "shard-1"}), "the shards say something else", SECONDS
+            lambda: told(receiver) == (labels(one.firing()), {"shard-0", "shard-1"}),
+            "the shards say something else",
+            SECONDS,
         )
+        assert found_all(one.firing())
         for number, (run, rank) in enumerate(RUNS.items()):
             address = shards[number].address
             capsys.readouterr()
