@@ -128,6 +128,11 @@ def recorded(server: Prometheus) -> set[frozenset[tuple[str, str]]]:
     return {frozenset(sample.labels.items()) for sample in server.query('{__name__=~".+:.+|ALERTS"}')}
 
 
+def measured(server: Prometheus) -> set[frozenset[tuple[str, str]]]:
+    """Return the labels, name included, of what ranks measure."""
+    return {frozenset(sample.labels.items()) for sample in server.query('{__name__=~"training_.+"}')}
+
+
 def diagnosis(address: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Return what ``laggard diagnose`` says of the run."""
     assert main(["diagnose", "--prometheus", address, "--json"]) == 0
@@ -175,11 +180,15 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
     pusher = Pusher(site.otlp)
     wait_until(lambda: stored(site.query.name), "nothing arrives")
 
+    before = measured(site.query)
+    assert len(before) > 50
     site.started.kill("receive-1")
     for name in ("query", "usual"):
         assert refusal(thanos.url(name), capsys).startswith(f"Prometheus at {thanos.url(name)} refuses /api/v1/query: ")
     wait_until(lambda: answers(site.query), "Thanos query does not leave out who is dead")
     failed = site.failed()
+    # The other one has all of it, and not the half.
+    assert measured(site.query) == before
     assert diagnosis(site.query.name, capsys)["verdicts"][0]["since"] == begun
     thanos.start("receive-1")
     wait_until(lambda: healthy_stores(thanos) == 3, "Thanos query does not take the member back")
@@ -194,7 +203,7 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
     assert len(pusher.accepted) > 40
     wait_until(lambda: answers(site.query), "Thanos query does not answer")
     newest = max(pusher.accepted.values())
-    wait_until(lambda: max(stored(site.query.name).values()) == newest, "the newest does not arrive")
+    wait_until(lambda: max(stored(site.query.name).values(), default=0) == newest, "the newest does not arrive")
     wait_until(lambda: pusher.accepted.items() <= stored(site.query.name).items(), lost(pusher, site.query.name))
 
 
