@@ -77,10 +77,12 @@ def _headers(path: Path, found: Any) -> dict[str, str]:
     if not isinstance(found, dict):
         raise CommandError(f"{path}: http_headers must have names of headers as keys")
     for name, header in cast("dict[Any, Any]", found).items():
-        values = header.get("values") if isinstance(header, dict) and tuple(header) == _HEADER_KEYS else None
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in cast("list[Any]", values)):
+        keys = cast("dict[Any, Any]", header) if isinstance(header, dict) else {}
+        values: Any = keys.get("values") if tuple(keys) == _HEADER_KEYS else None
+        texts = cast("list[Any]", values) if isinstance(values, list) else [None]
+        if not all(isinstance(text, str) for text in texts):
             raise CommandError(f"{path}: http_headers.{name} must have values, a list of texts, and nothing else")
-        headers[str(name)] = ",".join(cast("list[str]", values))
+        headers[str(name)] = ",".join(texts)
     return headers
 
 

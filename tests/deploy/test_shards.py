@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from laggard_cli.main import main
 from laggard_cli.rules import render
 from tests.collector.support import ROOT, alertmanager, missing, processes, wait_until
-from tests.rules.engine import RUN, Play, Prometheus, free_address, prometheus, serving
+from tests.rules.engine import RUN, Play, Prometheus, free_address, serving
 
 FILE = ROOT / "deploy" / "prometheus" / "sharded.yml"
 #: As the head of the file says; every other shard is made of the first.
@@ -59,16 +60,23 @@ class Plays(Play):
         return "".join(pages) + lines
 
 
-@contextlib.contextmanager
-def shard(number: int, target: str, receiver: str, folder: Path) -> Iterator[Prometheus]:
-    """Run one shard, by the file with other addresses and the fast profile."""
-    (folder / "rules").mkdir(parents=True)
-    for name, text in render("fast").items():
-        (folder / "rules" / name).write_text(text, encoding="utf-8")
+def sharded(number: int) -> str:
+    """Return the configuration of a shard."""
     text = FILE.read_text(encoding="utf-8")
+    assert f"sed '{_TO_SECOND}' sharded.yml" in text
     if number:
-        assert f"sed '{_TO_SECOND}' sharded.yml" in text
         text = subprocess.run(["sed", _TO_SECOND, FILE], capture_output=True, text=True, check=True).stdout
+    return text
+
+
+@contextlib.contextmanager
+def server(text: str, target: str, receiver: str, folder: Path) -> Iterator[Prometheus]:
+    """Run Prometheus by a configuration, with other addresses and the fast profile."""
+    (folder / "rules").mkdir(parents=True)
+    for name, rules in render("fast").items():
+        # Nobody wants to wait for what is recorded more seldom.
+        often = re.sub(r"^( +interval): \d+s$", r"\1: 1s", rules, flags=re.MULTILINE)
+        (folder / "rules" / name).write_text(often, encoding="utf-8")
     for old, new in (
         ("../../rules", "rules"),
         ("localhost:9495", target),
@@ -82,13 +90,15 @@ def shard(number: int, target: str, receiver: str, folder: Path) -> Iterator[Pro
     address = free_address()
     with processes(folder) as started:
         arguments = [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}", "--log.level=warn"]
+        # The first alerts come before the server has found Alertmanager.
+        arguments.append("--rules.alert.resend-delay=5s")
         started.start("prometheus", ["prometheus", f"--config.file={folder / 'prometheus.yml'}", *arguments])
-        server = Prometheus(address)
+        asked = Prometheus(address)
         started.wait("prometheus", f"http://{address}/-/ready")
         try:
-            yield server
+            yield asked
         finally:
-            server.close()
+            asked.close()
 
 
 def labels(alerts: list[dict[str, str]]) -> set[Labels]:
@@ -120,15 +130,16 @@ def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixt
         missing("prometheus is missing: scripts/fetch_servers.sh")
     play = Plays()
     receiver = free_address()
-    (tmp_path / "one").mkdir()
     with contextlib.ExitStack() as after:
         started = after.enter_context(processes(tmp_path))
         started.start("alertmanager", alertmanager(tmp_path, receiver))
         started.wait("alertmanager", f"http://{receiver}/-/ready")
         target = after.enter_context(serving(play))
-        one = after.enter_context(prometheus(target, tmp_path / "one"))
+        whole = FILE.with_name("prometheus.yml").read_text(encoding="utf-8")
+        one = after.enter_context(server(whole, target, free_address(), tmp_path / "one"))
         shards = [
-            after.enter_context(shard(number, target, receiver, tmp_path / f"shard-{number}")) for number in range(2)
+            after.enter_context(server(sharded(number), target, receiver, tmp_path / f"shard-{number}"))
+            for number in range(2)
         ]
         play.slow_down()
         # Two slow ranks, and three lost GPUs, by one server and by both shards.
