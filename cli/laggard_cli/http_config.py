@@ -79,7 +79,7 @@ def _headers(path: Path, found: Any) -> dict[str, str]:
     for name, header in cast("dict[Any, Any]", found).items():
         keys = cast("dict[Any, Any]", header) if isinstance(header, dict) else {}
         values: Any = keys.get("values") if tuple(keys) == _HEADER_KEYS else None
-        texts = cast("list[Any]", values) if isinstance(values, list) else [None]
+        texts: list[Any] = cast("list[Any]", values) if isinstance(values, list) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise CommandError(f"{path}: http_headers.{name} must have values, a list of texts, and nothing else")
         headers[str(name)] = ",".join(texts)
