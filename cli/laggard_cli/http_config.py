@@ -16,11 +16,13 @@ import yaml
 from laggard_cli.errors import CommandError
 
 _KEYS: dict[str, tuple[str, ...]] = {
-    "": ("basic_auth", "authorization", "tls_config"),
+    "": ("basic_auth", "authorization", "tls_config", "http_headers"),
     "basic_auth": ("username", "password", "password_file"),
     "authorization": ("type", "credentials", "credentials_file"),
     "tls_config": ("ca_file", "cert_file", "key_file", "insecure_skip_verify"),
 }
+#: Of a header. Not those for secrets: unlike the authorization they would go along to where a server redirects.
+_HEADER_KEYS = ("values",)
 
 
 def client_options(path: Path) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def client_options(path: Path) -> dict[str, Any]:
         token = _section(path, "authorization", whole["authorization"])
         kind = _text(path, token, "type") or "Bearer"
         options["headers"] = {"Authorization": f"{kind} {_secret(path, token, 'credentials')}"}
+    if "http_headers" in whole:
+        options["headers"] = {**_headers(path, whole["http_headers"]), **options.get("headers", {})}
     if "tls_config" in whole:
         options["verify"] = _context(path, _section(path, "tls_config", whole["tls_config"]))
     return options
@@ -65,6 +69,21 @@ def _section(path: Path, name: str, found: Any) -> Mapping[str, Any]:
                 f"{path}: {f'{name}.' if name else ''}{key} is not known; there are {', '.join(_KEYS[name])}"
             )
     return section
+
+
+def _headers(path: Path, found: Any) -> dict[str, str]:
+    """Return headers such as the tenant's of Mimir; several values of one are joined by commas."""
+    headers: dict[str, str] = {}
+    if not isinstance(found, dict):
+        raise CommandError(f"{path}: http_headers must have names of headers as keys")
+    for name, header in cast("dict[Any, Any]", found).items():
+        keys = cast("dict[Any, Any]", header) if isinstance(header, dict) else {}
+        values: Any = keys.get("values") if tuple(keys) == _HEADER_KEYS else None
+        texts: list[Any] = cast("list[Any]", values) if isinstance(values, list) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise CommandError(f"{path}: http_headers.{name} must have values, a list of texts, and nothing else")
+        headers[str(name)] = ",".join(texts)
+    return headers
 
 
 def _text(path: Path, section: Mapping[str, Any], key: str) -> str:

@@ -39,7 +39,7 @@ def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = T
         dest="http_config",
         type=Path,
         metavar="FILE",
-        help="password, token or certificates for the server, in the form that promtool takes",
+        help="password, token, certificates or headers for the server, in the form that promtool takes",
     )
 
 
@@ -78,7 +78,8 @@ class Prometheus:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return the alerts that are pending or firing, as the API gives them."""
-        return self._get("api/v1/alerts", {})["alerts"]
+        # Thanos says null where there is none.
+        return self._get("api/v1/alerts", {})["alerts"] or []
 
     def rules(self) -> list[dict[str, Any]]:
         """Return the alerting rules that the server evaluates, as the API gives them."""
@@ -91,7 +92,8 @@ class Prometheus:
 
     def _get(self, path: str, parameters: dict[str, str]) -> Any:
         try:
-            response = self._client.get(path, params=parameters)
+            # Thanos would leave out what a part of it has that does not answer. Others know no such parameter.
+            response = self._client.get(path, params={**parameters, "partial_response": "false"})
         except httpx.TimeoutException as error:
             raise CommandError(f"Prometheus at {self.name} did not answer within {_TIMEOUT_SECONDS} s") from error
         except httpx.TransportError as error:

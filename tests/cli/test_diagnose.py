@@ -22,7 +22,8 @@ from laggard_cli.diagnose.view import duration, show
 from laggard_cli.main import main
 from laggard_cli.profile.choice import choose_pair
 from laggard_cli.prometheus import Prometheus
-from tests.rules.engine import DATA, RUN, Play, prometheus, serving, wait_until
+from tests.collector.support import processes
+from tests.rules.engine import DATA, RUN, Play, free_address, prometheus, serving, wait_until
 
 VERDICT = Verdict(
     alert="TrainingStraggler",
@@ -146,6 +147,36 @@ def test_verdicts_come_from_the_rules(
     assert shown.rindex(b"TrainingStraggler") > shown.rindex(b"since then: Prometheus at"), "the last answer stays"
     screen.send_signal(signal.SIGINT)
     assert screen.wait(10) == 130
+
+
+class Recorded(Play):
+    """What a server with the rules has written to another one, which does not evaluate them."""
+
+    def exposition(self) -> str:
+        """Return series as they are recorded."""
+        firing = 'ALERTS{alertname="LaggardWatchdog",alertstate="firing"} 1\n'
+        return f'{firing}laggard_rules_info{{version="1.0.0"}} 1\nrun:training_ranks_live:count{{training_run="r"}} 4\n'
+
+
+def test_a_server_that_does_not_know_the_alerts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that has what the rules recorded and not their alerts is no reason to call a run healthy."""
+    configuration = tmp_path / "prometheus.yml"
+    address = free_address()
+    with serving(Recorded()) as target, processes(tmp_path) as started:
+        scraped = [{"job_name": "recorded", "static_configs": [{"targets": [target]}]}]
+        configuration.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": scraped}))
+        arguments = [f"--config.file={configuration}", f"--web.listen-address={address}", "--storage.tsdb.path=data"]
+        started.start("prometheus", ["prometheus", *arguments])
+        started.wait("prometheus", f"http://{address}/-/ready")
+        with contextlib.closing(Prometheus(f"http://{address}")) as client:
+            wait_until(lambda: bool(client.query("ALERTS")), 20)
+        assert main(["diagnose", "--prometheus", f"http://{address}"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        f"laggard diagnose: error: Prometheus at http://{address} does not know which alerts fire: LaggardWatchdog, "
+        "which always does, is not among them. What evaluates the rules is away, or was never named to it\n"
+    )
 
 
 @contextlib.contextmanager

@@ -100,12 +100,12 @@ def test_a_guarded_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_token(tmp_path: Path) -> None:
-    """A token goes into the header that says who asks, and to no other server."""
-    seen: list[tuple[str, str | None]] = []
+    """A token goes into the header that says who asks, and to no other server; other headers go to each."""
+    seen: list[tuple[str, str | None, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            seen.append((self.headers["Host"], self.headers["Authorization"]))
+            seen.append((self.headers["Host"], self.headers["Authorization"], self.headers["X-Scope-OrgID"]))
             self.send_response(302 if "localhost" not in self.headers["Host"] else 200)
             self.send_header("Location", f"http://localhost:{self.server.server_port}/elsewhere")  # type: ignore[attr-defined]
             self.end_headers()
@@ -114,14 +114,15 @@ def test_a_token(tmp_path: Path) -> None:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    (tmp_path / "http.yml").write_text("authorization: {credentials: abc}")
+    tenant = "http_headers: {X-Scope-OrgID: {values: [laggard]}}"
+    (tmp_path / "http.yml").write_text(f"authorization: {{credentials: abc}}\n{tenant}")
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         with contextlib.closing(Prometheus(f"http://127.0.0.1:{server.server_port}", tmp_path / "http.yml")) as asked:
             assert asked.query("up") == []
         server.shutdown()
         port = server.server_port
-    assert seen == [(f"127.0.0.1:{port}", "Bearer abc"), (f"localhost:{port}", None)]
+    assert seen == [(f"127.0.0.1:{port}", "Bearer abc", "laggard"), (f"localhost:{port}", None, "laggard")]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +130,8 @@ def test_a_token(tmp_path: Path) -> None:
     [
         ("[", "is no YAML from line 1 on"),
         ("basic_auth: {password: hidden", "is no YAML from line 1 on"),
-        ("1", "the file must have keys, one of basic_auth, authorization, tls_config"),
-        ("oauth2: {}", "oauth2 is not known; there are basic_auth, authorization, tls_config"),
+        ("1", "the file must have keys, one of basic_auth, authorization, tls_config, http_headers"),
+        ("oauth2: {}", "oauth2 is not known; there are basic_auth, authorization, tls_config, http_headers"),
         ("basic_auth: hidden", "basic_auth must have keys, one of username, password, password_file"),
         ("basic_auth: {user: hidden}", "basic_auth.user is not known; there are username, password, password_file"),
         ("basic_auth: {password: 12345}", "password must be a text; put it in quotes"),
@@ -140,6 +141,12 @@ def test_a_token(tmp_path: Path) -> None:
         ("tls_config: {ca_file: http.yml}", "http.yml can not be used: "),
         ("tls_config: {cert_file: http.yml}", "http.yml can not be used: "),
         ("tls_config: {insecure_skip_verify: 1}", "insecure_skip_verify must be true or false"),
+        ("http_headers: [a]", "http_headers must have names of headers as keys"),
+        (
+            "http_headers: {A: {secrets: [hidden]}}",
+            "http_headers.A must have values, a list of texts, and nothing else",
+        ),
+        ("http_headers: {A: {values: [1]}}", "http_headers.A must have values, a list of texts, and nothing else"),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, text: str, line: str) -> None:

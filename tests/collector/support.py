@@ -55,8 +55,14 @@ class Processes:
         self.folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-        """Start a program; it writes its log into the folder."""
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+        at: Path | None = None,
+    ) -> None:
+        """Start a program, in the folder or at another place; it writes its log into the folder."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 list(map(str, command)),
@@ -64,7 +70,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=self.folder,
+                cwd=at or self.folder,
             )
 
     def kill(self, name: str) -> None:
@@ -116,6 +122,19 @@ def wait_until(holds: Callable[[], object], otherwise: str, seconds: float = TIM
 def named(ports: Sequence[int], *names: str) -> dict[str, int]:
     """Return the ports by what they are for."""
     return dict(zip(names, ports, strict=True))
+
+
+def alertmanager(folder: Path, address: str) -> list[str | Path]:
+    """Return the command of an Alertmanager with the configuration of deploy/alertmanager."""
+    if shutil.which("prometheus-alertmanager") is None:
+        missing("prometheus-alertmanager is missing: scripts/fetch_servers.sh")
+    return [
+        "prometheus-alertmanager",
+        f"--config.file={ROOT / 'deploy' / 'alertmanager' / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'alertmanager-data'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+    ]
 
 
 def agent(folder: Path, ports: Mapping[str, int], gateways: Sequence[int]) -> tuple[list[str | Path], dict[str, str]]:

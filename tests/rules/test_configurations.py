@@ -22,11 +22,12 @@ def _run(*command: str | Path) -> str:
     return done.stdout
 
 
-def test_prometheus_loads_it(promtool: Path) -> None:
+@pytest.mark.parametrize("file", [PROMETHEUS, PROMETHEUS.with_name("sharded.yml")], ids=lambda file: file.stem)
+def test_prometheus_loads_it(promtool: Path, file: Path) -> None:
     """Every version loads the configuration, with all rule files."""
-    _run(promtool, "check", "config", PROMETHEUS)
-    (pattern,) = yaml.safe_load(PROMETHEUS.read_text(encoding="utf-8"))["rule_files"]
-    assert {path.name for path in PROMETHEUS.parent.glob(pattern)} == set(rule_files())
+    _run(promtool, "check", "config", file)
+    (pattern,) = yaml.safe_load(file.read_text(encoding="utf-8"))["rule_files"]
+    assert {path.name for path in file.parent.glob(pattern)} == set(rule_files())
 
 
 def test_alertmanager_loads_it() -> None:

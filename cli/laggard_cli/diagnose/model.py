@@ -28,6 +28,7 @@ OWN_TIMES = (
     "run_rank:training_step_own_seconds:compared unless on (training_run) run:training_data_limited:info"
     " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
+_WATCHDOG = "LaggardWatchdog"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
 
 
@@ -94,7 +95,7 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
         then = "now" if at is None else f"at {iso(at)}"
         known = f"runs {then}: {', '.join(runs)}" if runs else f"there is no run {then}"
         raise CommandError(f"--run {run!r} is not in Prometheus at {prometheus.name}; {known}")
-    verdicts = _verdicts(prometheus, at)
+    verdicts = _verdicts(_alerts_now(prometheus) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     ranks = _ranks(prometheus, at)
     return [
@@ -110,16 +111,27 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
 
 def firing(prometheus: Prometheus) -> list[Verdict]:
     """Return the verdicts on all runs, the gravest first."""
-    return _verdicts(prometheus)
+    return _verdicts(prometheus.alerts())
 
 
-def _verdicts(prometheus: Prometheus, at: float | None = None) -> list[Verdict]:
-    known = prometheus.alerts() if at is None else alerts_at(prometheus, at)
-    alerts = [alert for alert in known if alert["state"] == "firing"]
-    verdicts = [_verdict(alert) for alert in alerts if alert["labels"]["alertname"].startswith("Training")]
+def _verdicts(alerts: list[dict[str, Any]]) -> list[Verdict]:
+    fire = [alert for alert in alerts if alert["state"] == "firing"]
+    verdicts = [_verdict(alert) for alert in fire if alert["labels"]["alertname"].startswith("Training")]
     return sorted(
         verdicts, key=lambda verdict: (_SEVERITIES.index(verdict.severity), verdict.since, verdict.alert, verdict.rank)
     )
+
+
+def _alerts_now(prometheus: Prometheus) -> list[dict[str, Any]]:
+    """Return the alerts; :class:`CommandError` where they can not be all, as from Thanos query without its ruler."""
+    alerts = prometheus.alerts()
+    told = any(alert["labels"]["alertname"] == _WATCHDOG for alert in alerts)
+    if not told and prometheus.query(f'ALERTS{{alertname="{_WATCHDOG}",alertstate="firing"}}'):
+        raise CommandError(
+            f"Prometheus at {prometheus.name} does not know which alerts fire: {_WATCHDOG}, which always does, is not "
+            "among them. What evaluates the rules is away, or was never named to it"
+        )
+    return alerts
 
 
 def _verdict(alert: dict[str, Any]) -> Verdict:
