@@ -11,8 +11,8 @@ _GIB = 2**30
 #: Between these lines of a document stand the figures.
 _BEGIN, _END = "<!-- figures: made by python -m scale --document -->", "<!-- end of figures -->"
 _COLUMNS = (
-    "ranks", "step", "rules", "series", "samples a second", "processors", "memory",
-    "all groups of rules, once each", "longest group", "missed", "slowest scrape", "failed scrapes", "straggler named after", "hang named after",
+    "ranks", "step", "rules", "series", "samples a second", "processors", "memory", "all groups of rules, once each",
+    "longest group", "missed", "slowest scrape", "failed scrapes", "straggler named after", "hang named after",
 )  # fmt: skip
 
 
