@@ -467,7 +467,7 @@ def test_systemd_runs_it(slurm: Cluster, tmp_path: Path) -> None:
     )
     with booted.booted(tmp_path, name) as machine:
         # Systemd forgets a service that has ended well, and keeps one that has failed.
-        file = Path(f"/proc/{machine.pid}/root/var/lib/laggard-slurm/nodes.json")
+        file = Path("/proc", str(machine.pid), "root", "var/lib/laggard-slurm/nodes.json")
         wait_until(file.exists, "the service writes no targets")
         assert [group["targets"] for group in json.loads(file.read_text())] == [["127.0.0.1:9495"], ["127.0.0.2:9495"]]
         status = file.stat()
