@@ -44,12 +44,15 @@ demo: $(INSTALLED) servers
 # Tests that compute for minutes, or wait for servers, and measure no time: as many at once as there are processors.
 TOGETHER := tests/rules tests/dashboards tests/evaluation tests/fuzz tests/collector tests/deploy tests/scale
 
+# Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
+REPEAT := --reruns=1 -rR
+
 test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
-	pytest --numprocesses=auto --dist=loadgroup $(TOGETHER)
-	pytest $(addprefix --ignore=,$(TOGETHER))
+	pytest $(REPEAT) --numprocesses=auto --dist=loadgroup $(TOGETHER)
+	pytest $(REPEAT) $(addprefix --ignore=,$(TOGETHER))
 endif
 
 test-cuda: $(INSTALLED)
