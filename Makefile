@@ -95,8 +95,8 @@ lint: $(INSTALLED)
 servers:
 	scripts/fetch_servers.sh
 
-# Newer releases for the tests of the rules, the Collector, Thanos and Slurm; where they can not be had, those tests say so
-# and are skipped.
+# Newer releases for the tests of the rules, the Collector, Thanos, Mimir and Slurm; where they can not be had, those tests
+# say so and are skipped.
 tools:
 	-scripts/fetch_tools.sh
 	-scripts/build_rule_engine.sh
@@ -104,6 +104,7 @@ tools:
 	-scripts/build_kubernetes_tools.sh
 	-scripts/fetch_slurm.sh
 	-scripts/build_thanos.sh
+	-scripts/build_mimir.sh
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
