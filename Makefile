@@ -41,8 +41,9 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# Tests that compute for minutes, or wait for servers, and measure no time: as many at once as there are processors.
-TOGETHER := tests/rules tests/dashboards tests/evaluation tests/fuzz tests/collector tests/deploy tests/scale
+# Ranks that train and are timed while they do have the machine to themselves; all others run as many at once as there are
+# processors.
+TIMED := tests/instrumentation
 
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR
@@ -51,8 +52,8 @@ test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
-	pytest $(REPEAT) --numprocesses=auto --dist=loadgroup $(TOGETHER)
-	pytest $(REPEAT) $(addprefix --ignore=,$(TOGETHER))
+	pytest $(REPEAT) --numprocesses=auto --dist=loadgroup --ignore=$(TIMED)
+	pytest $(REPEAT) $(TIMED)
 endif
 
 test-cuda: $(INSTALLED)
