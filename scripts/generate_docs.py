@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the tables of names, and the tables of docs/exporter.md.
+"""Writes what is made from the code: docs/metrics.md, docs/rules.md, docs/cli.md and the tables of docs/exporter.md.
 
 ``--check`` changes nothing and fails when one is out of date.
 """
@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+
+import cli_page
+import rules_page
+from tables import code, codes, row
 
 from laggard import conventions
 from laggard.conventions import Metric, prometheus_label, prometheus_name
@@ -63,7 +66,7 @@ def document() -> str:
     parts.append(_PROCESS)
     for metric in conventions.PROCESS_METRICS:
         labels = (prometheus_label(attribute) for attribute in metric.attributes)
-        parts.append(_row(_code(prometheus_name(metric)), metric.kind, _codes(labels), metric.description))
+        parts.append(row(code(prometheus_name(metric)), metric.kind, codes(labels), metric.description))
     other_state = [family for family in exporter.STATE_FAMILIES if family not in exporter.PROCESS.values()]
     for title, families in (
         ("ranks' processes", RANK_FAMILIES),
@@ -72,25 +75,13 @@ def document() -> str:
         ("itself", (*exporter.SELF_FAMILIES, *other_state, RANK_PAGES)),
     ):
         parts.append(_NODE.format(title=title))
-        parts += [_row(_code(f.name), f.kind, _codes(f.labels), f.help) for f in families]
+        parts += [row(code(f.name), f.kind, codes(f.labels), f.help) for f in families]
     return "".join(parts)
 
 
 def _training_row(metric: Metric) -> str:
     kind = f"{metric.kind}, {metric.unit}" if metric.unit else metric.kind
-    return _row(_code(metric.name), kind, _codes(metric.attributes), _code(prometheus_name(metric)), metric.description)
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
-def _codes(texts: Iterable[str]) -> str:
-    return ", ".join(_code(text) for text in texts)
+    return row(code(metric.name), kind, codes(metric.attributes), code(prometheus_name(metric)), metric.description)
 
 
 def exporter_document(text: str) -> str:
@@ -103,20 +94,20 @@ def exporter_document(text: str) -> str:
 
 
 def _flags() -> str:
-    rows = [_row("flag", "meaning"), "|---|---|\n"]
+    rows = [row("flag", "meaning"), "|---|---|\n"]
     parser = flags.parser({name: entry.text for name, entry in COLLECTORS.items()})
     for action in parser._actions:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - argparse shows it nowhere else
         value = f" {action.metavar}" if action.metavar else ""
         options = [option + value for option in action.option_strings]
         text = (action.help or "") % {"default": action.default, "prog": flags.PROGRAM}
-        rows.append(_row(_codes(options), text))
+        rows.append(row(codes(options), text))
     return "".join(rows)
 
 
 def _collectors() -> str:
-    rows = [_row("collector", "what it tells", "metrics"), "|---|---|---|\n"]
+    rows = [row("collector", "what it tells", "metrics"), "|---|---|---|\n"]
     for name, entry in COLLECTORS.items():
-        rows.append(_row(_code(name), entry.text, _codes(family.name for family in entry.families)))
+        rows.append(row(code(name), entry.text, codes(family.name for family in entry.families)))
     return "".join(rows)
 
 
@@ -125,10 +116,14 @@ def main() -> int:
     exporter_path = DOCS / "exporter.md"
     texts = {
         DOCS / "metrics.md": document(),
+        DOCS / "rules.md": rules_page.document(),
+        DOCS / "cli.md": cli_page.document(),
         exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
     }
     if sys.argv[1:] == ["--check"]:
-        old = [path.name for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
+        old = [
+            path.name for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
         for name in old:
             print(f"{name} is out of date: run scripts/generate_docs.py", file=sys.stderr)
         return 1 if old else 0
