@@ -96,18 +96,19 @@ def _alert(name: str, variants: list[Rule], used: list[str]) -> Iterator[str]:
     severities = dict.fromkeys(variant["labels"]["severity"] for variant in variants)
     waits = dict.fromkeys(str(variant.get("for", "at once")) for variant in variants)
     yield row(" or ".join(severities), " or ".join(waits), ", ".join(used) or "none")
-    for number, variant in enumerate(variants, 1):
-        which = f" {number} of {len(variants)}" if len(variants) > 1 else ""
-        yield _fold(f"Expression{which}", "promql", variant["expr"].rstrip())
+    yield from _folds("Expression", "promql", [variant["expr"].rstrip() for variant in variants])
     for field in ("description", "recommendation"):
-        texts = dict.fromkeys(variant["annotations"].get(field, "") for variant in variants)
-        for text in filter(None, texts):
-            yield _fold(field.capitalize(), "text", textwrap.fill(text, 110, break_long_words=False))
+        texts = [variant["annotations"].get(field, "") for variant in variants]
+        yield from _folds(field.capitalize(), "text", [textwrap.fill(t, 110, break_long_words=False) for t in texts])
 
 
-def _fold(title: str, language: str, text: str) -> str:
-    """Return a block of code that a reader opens."""
-    return f'\n<details markdown="1">\n<summary>{title}</summary>\n\n```{language}\n{text}\n```\n\n</details>\n'
+def _folds(title: str, language: str, texts: list[str]) -> Iterator[str]:
+    """Yield blocks of code that a reader opens, one for each text that differs."""
+    different = [text for text in dict.fromkeys(texts) if text]
+    for number, text in enumerate(different, 1):
+        which = f" {number} of {len(different)}" if len(different) > 1 else ""
+        summary = f"<summary>{title}{which}</summary>"
+        yield f'\n<details markdown="1">\n{summary}\n\n```{language}\n{text}\n```\n\n</details>\n'
 
 
 def _thresholds_read(rules: list[Rule]) -> Mapping[str, set[str]]:

@@ -28,8 +28,8 @@ def test_the_page_of_the_alerts_says_what_each_reads() -> None:
     assert set(re.findall(r"\(../rules/runbooks/(\w+).md\)", text)) == alerts
     section = text[text.index("### TrainingRegression\n") :].partition("\n### ")[0]
     assert "| warning | 30s | `window_steps = 16`, `persistence_share = 0.75`, `regression_ratio = 1.05` |" in section
-    assert "run_reference:training_regression_own:ratio" in section
-    assert "| `stall_seconds` | 15 | 5 |  | No sign of progress for longer than this" in text
+    assert "```promql" in section
+    assert "| `stall_seconds` | 15 | 5 | yes | No sign of progress for longer than this" in text
     assert "| `stall_steps` | 10 |  |  | as above |" in text
 
 
