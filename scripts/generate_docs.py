@@ -1,10 +1,12 @@
-"""Writes what is made from the code: docs/metrics.md, docs/rules.md, docs/cli.md and the tables of docs/exporter.md.
+"""Writes the pages, tables and quotations of docs/ that are made from the code.
 
+metrics.md, rules.md and cli.md as a whole; tables of exporter.md; the files that extending.md shows.
 ``--check`` changes nothing and fails when one is out of date.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -19,6 +21,9 @@ from laggard_exporter import flags
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.host.conventions import HOST_FAMILIES
 from laggard_exporter.ranks.conventions import RANK_FAMILIES, RANK_PAGES
+
+# A block of code that is titled with the path of a file.
+_QUOTED = re.compile(r'(?P<head>^```\w+ title="(?P<path>[^"]+/[^"]+)"\n).*?^```$', re.MULTILINE | re.DOTALL)
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -111,14 +116,25 @@ def _collectors() -> str:
     return "".join(rows)
 
 
+def quoting_document(text: str) -> str:
+    """Return the text of a page with the files that it shows as they are now."""
+
+    def quote(block: re.Match[str]) -> str:
+        content = (DOCS.parent / block["path"]).read_text(encoding="utf-8")
+        return f"{block['head']}{content}```"
+
+    return _QUOTED.sub(quote, text)
+
+
 def main() -> int:
     """Write the documents, or compare them."""
-    exporter_path = DOCS / "exporter.md"
+    exporter_path, extending_path = DOCS / "exporter.md", DOCS / "extending.md"
     texts = {
         DOCS / "metrics.md": document(),
         DOCS / "rules.md": rules_page.document(),
         DOCS / "cli.md": cli_page.document(),
         exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
+        extending_path: quoting_document(extending_path.read_text(encoding="utf-8")),
     }
     if sys.argv[1:] == ["--check"]:
         old = [
