@@ -10,7 +10,7 @@
 #   make scale    what thousands of ranks cost a Prometheus, and whether it is right in time: SCALE="--ranks 1000 10000"
 #   make dashboards   write the Grafana dashboards anew, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
-#   make docs     the documentation as a site, in build/site; a broken link fails
+#   make docs     the documentation as a site, in build/site; a broken link fails; needs Python 3.11
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 

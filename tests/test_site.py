@@ -48,10 +48,10 @@ def test_every_document_is_a_page(site: Path) -> None:
 
 
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
-    """Scripts, styles, fonts and pictures are files of the site; the search index is too."""
+    """Scripts, styles, pictures and their fonts are files of the site; the search index is too."""
     loaded = {
         "".join(found)
-        for path in [*site.rglob("*.html"), *site.rglob("*.css")]
+        for path in [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]
         for found in _LOADED.findall(path.read_text(encoding="utf-8"))
     }
     assert any(address.endswith(".js") for address in loaded)
