@@ -1,13 +1,18 @@
-"""Writes docs/metrics.md from the tables of names, and the tables of docs/exporter.md.
+"""Writes the pages, tables and quotations of docs/ that are made from the code.
 
+metrics.md, rules.md and cli.md as a whole; tables of exporter.md; the files that extending.md shows.
 ``--check`` changes nothing and fails when one is out of date.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+
+import cli_page
+import rules_page
+from tables import code, codes, row
 
 from laggard import conventions
 from laggard.conventions import Metric, prometheus_label, prometheus_name
@@ -16,6 +21,9 @@ from laggard_exporter import flags
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.host.conventions import HOST_FAMILIES
 from laggard_exporter.ranks.conventions import RANK_FAMILIES, RANK_PAGES
+
+# A block of code that is titled with the path of a file.
+_QUOTED = re.compile(r'(?P<head>^```\w+ title="(?P<path>[^"]+/[^"]+)"\n).*?^```$', re.MULTILINE | re.DOTALL)
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -63,7 +71,7 @@ def document() -> str:
     parts.append(_PROCESS)
     for metric in conventions.PROCESS_METRICS:
         labels = (prometheus_label(attribute) for attribute in metric.attributes)
-        parts.append(_row(_code(prometheus_name(metric)), metric.kind, _codes(labels), metric.description))
+        parts.append(row(code(prometheus_name(metric)), metric.kind, codes(labels), metric.description))
     other_state = [family for family in exporter.STATE_FAMILIES if family not in exporter.PROCESS.values()]
     for title, families in (
         ("ranks' processes", RANK_FAMILIES),
@@ -72,25 +80,13 @@ def document() -> str:
         ("itself", (*exporter.SELF_FAMILIES, *other_state, RANK_PAGES)),
     ):
         parts.append(_NODE.format(title=title))
-        parts += [_row(_code(f.name), f.kind, _codes(f.labels), f.help) for f in families]
+        parts += [row(code(f.name), f.kind, codes(f.labels), f.help) for f in families]
     return "".join(parts)
 
 
 def _training_row(metric: Metric) -> str:
     kind = f"{metric.kind}, {metric.unit}" if metric.unit else metric.kind
-    return _row(_code(metric.name), kind, _codes(metric.attributes), _code(prometheus_name(metric)), metric.description)
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
-def _codes(texts: Iterable[str]) -> str:
-    return ", ".join(_code(text) for text in texts)
+    return row(code(metric.name), kind, codes(metric.attributes), code(prometheus_name(metric)), metric.description)
 
 
 def exporter_document(text: str) -> str:
@@ -103,32 +99,47 @@ def exporter_document(text: str) -> str:
 
 
 def _flags() -> str:
-    rows = [_row("flag", "meaning"), "|---|---|\n"]
+    rows = [row("flag", "meaning"), "|---|---|\n"]
     parser = flags.parser({name: entry.text for name, entry in COLLECTORS.items()})
     for action in parser._actions:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - argparse shows it nowhere else
         value = f" {action.metavar}" if action.metavar else ""
         options = [option + value for option in action.option_strings]
         text = (action.help or "") % {"default": action.default, "prog": flags.PROGRAM}
-        rows.append(_row(_codes(options), text))
+        rows.append(row(codes(options), text))
     return "".join(rows)
 
 
 def _collectors() -> str:
-    rows = [_row("collector", "what it tells", "metrics"), "|---|---|---|\n"]
+    rows = [row("collector", "what it tells", "metrics"), "|---|---|---|\n"]
     for name, entry in COLLECTORS.items():
-        rows.append(_row(_code(name), entry.text, _codes(family.name for family in entry.families)))
+        rows.append(row(code(name), entry.text, codes(family.name for family in entry.families)))
     return "".join(rows)
+
+
+def quoting_document(text: str) -> str:
+    """Return the text of a page with the files that it shows as they are now."""
+
+    def quote(block: re.Match[str]) -> str:
+        content = (DOCS.parent / block["path"]).read_text(encoding="utf-8")
+        return f"{block['head']}{content}```"
+
+    return _QUOTED.sub(quote, text)
 
 
 def main() -> int:
     """Write the documents, or compare them."""
-    exporter_path = DOCS / "exporter.md"
+    exporter_path, extending_path = DOCS / "exporter.md", DOCS / "extending.md"
     texts = {
         DOCS / "metrics.md": document(),
+        DOCS / "rules.md": rules_page.document(),
+        DOCS / "cli.md": cli_page.document(),
         exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
+        extending_path: quoting_document(extending_path.read_text(encoding="utf-8")),
     }
     if sys.argv[1:] == ["--check"]:
-        old = [path.name for path, text in texts.items() if path.read_text(encoding="utf-8") != text]
+        old = [
+            path.name for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
         for name in old:
             print(f"{name} is out of date: run scripts/generate_docs.py", file=sys.stderr)
         return 1 if old else 0

@@ -10,13 +10,37 @@ from pathlib import Path
 import laggard
 from laggard import environment
 from laggard._hooks import HOOKS
+from laggard_cli.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_list_of_metrics_is_up_to_date() -> None:
-    """docs/metrics.md and the tables of docs/exporter.md are what the generator makes of the tables in the code."""
+def test_pages_made_from_the_code_are_up_to_date() -> None:
+    """The pages that the generator writes are what it makes of the code and the rules."""
     subprocess.run([sys.executable, ROOT / "scripts" / "generate_docs.py", "--check"], check=True)
+
+
+def test_the_page_of_the_alerts_says_what_each_reads() -> None:
+    """docs/rules.md has each alert with its runbook, and the thresholds that it reads, with their values."""
+    text = (ROOT / "docs" / "rules.md").read_text()
+    alerts = {path.stem for path in (ROOT / "rules" / "runbooks").glob("*.md")}
+    assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == alerts
+    assert set(re.findall(r"\(../rules/runbooks/(\w+).md\)", text)) == alerts
+    section = text[text.index("### TrainingRegression\n") :].partition("\n### ")[0]
+    assert "| warning | 30s | `window_steps = 16`, `persistence_share = 0.75`, `regression_ratio = 1.05` |" in section
+    assert "```promql" in section
+    assert "| `stall_seconds` | 15 | 5 | yes | No sign of progress for longer than this" in text
+    assert "| `stall_steps` | 10 |  |  | as above |" in text
+
+
+def test_the_page_of_the_commands_has_them_all() -> None:
+    """docs/cli.md has each command and sub-command, and what each argument means."""
+    text = (ROOT / "docs" / "cli.md").read_text()
+    headings = re.findall(r"^## `laggard (\w+)`$", text, re.MULTILINE)
+    assert headings == list(COMMANDS)
+    assert "### `laggard rules render`" in text
+    assert "| `--watch [SECONDS]` | ask again and again until Ctrl-C (default every 5 s) |" in text
+    assert "| `--format prometheus, operator, mimir, jsonnet` |" in text
 
 
 def test_every_environment_variable_and_hook_is_documented() -> None:

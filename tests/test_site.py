@@ -1,0 +1,92 @@
+"""The documentation is a site: all pages, no broken link, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("material", reason="the theme of the site wants Python 3.11")
+
+ROOT = Path(__file__).parent.parent
+# What makes a browser ask another host while it shows a page.
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?([^"' >]+)|<link[^>]*\shref=["']?([^"' >]+)|url\(["']?([^"')]+)"""
+)
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a checkout; not quietly, which silences the strictness too."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site of this checkout."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    """Each Markdown file of the repository's front, its docs and its rules is a page at the path of the file."""
+    documents = {
+        path.relative_to(ROOT) for pattern in ("*.md", "docs/**/*.md", "rules/**/*.md") for path in ROOT.glob(pattern)
+    }
+    pages = {
+        path.with_name("index.html") if path.name == "README.md" else path.with_suffix(".html") for path in documents
+    }
+    assert {path.relative_to(site) for path in site.rglob("*.html")} == pages | {Path("404.html")}
+
+
+def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
+    """Scripts, styles, pictures and their fonts are files of the site; the search index is too."""
+    loaded = {
+        "".join(found)
+        for path in [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]
+        for found in _LOADED.findall(path.read_text(encoding="utf-8"))
+    }
+    assert any(address.endswith(".js") for address in loaded)
+    assert [address for address in loaded if address.startswith(("http:", "https:", "//"))] == []
+    assert "straggler" in (site / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+def test_a_link_to_a_file_that_is_no_page_leads_to_the_code_host(site: Path) -> None:
+    """What the repository has and the site has not is linked where it can be read."""
+    text = (site / "docs" / "gate.html").read_text(encoding="utf-8")
+    assert 'href="https://github.com/laggard-project/laggard/blob/main/examples/gate.yml"' in text
+
+
+@pytest.mark.parametrize(
+    ("page", "link"),
+    [
+        ("docs/hang.md", "missing.md"),
+        ("docs/hang.md", "metrics.md#no-such-heading"),
+        ("docs/hang.md", "../rules/runbooks/NoSuchAlert.md"),
+        ("docs/hang.md", "../examples/missing.yml"),
+    ],
+)
+def test_a_broken_link_fails(tmp_path: Path, page: str, link: str) -> None:
+    """A link to a page, a heading or a file that is not there ends the build, and the message names it."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for entry in ROOT.iterdir():
+        if entry.name in ("docs", "scripts"):
+            shutil.copytree(entry, checkout / entry.name)
+        elif entry.name == "mkdocs.yml":
+            shutil.copy(entry, checkout)
+        elif not entry.name.startswith("."):
+            (checkout / entry.name).symlink_to(entry)
+    document = checkout / page
+    document.write_text(f"{document.read_text(encoding='utf-8')}\n[there]({link})\n", encoding="utf-8")
+    done = build(checkout, tmp_path / "site")
+    assert done.returncode == 1
+    assert link in done.stderr
