@@ -10,6 +10,7 @@
 #   make scale    what thousands of ranks cost a Prometheus, and whether it is right in time: SCALE="--ranks 1000 10000"
 #   make dashboards   write the Grafana dashboards anew, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
+#   make release  wheel, sdist, the pack, bill of materials, licences and checksums, in dist/
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -36,7 +37,8 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate chaos scale dashboards pictures lint clean servers tools
+.PHONY: demo test test-cuda test-oldest bench evaluate chaos scale dashboards pictures release lint clean \
+	servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -85,6 +87,9 @@ pictures: dashboards
 	scripts/build_rule_engine.sh
 	pytest tests/dashboards/test_schema.py
 	python -m tests.dashboards.preview docs/images
+
+release: $(INSTALLED)
+	python scripts/release.py
 
 lint: $(INSTALLED)
 	ruff format --check
