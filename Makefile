@@ -3,6 +3,7 @@
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
+#   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
@@ -37,7 +38,7 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate chaos scale dashboards pictures release lint clean \
+.PHONY: demo test test-cuda test-install test-oldest bench evaluate chaos scale dashboards pictures release lint clean \
 	servers tools
 
 demo: $(INSTALLED) servers
@@ -61,6 +62,9 @@ test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
 	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
 		tests/instrumentation/programs/cuda_ranks.py
+
+test-install: $(INSTALLED)
+	INSTALL=all pytest tests/test_install.py
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(or $(TEST),tests/instrumentation)
