@@ -3,6 +3,7 @@
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
+#   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
@@ -11,6 +12,7 @@
 #   make dashboards   write the Grafana dashboards anew, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make docs     the documentation as a site, in build/site; a broken link fails; needs Python 3.11
+#   make release  wheel, sdist, the pack, bill of materials, licences and checksums, in dist/
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -37,7 +39,8 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate chaos scale dashboards pictures docs lint clean servers tools
+.PHONY: demo test test-cuda test-install test-oldest bench evaluate chaos scale dashboards pictures docs release lint \
+	clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -61,6 +64,9 @@ test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
 	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
 		tests/instrumentation/programs/cuda_ranks.py
+
+test-install: $(INSTALLED)
+	INSTALL=all pytest tests/test_install.py
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(or $(TEST),tests/instrumentation)
@@ -92,6 +98,9 @@ docs: $(INSTALLED)
 	python scripts/generate_docs.py
 	NO_MKDOCS_2_WARNING=1 mkdocs build
 	@echo "build/site/index.html"
+
+release: $(INSTALLED)
+	python scripts/release.py
 
 lint: $(INSTALLED)
 	ruff format --check
