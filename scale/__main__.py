@@ -4,7 +4,8 @@
     python -m scale --add scale.json steps.json --document docs/scale.md --picture docs/scale.svg
 
 Simulated nodes serve real pages on loopback, each its exporter's and the one of its eight ranks; Prometheus scrapes and
-evaluates as deploy/prometheus/prometheus.yml has it. Half of the ranks are one run, in which one rank becomes slow; a
+evaluates as deploy/prometheus/prometheus.yml has it. With ``--path otlp`` the ranks push instead, to Collectors with the
+configurations of otel-collector, which write to the server. Half of the ranks are one run, in which one rank becomes slow; a
 quarter are another, which hangs; a third run begins anew.
 """
 
@@ -17,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from laggard_cli.errors import CommandError
-from scale.measure import SETTLED, Plan, Result, measure
-from scale.prometheus import INTERVAL
+from scale.measure import Result, measure
 from scale.report import picture, table, with_figures
+from scale.site import ENGINES, PACES, PATHS, Kill, Plan
 
 _FEWEST = 16
 
@@ -50,6 +51,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="for each number of ranks (default %(default)s)")
     parser.add_argument("--fault", type=float, default=300.0, help="when things go wrong (default %(default)s)")
     parser.add_argument("--step", type=float, default=0.5, help="seconds of own work in a step (default %(default)s)")
+    parser.add_argument("--path", choices=PATHS, default="scrape", help="how samples come (default %(default)s)")
+    parser.add_argument("--engine", choices=ENGINES, default="prometheus", help="who stores and evaluates")
+    parser.add_argument("--profile", choices=PACES, default="production", help="of the rules (default %(default)s)")
+    parser.add_argument("--agents", type=int, default=0, metavar="COUNT", help="with otlp (default one for 2500 ranks)")
+    parser.add_argument(
+        "--kill", type=_kill, nargs="+", default=[], metavar="PROGRAM@SECONDS", help="kill -9 and start again 5 s later"
+    )
     parser.add_argument("--without-rules", action="store_true", help="storage alone, to see what rules add")
     parser.add_argument("--program", default="prometheus", help="the server's binary (default: on PATH)")
     parser.add_argument("--add", type=Path, nargs="+", metavar="FILE", help="play nothing, take figures of before")
@@ -59,13 +67,32 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if min(options.ranks) < _FEWEST:
         parser.error(f"--ranks {min(options.ranks)}: at least {_FEWEST}")
-    if options.fault < SETTLED or options.seconds < options.fault + INTERVAL:
-        parser.error(f"--fault {options.fault:g}: at least {SETTLED:g}, and {INTERVAL} less than --seconds")
+    pace = PACES[options.profile]
+    if options.fault < pace.settled or options.seconds < options.fault + pace.interval:
+        parser.error(f"--fault {options.fault:g}: at least {pace.settled:g}, and {pace.interval:g} less than --seconds")
+    if options.engine == "thanos" and options.path != "otlp":
+        parser.error("--engine thanos: what it stores comes by --path otlp")
     return options
 
 
+def _kill(text: str) -> Kill:
+    program, _, at = text.partition("@")
+    return Kill(program, float(at))
+
+
 def _play(options: argparse.Namespace) -> list[Result]:
-    plan = Plan(options.program, options.seconds, options.fault, options.step, rules=not options.without_rules)
+    plan = Plan(
+        program=options.program,
+        seconds=options.seconds,
+        fault=options.fault,
+        step=options.step,
+        rules=not options.without_rules,
+        path=options.path,
+        engine=options.engine,
+        profile=options.profile,
+        agents=options.agents,
+        kills=tuple(options.kill),
+    )
     results: list[Result] = []
     for ranks in options.ranks:
         results.append(measure(ranks, plan))
