@@ -3,10 +3,10 @@
     python -m scale --ranks 1000 10000 --json scale.json
     python -m scale --add scale.json steps.json --document docs/scale.md --picture docs/scale.svg
 
-Simulated nodes serve real pages on loopback, each its exporter's and the one of its eight ranks; Prometheus scrapes and
-evaluates as deploy/prometheus/prometheus.yml has it. With ``--path otlp`` the ranks push instead, to Collectors with the
-configurations of otel-collector, which write to the server. Half of the ranks are one run, in which one rank becomes slow; a
-quarter are another, which hangs; a third run begins anew.
+Simulated nodes serve real pages on loopback, each its exporter's and the one of its eight ranks; Prometheus scrapes
+and evaluates as deploy/prometheus/prometheus.yml has it. With ``--path otlp`` the ranks push, to Collectors with the
+configurations of otel-collector, which write to the server. Half of the ranks are one run, in which one rank becomes
+slow; a quarter are another, which hangs; a third run begins anew.
 """
 
 from __future__ import annotations

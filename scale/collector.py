@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import yaml
 
 from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
@@ -93,8 +91,9 @@ class Collectors:
         """Ask each what went through it; one that is away is left out."""
         found: dict[str, Flow] = {}
         for name, port in self._own.items():
-            with contextlib.suppress(httpx.TransportError):
-                found[name] = _flow(metrics(f"http://localhost:{port}"))
+            known = metrics(f"http://localhost:{port}")
+            if known:
+                found[name] = _flow(known)
         return found
 
     def _start(

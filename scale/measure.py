@@ -71,8 +71,11 @@ class Result:
     not_said: list[str] = field(default_factory=list[str])
     path: str = "scrape"
     engine: str = "prometheus"
-    #: Looks at which something that had been said, and still held, was not said.
+    #: Looks at which what had been said, and still held, was not said, and at which the server did not answer.
     taken_back: int = 0
+    not_answered: int = 0
+    #: What still had to be said in the end and was not.
+    not_standing: list[str] = field(default_factory=list[str])
     #: Processors in use and most memory, by program.
     program_processors: dict[str, float] = field(default_factory=dict[str, float])
     program_bytes: dict[str, int] = field(default_factory=dict[str, int])
@@ -102,16 +105,20 @@ class _Watch:
         self._first: Reading | None = None
         self._used: dict[str, float] = {}
         self._pushed = Pushed()
+        self._firing: set[str] = set()
         self._away: dict[str, Kill] = {}
         self._kills = sorted(plan.kills, key=lambda kill: kill.at)
 
     def run(self) -> Result:
         """Look until the time is over; return what was seen."""
-        site, plan = self._site, self._plan
+        site, plan, result = self._site, self._plan, self._result
         while time.time() < site.began + plan.seconds:
             time.sleep(plan.pace.look)
             self._kill_and_start()
-            self._look()
+            try:
+                self._look()
+            except CommandError:
+                result.not_answered += 1
         for name in list(self._away):
             site.started.again(self._away.pop(name).program)
         return self._end()
@@ -133,14 +140,14 @@ class _Watch:
         usage = self._usage()
         for name, used in usage.items():
             result.program_bytes[name] = max(result.program_bytes.get(name, 0), used.resident_bytes)
-        together = sum(usage[name].resident_bytes for name in site.servers)
+        together = sum(usage[name].resident_bytes for name in site.servers if name in usage)
         result.resident_bytes = max(result.resident_bytes, together)
-        firing: set[str] = set()
+        self._firing.clear()
         for labels in site.server.firing():
             name = f"{labels['alertname']} {labels.get('training_run', '')} {labels.get('training_rank', '')}"
-            firing.add(name)
+            self._firing.add(name)
             self._said.setdefault(name, reading.time - self._fault)
-        result.taken_back += sum(self._said.get(name, 0) > 0 and name not in firing for name in self._wanted)
+        result.taken_back += sum(self._said.get(name, 0) > 0 and name not in self._firing for name in self._wanted)
         if self._first is None:
             if reading.time > site.began + self._plan.pace.settled:
                 self._first = reading
@@ -169,6 +176,7 @@ class _Watch:
             "an evaluation was missed": reading.missed > self._first.missed,
             "an evaluation failed": reading.failed > self._first.failed,
             "a scrape failed": result.failed_scrapes > 0,
+            "a query was not answered": result.not_answered > 0,
             "a Collector refused points": self._pushed.refused_inside > 0,
         }
         if not result.broke and any(signs.values()):
@@ -205,6 +213,7 @@ class _Watch:
         result.alerts = {name: round(seconds, 1) for name, seconds in ordered}
         if result.rules:
             result.not_said = [name for name in self._wanted if self._said.get(name, 0) <= 0]
+            result.not_standing = [name for name in self._wanted if name not in self._firing]
         return result
 
     def _count(self) -> None:

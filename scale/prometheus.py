@@ -52,9 +52,11 @@ class Server:
         self._ruler = ruler or query
 
     def read(self) -> Reading:
-        """Ask them about themselves."""
-        stored = [metrics(store) for store in self._stores]
+        """Ask them about themselves. Raises :class:`CommandError` where nobody answers, as all that ask do."""
+        stored = [found for store in self._stores if (found := metrics(store))]
         ruler = metrics(self._ruler)
+        if not stored or not ruler:
+            raise CommandError("who stores, or who evaluates rules, does not answer")
         return Reading(
             time=time.time(),
             series=max(total(each, "prometheus_tsdb_head_series") for each in stored),
@@ -68,8 +70,7 @@ class Server:
 
     def firing(self) -> list[dict[str, str]]:
         """Return the labels of the alerts that fire."""
-        alerts = self._client.get("/api/v1/alerts").json()["data"]["alerts"]
-        return [alert["labels"] for alert in alerts if alert["state"] == "firing"]
+        return [alert["labels"] for alert in self._get("/api/v1/alerts")["alerts"] if alert["state"] == "firing"]
 
     def value(self, expression: str) -> float:
         """Return the only value of a query's result; not a number where there is none."""
@@ -89,10 +90,16 @@ class Server:
         self._client.close()
 
     def _result(self, expression: str) -> list[dict[str, Any]]:
-        answer = self._client.get("/api/v1/query", params={"query": expression})
+        return self._get("/api/v1/query", query=expression)["result"]
+
+    def _get(self, path: str, **asked: str) -> dict[str, Any]:
+        try:
+            answer = self._client.get(path, params=asked)
+        except httpx.TransportError as error:
+            raise CommandError(f"{path} {asked}: {error}") from error
         if not answer.is_success:
-            raise CommandError(f"{expression}: {answer.text[:200]}")
-        return answer.json()["data"]["result"]
+            raise CommandError(f"{path} {asked}: {answer.text[:200]}")
+        return answer.json()["data"]
 
 
 def start(
@@ -152,8 +159,11 @@ Metrics = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def metrics(address: str) -> Metrics:
-    """Return what a program says of itself, by name and labels."""
-    text = httpx.get(f"{address}/metrics", timeout=_ANSWER_SECONDS).text
+    """Return what a program says of itself, by name and labels; nothing if it does not answer."""
+    try:
+        text = httpx.get(f"{address}/metrics", timeout=_ANSWER_SECONDS).text
+    except httpx.TransportError:
+        return {}
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)

@@ -135,7 +135,7 @@ def _server(started: Programs, plan: Plan, port: int, paths: list[str]) -> Serve
     for name, text in render(plan.profile).items() if plan.rules else ():
         (rules / name).write_text(_not_below(text, plan.pace.interval), encoding="utf-8")
     if plan.engine == "thanos":
-        return thanos(started, plan.pace.interval)
+        return thanos(started)
     (free,) = _free_ports(1)
     scraped = prometheus.targets(port, paths) if plan.path == "scrape" else []
     return prometheus.start(

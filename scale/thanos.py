@@ -35,7 +35,7 @@ _RECEIVES = ("receive-0", "receive-1")
 
 
 class Topology:
-    """The hosts of the document by name, and what runs on each; the rules lie in the folder's ``rules``."""
+    """The hosts of the document by name, and what runs on each; the rules lie in ``rules`` of the same folder."""
 
     def __init__(self, folder: Path) -> None:
         self._free = iter(_free_ports(16))
@@ -46,10 +46,6 @@ class Topology:
         for path in self.files.iterdir():
             path.write_text(self._here(path.read_text(encoding="utf-8")), encoding="utf-8")
         self._commands = {host: shlex.split(line) for line, host in _COMMAND.findall(_DOCUMENT.read_text("utf-8"))}
-
-    def port(self, host: str, port: int) -> int:
-        """Return what a port of a host is on loopback."""
-        return self._ports[host, port]
 
     def url(self, host: str, port: int = 10902) -> str:
         """Return where a port of a host is."""
@@ -69,15 +65,14 @@ class Topology:
         return _ADDRESS.sub(lambda found: f"127.0.0.1:{self._ports[found[1], int(found[2])]}", text)
 
 
-def thanos(started: Programs, interval: float) -> Server:
+def thanos(started: Programs) -> Server:
     """Start two members of receive, the ruler and query, and wait until all answer."""
     if not THANOS.exists():
         raise CommandError("no Thanos: run scripts/build_thanos.sh, which needs Go")
     topology = Topology(started.folder)
     hosts = (*_RECEIVES, "rule", "query")
     for host in hosts:
-        more = [f"--eval-interval={interval:g}s"] if host == "rule" else []
-        started.start(host, [*topology.command(host), *more], f"{topology.url(host)}/-/ready", at=topology.files)
+        started.start(host, topology.command(host), f"{topology.url(host)}/-/ready", at=topology.files)
     started.wait(*hosts)
     return Server(
         topology.url("query"),
