@@ -27,8 +27,10 @@ _LAG = (
 class Pushed:
     """What became of what ranks pushed."""
 
-    #: Data points that agents accepted from ranks, and requests that they refused or did not answer.
+    #: Data points that agents accepted from ranks, and on average in a second; requests that they refused, or did not
+    #: answer; and pushes that ranks gave up, whose sums the next one has.
     points: int = 0
+    points_each_second: float = 0.0
     refused: int = 0
     unanswered: int = 0
     given_up: int = 0
@@ -83,6 +85,16 @@ class Result:
     #: The first sign that it is too much, and when, seconds.
     broke: str = ""
     broke_at: float = 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing broke, nothing was lost, and all was said that had to be."""
+        return not (self.broke or self.not_said or self.pushed.get("samples_lost") or self.pushed.get("times_lost"))
+
+    @property
+    def in_use(self) -> int:
+        """Most memory of all that ran, in bytes, what simulates the ranks included."""
+        return sum(self.program_bytes.values())
 
 
 def measure(ranks: int, plan: Plan) -> Result:
@@ -223,6 +235,7 @@ class _Watch:
         tally = site.told.recv()
         lost = wait_and_count(tally, site.server, site.began)
         pushed.points, pushed.samples = tally.points, sum(tally.samples.values())
+        pushed.points_each_second = tally.points / tally.seconds
         pushed.refused, pushed.unanswered, pushed.given_up = tally.refused, tally.unanswered, tally.given_up
         pushed.samples_lost, pushed.times_lost = lost.samples, lost.times
         self._result.pushed = asdict(pushed)

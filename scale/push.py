@@ -21,6 +21,8 @@ Who = tuple[str, str]
 class Tally:
     """What became of the pushes."""
 
+    #: From the first push to the last.
+    seconds: float = 0.0
     pushes: int = 0
     accepted: int = 0
     #: Answers that are no 200, and requests to which there was no answer: those may have been taken or not.
@@ -50,6 +52,7 @@ class Pushers:
         self._tally = Tally()
         self._contents: Counter[Content] = Counter()
         self._ended = False
+        self._began = asyncio.get_running_loop().time()
         hosts = {host: place for place, host in enumerate(sorted({rank.host for rank in requests.ranks}))}
         self._ports = {host: ports[place * len(ports) // len(hosts)] for host, place in hosts.items()}
         self._tasks = [
@@ -60,6 +63,7 @@ class Pushers:
     async def end(self) -> Tally:
         """Push no more; return what became of all pushes, when those under way are answered."""
         self._ended = True
+        self._tally.seconds = asyncio.get_running_loop().time() - self._began
         await asyncio.wait(self._tasks, timeout=self._interval + 2 * _TIMEOUT)
         return self.tally
 
