@@ -9,9 +9,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from tables import code, codes, row
-
 from laggard_cli.commands import COMMANDS, parser
+from tables import code, codes, row
 
 _INTRODUCTION = """\
 # Commands
