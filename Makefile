@@ -3,6 +3,7 @@
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make test     all tests
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
+#   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
@@ -11,6 +12,7 @@
 #   make dashboards   write the Grafana dashboards anew, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make docs     the documentation as a site, in build/site; a broken link fails; needs Python 3.11
+#   make release  wheel, sdist, the pack, bill of materials, licences and checksums, in dist/
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -37,13 +39,15 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-oldest bench evaluate chaos scale dashboards pictures docs lint clean servers tools
+.PHONY: demo test test-cuda test-install test-oldest bench evaluate chaos scale dashboards pictures docs release lint \
+	clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# Tests that compute for minutes, or wait for servers, and measure no time: as many at once as there are processors.
-TOGETHER := tests/rules tests/dashboards tests/evaluation tests/fuzz tests/collector tests/deploy tests/scale
+# Ranks that train and are timed while they do have the machine to themselves; all others run as many at once as there are
+# processors.
+TIMED := tests/instrumentation
 
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR
@@ -52,14 +56,17 @@ test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
-	pytest $(REPEAT) --numprocesses=auto --dist=loadgroup $(TOGETHER)
-	pytest $(REPEAT) $(addprefix --ignore=,$(TOGETHER))
+	pytest $(REPEAT) --numprocesses=auto --dist=loadgroup --ignore=$(TIMED)
+	pytest $(REPEAT) $(TIMED)
 endif
 
 test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
 	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
 		tests/instrumentation/programs/cuda_ranks.py
+
+test-install: $(INSTALLED)
+	INSTALL=all pytest tests/test_install.py
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(or $(TEST),tests/instrumentation)
@@ -92,6 +99,9 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 mkdocs build
 	@echo "build/site/index.html"
 
+release: $(INSTALLED)
+	python scripts/release.py
+
 lint: $(INSTALLED)
 	ruff format --check
 	ruff check
@@ -101,8 +111,8 @@ lint: $(INSTALLED)
 servers:
 	scripts/fetch_servers.sh
 
-# Newer releases for the tests of the rules, the Collector, Thanos and Slurm; where they can not be had, those tests say so
-# and are skipped.
+# Newer releases for the tests of the rules, the Collector, Thanos, Mimir and Slurm; where they can not be had, those tests
+# say so and are skipped.
 tools:
 	-scripts/fetch_tools.sh
 	-scripts/build_rule_engine.sh
@@ -110,6 +120,7 @@ tools:
 	-scripts/build_kubernetes_tools.sh
 	-scripts/fetch_slurm.sh
 	-scripts/build_thanos.sh
+	-scripts/build_mimir.sh
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -52,18 +52,23 @@ BEGIN, END = "<!-- figures: made by python -m evaluation --document -->", "<!-- 
 
 
 def with_figures(document: str, result: dict[str, Any]) -> str:
-    """Return a document with the figures in their place.
-
-    Raises:
-        ValueError: it has no place for them.
-    """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the document has no lines {BEGIN!r} and {END!r}")
+    """Return a document with the figures in their place; errors as those of :func:`between`."""
     seeds = " and ".join(map(str, result["seeds"]))
     head = f"Seeds {seeds}: {result['runs']} runs of {result['scenarios']} scenarios."
-    return f"{before}{begin}\n\n{head}\n\n{table(result)}\n\n{end}{after}"
+    return between(document, BEGIN, END, f"{head}\n\n{table(result)}")
+
+
+def between(document: str, first: str, last: str, text: str) -> str:
+    """Return a document with a text between two of its lines.
+
+    Raises:
+        ValueError: it has no such lines.
+    """
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"the document has no lines {first!r} and {last!r}")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def _confusion(confusion: dict[str, dict[str, Any]]) -> str:

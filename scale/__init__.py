@@ -1,5 +1,5 @@
-"""A Prometheus under the load of thousands of ranks: simulated nodes serve what real ones do, over real connections.
+"""Servers under the load of thousands of ranks: simulated nodes serve, or push, what real ones do.
 
-Values come from the model of the evaluation, so that verdicts can be right or wrong; requests, parsing, storage and
-rules are Prometheus' own.
+Values come from the model of the evaluation, so that verdicts can be right or wrong; connections, parsing,
+storage and rules are the servers' own.
 """

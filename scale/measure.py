@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
 import time
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import psutil
-
 from laggard_cli.errors import CommandError
+from scale.arrived import wait_and_count
+from scale.collector import Flow
 from scale.jobs import culprits, jobs
-from scale.prometheus import Reading, Server, prometheus
-from scale.server import serve
+from scale.programs import Usage
+from scale.prometheus import Reading, Server
+from scale.server import END
+from scale.site import Kill, Plan, Site, site
 
-#: Seconds from the pages' beginning until all targets have been scraped twice.
-SETTLED = 90.0
-#: Between two looks at the server.
-_LOOK = 5.0
+#: A run whose ranks begin anew is nobody's delay.
+_LAG = (
+    'max(time() - max by (training_run, training_rank) (timestamp(training_steps_total{job="training",'
+    'training_run!="other-0"})))'
+)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How runs are played: see ``python -m scale --help``. Seconds."""
+@dataclass
+class Pushed:
+    """What became of what ranks pushed."""
 
-    program: str
-    seconds: float
-    fault: float
-    step: float
-    rules: bool
+    #: Data points that agents accepted from ranks, and on average in a second; requests that they refused, or did not
+    #: answer; and pushes that ranks gave up, whose sums the next one has.
+    points: int = 0
+    points_each_second: float = 0.0
+    refused: int = 0
+    unanswered: int = 0
+    given_up: int = 0
+    #: Points that an agent or the gateway refused or failed to hand on, by their own word, and most that waited.
+    refused_inside: float = 0.0
+    failed_inside: float = 0.0
+    waiting: float = 0.0
+    #: Samples that were accepted; those of them that did not arrive, by their number; by their times, of three metrics.
+    samples: int = 0
+    samples_lost: int = 0
+    times_lost: int = 0
+    #: From a push until it can be asked for, of the last rank at the worst look.
+    lag_seconds: float = 0.0
 
 
 @dataclass
@@ -43,7 +56,7 @@ class Result:
     rules: bool
     series: float = 0.0
     samples_each_second: float = 0.0
-    #: Processors in use by Prometheus on average, after the first minutes; and by what serves the pages.
+    #: Processors in use by the server on average, after the first minutes; and by what serves the pages and pushes.
     processors: float = 0.0
     pages_processors: float = 0.0
     resident_bytes: int = 0
@@ -58,70 +71,171 @@ class Result:
     alerts: dict[str, float] = field(default_factory=dict[str, float])
     #: What had to be said and was not.
     not_said: list[str] = field(default_factory=list[str])
+    path: str = "scrape"
+    engine: str = "prometheus"
+    #: Looks at which what had been said, and still held, was not said, and at which the server did not answer.
+    taken_back: int = 0
+    not_answered: int = 0
+    #: What still had to be said in the end and was not.
+    not_standing: list[str] = field(default_factory=list[str])
+    #: Processors in use and most memory, by program.
+    program_processors: dict[str, float] = field(default_factory=dict[str, float])
+    program_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    pushed: dict[str, float] = field(default_factory=dict[str, float])
+    #: The first sign that it is too much, and when, seconds.
+    broke: str = ""
+    broke_at: float = 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing broke, nothing was lost, and all was said that had to be."""
+        return not (self.broke or self.not_said or self.pushed.get("samples_lost") or self.pushed.get("times_lost"))
+
+    @property
+    def in_use(self) -> int:
+        """Most memory of all that ran, in bytes, what simulates the ranks included."""
+        return sum(self.program_bytes.values())
 
 
 def measure(ranks: int, plan: Plan) -> Result:
-    """Play runs of so many ranks together. Raises :class:`CommandError` where the server can not be had."""
-    runs = jobs(ranks, plan.step, plan.fault)
-    ours, theirs = multiprocessing.Pipe()
-    pages = multiprocessing.get_context("spawn").Process(target=serve, args=(runs, theirs), daemon=True)
-    with tempfile.TemporaryDirectory(prefix="laggard-scale-") as name:
-        pages.start()
-        theirs.close()
-        try:
-            port, paths, began = _told(ours)
-            with prometheus(plan.program, Path(name), port, paths, rules=plan.rules) as server:
-                result = Result(ranks, plan.step, rules=plan.rules)
-                return _watch(server, psutil.Process(pages.pid), result, plan, began)
-        finally:
-            pages.terminate()
-            pages.join()
+    """Play runs of so many ranks together. Raises :class:`CommandError` where a server can not be had."""
+    result = Result(ranks, plan.step, rules=plan.rules, path=plan.path, engine=plan.engine)
+    with tempfile.TemporaryDirectory(prefix="laggard-scale-") as name, site(ranks, plan, Path(name)) as running:
+        return _Watch(running, result, plan).run()
 
 
-def _told(pages: Connection) -> tuple[int, list[str], float]:
-    """Return the port, the paths and the beginning of the pages."""
-    try:
-        return pages.recv()
-    except EOFError:
-        raise CommandError("what serves the pages ended before it served") from None
+class _Watch:
+    """Looks at all that runs, again and again."""
 
-
-def _watch(server: Server, pages: psutil.Process, result: Result, plan: Plan, began: float) -> Result:
-    fault = began + plan.fault
-    wanted = culprits(jobs(result.ranks, plan.step, plan.fault))
-    said: dict[str, float] = {}
-    first: Reading | None = None
-    served = 0.0
-    while time.time() < began + plan.seconds:
-        time.sleep(_LOOK)
-        reading = server.read()
-        result.resident_bytes = max(result.resident_bytes, reading.resident_bytes)
-        if first is None and reading.time > began + SETTLED:
-            first, served = reading, sum(pages.cpu_times()[:2])
-        for labels in server.firing():
-            rank = labels.get("training_rank", "")
-            said.setdefault(f"{labels['alertname']} {labels.get('training_run', '')} {rank}", reading.time - fault)
-        if first is not None:
-            failed = server.value("count(up == 0) or vector(0)")
-            result.failed_scrapes = max(result.failed_scrapes, failed)
-    last = server.read()
-    if first is None:
-        raise CommandError(f"the server answered nothing within {plan.seconds:g} s")
-    passed = last.time - first.time
-    result.series = last.series
-    result.samples_each_second = (last.samples - first.samples) / passed
-    result.processors = (last.processor_seconds - first.processor_seconds) / passed
-    result.pages_processors = (sum(pages.cpu_times()[:2]) - served) / passed
-    result.rules_seconds = sum(last.groups.values())
-    result.longest_group_seconds = max(last.groups.values(), default=0.0)
-    result.missed_evaluations = last.missed - first.missed
-    result.failed_evaluations = last.failed - first.failed
-    result.slowest_scrape_seconds = server.value("max(scrape_duration_seconds)")
-    result.alerts = {name: round(seconds, 1) for name, seconds in sorted(said.items(), key=lambda item: item[1])}
-    if result.rules:
-        result.not_said = [
-            name
-            for name in (f"{each.alert} {each.run} {each.rank}" for each in wanted)
-            if not any(known == name and seconds > 0 for known, seconds in said.items())
+    def __init__(self, site: Site, result: Result, plan: Plan) -> None:
+        self._site, self._result, self._plan = site, result, plan
+        self._fault = site.began + plan.fault
+        self._wanted = [
+            f"{each.alert} {each.run} {each.rank}" for each in culprits(jobs(result.ranks, plan.step, plan.fault))
         ]
-    return result
+        self._said: dict[str, float] = {}
+        self._first: Reading | None = None
+        self._used: dict[str, float] = {}
+        self._pushed = Pushed()
+        self._firing: set[str] = set()
+        self._away: dict[str, Kill] = {}
+        self._kills = sorted(plan.kills, key=lambda kill: kill.at)
+
+    def run(self) -> Result:
+        """Look until the time is over; return what was seen."""
+        site, plan, result = self._site, self._plan, self._result
+        while time.time() < site.began + plan.seconds:
+            time.sleep(plan.pace.look)
+            self._kill_and_start()
+            try:
+                self._look()
+            except CommandError:
+                result.not_answered += 1
+        for name in list(self._away):
+            site.started.again(self._away.pop(name).program)
+        return self._end()
+
+    def _kill_and_start(self) -> None:
+        now, started = time.time() - self._site.began, self._site.started
+        for name, kill in list(self._away.items()):
+            if now >= kill.at + kill.away:
+                started.again(name)
+                del self._away[name]
+        while self._kills and now >= self._kills[0].at:
+            kill = self._kills.pop(0)
+            started.kill(kill.program)
+            self._away[kill.program] = kill
+
+    def _look(self) -> None:
+        site, result = self._site, self._result
+        reading = site.server.read()
+        usage = self._usage()
+        for name, used in usage.items():
+            result.program_bytes[name] = max(result.program_bytes.get(name, 0), used.resident_bytes)
+        together = sum(usage[name].resident_bytes for name in site.servers if name in usage)
+        result.resident_bytes = max(result.resident_bytes, together)
+        self._firing.clear()
+        for labels in site.server.firing():
+            name = f"{labels['alertname']} {labels.get('training_run', '')} {labels.get('training_rank', '')}"
+            self._firing.add(name)
+            self._said.setdefault(name, reading.time - self._fault)
+        result.taken_back += sum(self._said.get(name, 0) > 0 and name not in self._firing for name in self._wanted)
+        if self._first is None:
+            if reading.time > site.began + self._plan.pace.settled:
+                self._first = reading
+                self._used = {name: used.processor_seconds for name, used in usage.items()}
+            return
+        if site.collectors is None:
+            failed = site.server.value("count(up == 0) or vector(0)")
+            result.failed_scrapes = max(result.failed_scrapes, failed)
+        else:
+            self._look_at_flow(site.collectors.flows(), site.server)
+        self._break(reading)
+
+    def _look_at_flow(self, flows: dict[str, Flow], server: Server) -> None:
+        pushed, interval = self._pushed, self._plan.pace.interval
+        pushed.refused_inside = max(pushed.refused_inside, sum(flow.refused for flow in flows.values()))
+        pushed.failed_inside = max(pushed.failed_inside, sum(flow.failed for flow in flows.values()))
+        pushed.waiting = max(pushed.waiting, sum(flow.waiting for flow in flows.values()))
+        # A rank's newest sample was pushed some time within the interval before.
+        pushed.lag_seconds = max(pushed.lag_seconds, server.value(_LAG) - interval)
+
+    def _break(self, reading: Reading) -> None:
+        """Keep the first sign that it is too much."""
+        assert self._first is not None
+        result = self._result
+        signs = {
+            "an evaluation was missed": reading.missed > self._first.missed,
+            "an evaluation failed": reading.failed > self._first.failed,
+            "a scrape failed": result.failed_scrapes > 0,
+            "a query was not answered": result.not_answered > 0,
+            "a Collector refused points": self._pushed.refused_inside > 0,
+        }
+        if not result.broke and any(signs.values()):
+            result.broke = next(sign for sign, seen in signs.items() if seen)
+            result.broke_at = round(reading.time - self._site.began, 1)
+
+    def _usage(self) -> dict[str, Usage]:
+        site = self._site
+        found = {name: site.started.usage(name) for name in site.started.names if name not in self._away}
+        used = site.pages.cpu_times()
+        return {**found, "ranks": Usage(used.user + used.system, site.pages.memory_info().rss)}
+
+    def _end(self) -> Result:
+        site, result, first = self._site, self._result, self._first
+        last = site.server.read()
+        if first is None:
+            raise CommandError(f"the server answered nothing within {self._plan.seconds:g} s")
+        passed = last.time - first.time
+        for name, used in self._usage().items():
+            result.program_processors[name] = (used.processor_seconds - self._used[name]) / passed
+        result.series = last.series
+        result.samples_each_second = (last.samples - first.samples) / passed
+        result.processors = sum(result.program_processors[name] for name in site.servers)
+        result.pages_processors = result.program_processors["ranks"]
+        result.rules_seconds = sum(last.groups.values())
+        result.longest_group_seconds = max(last.groups.values(), default=0.0)
+        result.missed_evaluations = last.missed - first.missed
+        result.failed_evaluations = last.failed - first.failed
+        if site.collectors is None:
+            result.slowest_scrape_seconds = site.server.value("max(scrape_duration_seconds)")
+        else:
+            self._count()
+        ordered = sorted(self._said.items(), key=lambda item: item[1])
+        result.alerts = {name: round(seconds, 1) for name, seconds in ordered}
+        if result.rules:
+            result.not_said = [name for name in self._wanted if self._said.get(name, 0) <= 0]
+            result.not_standing = [name for name in self._wanted if name not in self._firing]
+        return result
+
+    def _count(self) -> None:
+        """Push no more, wait until what was accepted has arrived, and count what did not."""
+        site, pushed = self._site, self._pushed
+        site.told.send(END)
+        tally = site.told.recv()
+        lost = wait_and_count(tally, site.server, site.began)
+        pushed.points, pushed.samples = tally.points, sum(tally.samples.values())
+        pushed.points_each_second = tally.points / tally.seconds
+        pushed.refused, pushed.unanswered, pushed.given_up = tally.refused, tally.unanswered, tally.given_up
+        pushed.samples_lost, pushed.times_lost = lost.samples, lost.times
+        self._result.pushed = asdict(pushed)

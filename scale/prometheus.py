@@ -1,37 +1,32 @@
-"""A real Prometheus with the whole rule pack, which scrapes the pages, and what it says of itself."""
+"""A real Prometheus with the whole rule pack, and what servers say of themselves."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
+import shutil
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
-import psutil
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from laggard_cli.errors import CommandError
-from laggard_cli.rules import rules_folder
-from scale.pages import EXPORTER, EXPORTER_PORT, RANKS
+from scale.pages import EXPORTER, RANKS
+from scale.programs import Programs
+from scale.values import EXPORTER_PORT
 
-#: As deploy/prometheus/prometheus.yml has them.
-INTERVAL, _TIMEOUT = 15, 10
-_READY_SECONDS = 60
 _ANSWER_SECONDS = 60
+_GROUP_SECONDS = "prometheus_rule_group_last_duration_seconds"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the server has used and done so far."""
+    """What has been done so far."""
 
     time: float
-    processor_seconds: float
-    resident_bytes: int
     series: float
     samples: float
     missed: float
@@ -41,94 +36,108 @@ class Reading:
 
 
 class Server:
-    """One that runs."""
+    """Who answers queries, who stores, and who evaluates rules: one Prometheus is all three.
 
-    def __init__(self, address: str, process: psutil.Process) -> None:
-        self._client = httpx.Client(base_url=f"http://{address}", timeout=_ANSWER_SECONDS)
-        self._process = process
+    Args:
+        query: its address.
+        write: where samples are written to.
+        stores: addresses of all that store, each of which has everything.
+        ruler: the address of who evaluates.
+    """
+
+    def __init__(self, query: str, write: str, *, stores: Sequence[str] = (), ruler: str = "") -> None:
+        self.write = write
+        self._client = httpx.Client(base_url=query, timeout=_ANSWER_SECONDS)
+        self._stores = stores or [query]
+        self._ruler = ruler or query
 
     def read(self) -> Reading:
-        """Ask it about itself."""
-        used = self._process.cpu_times()
-        sums: dict[str, float] = {}
-        groups: dict[str, float] = {}
-        for family in text_string_to_metric_families(self._client.get("/metrics").text):
-            for sample in family.samples:
-                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-                if sample.name == "prometheus_rule_group_last_duration_seconds":
-                    groups[sample.labels["rule_group"]] = sample.value
+        """Ask them about themselves. Raises :class:`CommandError` where nobody answers, as all that ask do."""
+        stored = [found for store in self._stores if (found := metrics(store))]
+        ruler = metrics(self._ruler)
+        if not stored or not ruler:
+            raise CommandError("who stores, or who evaluates rules, does not answer")
         return Reading(
             time=time.time(),
-            processor_seconds=used.user + used.system,
-            resident_bytes=self._process.memory_info().rss,
-            series=sums["prometheus_tsdb_head_series"],
-            samples=sums["prometheus_tsdb_head_samples_appended_total"],
-            missed=sums.get("prometheus_rule_group_iterations_missed_total", 0.0),
-            failed=sums.get("prometheus_rule_evaluation_failures_total", 0.0),
-            groups=groups,
+            series=max(total(each, "prometheus_tsdb_head_series") for each in stored),
+            samples=max(total(each, "prometheus_tsdb_head_samples_appended_total") for each in stored),
+            missed=total(ruler, "prometheus_rule_group_iterations_missed_total"),
+            failed=total(ruler, "prometheus_rule_evaluation_failures_total"),
+            groups={
+                dict(labels)["rule_group"]: value for (name, labels), value in ruler.items() if name == _GROUP_SECONDS
+            },
         )
 
     def firing(self) -> list[dict[str, str]]:
         """Return the labels of the alerts that fire."""
-        alerts = self._client.get("/api/v1/alerts").json()["data"]["alerts"]
-        return [alert["labels"] for alert in alerts if alert["state"] == "firing"]
+        return [alert["labels"] for alert in self._get("/api/v1/alerts")["alerts"] if alert["state"] == "firing"]
 
     def value(self, expression: str) -> float:
         """Return the only value of a query's result; not a number where there is none."""
-        result = self._client.get("/api/v1/query", params={"query": expression}).json()["data"]["result"]
+        result = self._result(expression)
         return float(result[0]["value"][1]) if result else float("nan")
+
+    def times(self, selector: str, seconds: float) -> dict[tuple[str, str], set[int]]:
+        """Return the times of a metric's samples of the last seconds, in milliseconds, by run and rank."""
+        found: dict[tuple[str, str], set[int]] = {}
+        for series in self._result(f"{selector}[{seconds:.0f}s]"):
+            who = series["metric"]["training_run"], series["metric"]["training_rank"]
+            found.setdefault(who, set()).update(round(at * 1000) for at, _ in series["values"])
+        return found
 
     def close(self) -> None:
         """End the connections."""
         self._client.close()
 
+    def _result(self, expression: str) -> list[dict[str, Any]]:
+        return self._get("/api/v1/query", query=expression)["result"]
 
-@contextmanager
-def prometheus(
-    program: str, folder: Path, port: int, paths: list[str], *, rules: bool
-) -> Generator[Server, None, None]:
-    """Run it in a folder, with all pages of a port as its targets, and end it."""
-    config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configuration(port, paths, rules=rules)), encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with (folder / "prometheus.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [
-                program,
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-                "--log.level=warn",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    server = Server(address, psutil.Process(process.pid))
-    try:
-        _wait(address, process, folder / "prometheus.log")
-        yield server
-    finally:
-        server.close()
-        process.terminate()
-        process.wait(60)
-
-
-def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(10 * _READY_SECONDS):
+    def _get(self, path: str, **asked: str) -> dict[str, Any]:
         try:
-            if httpx.get(f"http://{address}/-/ready").is_success:
-                return
-        except httpx.TransportError:
-            pass
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
-    last = log.read_text(encoding="utf-8").splitlines()[-1:] or ["it said nothing"]
-    raise CommandError(f"Prometheus does not start: {last[0]}")
+            answer = self._client.get(path, params=asked)
+        except httpx.TransportError as error:
+            raise CommandError(f"{path} {asked}: {error}") from error
+        if not answer.is_success:
+            raise CommandError(f"{path} {asked}: {answer.text[:200]}")
+        return answer.json()["data"]
 
 
-def _configuration(port: int, paths: list[str], *, rules: bool) -> dict[str, object]:
+def start(
+    started: Programs, program: str, *, address: str, scraped: list[dict[str, object]], rules: Path, interval: float
+) -> Server:
+    """Start it, with what it scrapes and a folder of rules, which may be empty, and wait until it answers."""
+    found = shutil.which(program)
+    if found is None:
+        raise CommandError(f"there is no {program}; scripts/build_rule_engine.sh builds the newest one")
+    config = started.folder / "prometheus.yml"
+    configuration: dict[str, object] = {
+        "global": {
+            "scrape_interval": f"{interval:g}s",
+            "scrape_timeout": f"{interval * 2000 / 3:.0f}ms",
+            "evaluation_interval": f"{interval:g}s",
+        },
+        "rule_files": [str(rules / "*.yml")],
+        "scrape_configs": scraped,
+    }
+    if not scraped:
+        # What an agent sends again after a pause may be older than what came meanwhile.
+        configuration["storage"] = {"tsdb": {"out_of_order_time_window": "10m"}}
+    config.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    flags = [
+        f"--config.file={config}",
+        f"--storage.tsdb.path={started.folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--web.enable-remote-write-receiver",
+        "--log.level=warn",
+    ]
+    started.start("prometheus", [Path(found).absolute(), *flags], f"http://{address}/-/ready")
+    started.wait("prometheus")
+    return Server(f"http://{address}", f"http://{address}/api/v1/write")
+
+
+def targets(port: int, paths: list[str]) -> list[dict[str, object]]:
+    """Return what scrapes the pages of a port, as deploy/prometheus/prometheus.yml has it."""
+
     def job(name: str, end: str) -> dict[str, object]:
         return {
             "job_name": name,
@@ -142,12 +151,26 @@ def _configuration(port: int, paths: list[str], *, rules: bool) -> dict[str, obj
             ],
         }
 
+    jobs = [job("laggard-exporter", EXPORTER), job("laggard-ranks", RANKS)]
+    return [each for each in jobs if each["static_configs"]]
+
+
+Metrics = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def metrics(address: str) -> Metrics:
+    """Return what a program says of itself, by name and labels; nothing if it does not answer."""
+    try:
+        text = httpx.get(f"{address}/metrics", timeout=_ANSWER_SECONDS).text
+    except httpx.TransportError:
+        return {}
     return {
-        "global": {
-            "scrape_interval": f"{INTERVAL}s",
-            "scrape_timeout": f"{_TIMEOUT}s",
-            "evaluation_interval": f"{INTERVAL}s",
-        },
-        "rule_files": [str(rules_folder() / "*.yml")] if rules else [],
-        "scrape_configs": [job("laggard-exporter", EXPORTER), job("laggard-ranks", RANKS)],
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
     }
+
+
+def total(known: Metrics, name: str) -> float:
+    """Return the sum over a metric's series; 0 where there is none."""
+    return sum(value for (found, _), value in known.items() if found == name)

@@ -5,20 +5,43 @@ from __future__ import annotations
 import math
 from xml.sax.saxutils import escape
 
+from scale.fit import FEWEST_SIZES, fit
 from scale.measure import Result
 
 _GIB = 2**30
+#: What measured sizes are carried on to.
+_EXTRAPOLATED = 100_000
+#: Figures from here on are written without a fraction.
+_WHOLE = 100
 #: Between these lines of a document stand the figures.
 _BEGIN, _END = "<!-- figures: made by python -m scale --document -->", "<!-- end of figures -->"
 _COLUMNS = (
     "ranks", "step", "rules", "series", "samples a second", "processors", "memory", "all groups of rules, once each",
     "longest group", "missed", "slowest scrape", "failed scrapes", "straggler named after", "hang named after",
 )  # fmt: skip
+_PUSHED = (
+    "ranks", "server", "series", "points a second", "processors: server", "agents", "gateway",
+    "memory: server", "agents", "gateway", "all groups of rules, once each", "missed", "most that waited", "refused",
+    "lost", "late by", "straggler named after", "hang named after",
+)  # fmt: skip
+_FITTED = ("to Prometheus", "", "fixed", "each 1,000 ranks", "off by", "grows with ranks to the", "at 100,000 ranks")
 
 
-def table(results: list[Result]) -> str:
-    """Return a row for each number of ranks."""
-    rows = [" | ".join(_COLUMNS), "|".join(["---:"] * len(_COLUMNS)), *(" | ".join(_cells(each)) for each in results)]
+def tables(results: list[Result]) -> str:
+    """Return a table for each path, what broke, and what follows for more ranks, each where there is something."""
+    scraped = [each for each in results if each.path == "scrape"]
+    pushed = [each for each in results if each.path == "otlp"]
+    parts = [
+        _table(_COLUMNS, [_cells(each) for each in scraped]) if scraped else "",
+        _table(_PUSHED, [_pushed_cells(each) for each in pushed]) if pushed else "",
+        "\n".join(_limits(results)),
+        _table(_FITTED, fitted) if (fitted := _fitted(results)) else "",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(columns: tuple[str, ...], cells: list[list[str]]) -> str:
+    rows = [" | ".join(columns), "|".join(["---:"] * len(columns)), *(" | ".join(each) for each in cells)]
     return "\n".join(f"| {row} |" for row in rows)
 
 
@@ -30,7 +53,7 @@ def _cells(result: Result) -> list[str]:
         f"{result.series:,.0f}",
         f"{result.samples_each_second:,.0f}",
         f"{result.processors:.2f}",
-        f"{result.resident_bytes / _GIB:.1f} GiB",
+        _gib(result.resident_bytes),
         f"{result.rules_seconds:.2f} s",
         f"{result.longest_group_seconds:.2f} s",
         f"{result.missed_evaluations:.0f}",
@@ -41,11 +64,81 @@ def _cells(result: Result) -> list[str]:
     ]
 
 
+def _pushed_cells(result: Result) -> list[str]:
+    pushed = result.pushed
+    agents = [name for name in result.program_bytes if name.startswith("agent-")]
+    return [
+        f"{result.ranks:,}",
+        result.engine,
+        f"{result.series:,.0f}",
+        f"{pushed.get('points_each_second', 0):,.0f}",
+        f"{result.processors:.2f}",
+        f"{sum(result.program_processors.get(name, 0) for name in agents):.2f}",
+        f"{result.program_processors.get('gateway', 0):.2f}",
+        _gib(result.resident_bytes),
+        f"{len(agents)} x {_gib(max((result.program_bytes[name] for name in agents), default=0))}",
+        _gib(result.program_bytes.get("gateway", 0)),
+        f"{result.rules_seconds:.2f} s",
+        f"{result.missed_evaluations:.0f}",
+        f"{pushed.get('waiting', 0):,.0f} points",
+        f"{pushed.get('refused', 0) + pushed.get('refused_inside', 0):,.0f}",
+        f"{pushed.get('samples_lost', 0):,.0f} of {pushed.get('samples', 0):,.0f}",
+        f"{max(0.0, pushed.get('lag_seconds', 0)):.1f} s",
+        _when(result, "TrainingStraggler slow"),
+        _when(result, "TrainingStalled hung"),
+    ]
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.1f} GiB"
+
+
 def _when(result: Result, what: str) -> str:
     if any(each.startswith(what) for each in result.not_said):
         return "not"
     found = [seconds for name, seconds in result.alerts.items() if name.startswith(what) and seconds > 0]
     return f"{min(found):.0f} s" if found else ""
+
+
+def _limits(results: list[Result]) -> list[str]:
+    """Say of each path up to which size it held, and what gave way first."""
+    lines: list[str] = []
+    for path, engine in sorted({(each.path, each.engine) for each in results}):
+        same = sorted((each for each in results if (each.path, each.engine) == (path, engine)), key=lambda r: r.ranks)
+        broken = [each for each in same if not each.held]
+        for each in broken[:1]:
+            held = max((one.ranks for one in same if one.held and one.ranks < each.ranks), default=0)
+            sign = each.broke or ("a sample was lost" if not each.not_said else "a verdict did not come")
+            at = f" after {each.broke_at:.0f} s" if each.broke_at else ""
+            lines.append(f"- {path} to {engine}: {held:,} ranks hold; with {each.ranks:,} {sign}{at}.")
+    return lines
+
+
+def _fitted(results: list[Result]) -> list[list[str]]:
+    """Return what each cost is for more ranks than were measured, of each path that has three sizes."""
+    rows: list[list[str]] = []
+    for path in ("scrape", "otlp"):
+        same = [each for each in results if (each.path, each.engine, each.rules) == (path, "prometheus", True)]
+        same = sorted((each for each in same if each.held), key=lambda result: result.ranks)
+        if len({each.ranks for each in same}) < FEWEST_SIZES:
+            continue
+        ranks = [each.ranks for each in same]
+        for name, unit, values in (
+            ("series", "", [each.series for each in same]),
+            ("processors", "", [each.processors for each in same]),
+            ("memory", " GiB", [each.resident_bytes / _GIB for each in same]),
+            ("all groups of rules, once each", " s", [each.rules_seconds for each in same]),
+            ("longest group", " s", [each.longest_group_seconds for each in same]),
+        ):
+            line = fit(ranks, values)
+            figures = (line.fixed, 1000 * line.each, line.at(_EXTRAPOLATED))
+            fixed, thousand, many = (f"{_figures(value)}{unit}" for value in figures)
+            rows.append([path, name, fixed, thousand, f"{line.off:.0%}", f"{line.power:.2f}", many])
+    return rows
+
+
+def _figures(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:.2g}"
 
 
 def with_figures(document: str, results: list[Result]) -> str:
@@ -54,12 +147,12 @@ def with_figures(document: str, results: list[Result]) -> str:
     _, end, after = rest.partition(_END)
     if not begin or not end:
         raise ValueError(f"the document has no lines {_BEGIN!r} and {_END!r}")
-    return f"{before}{begin}\n\n{table(results)}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{tables(results)}\n\n{end}{after}"
 
 
 def picture(results: list[Result]) -> str:
     """Return how processors, memory and the rules' time grow with the ranks, on two logarithmic scales."""
-    results = [each for each in results if each.rules]
+    results = [each for each in results if each.rules and each.path == "scrape"]
     lines = {
         "processors in use": ("#2f6f9f", [each.processors for each in results]),
         "memory, GiB": ("#e08e2b", [each.resident_bytes / _GIB for each in results]),

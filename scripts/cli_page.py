@@ -10,9 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from tables import code, codes, row
-
 from laggard_cli.commands import COMMANDS, parser
+from tables import code, codes, row
 
 _INTRODUCTION = """\
 # Commands

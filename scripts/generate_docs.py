@@ -12,8 +12,6 @@ from pathlib import Path
 
 import cli_page
 import rules_page
-from tables import code, codes, row
-
 from laggard import conventions
 from laggard.conventions import Metric, prometheus_label, prometheus_name
 from laggard_exporter import conventions as exporter
@@ -21,6 +19,7 @@ from laggard_exporter import flags
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.host.conventions import HOST_FAMILIES
 from laggard_exporter.ranks.conventions import RANK_FAMILIES, RANK_PAGES
+from tables import code, codes, row
 
 # A block of code that is titled with the path of a file.
 _QUOTED = re.compile(r'(?P<head>^```\w+ title="(?P<path>[^"]+/[^"]+)"\n).*?^```$', re.MULTILINE | re.DOTALL)

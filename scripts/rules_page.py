@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from tables import code, codes, row
 
 from laggard_cli.rules.check import overridable
 from laggard_cli.rules.profiles import load_profile
 from laggard_cli.rules.render import rule_files, rules_folder
+from tables import code, codes, row
 
 _INTRODUCTION = """\
 # Alerts and thresholds

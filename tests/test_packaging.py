@@ -1,27 +1,94 @@
-"""The wheel holds what an installation needs, and nothing else."""
+"""A release: it holds what an installation needs and nothing else, and is made again with equal bytes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
+from laggard.version import PACK_VERSION, __version__
 from laggard_cli.rules.render import rule_files
 from tests.rules.pack import ROOT
 
+#: Any time that no file here has.
+EPOCH = 1_700_000_000
+
+
+def make(root: Path, output: Path) -> None:
+    """Make a release of a folder."""
+    command = [sys.executable, str(root / "scripts" / "release.py"), "--output", str(output)]
+    subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}, check=True, timeout=120)
+
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
-    subprocess.run(list(map(str, command)), check=True, timeout=120)
-    (built,) = folder.glob("*.whl")
-    return built
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a release."""
+    folder = tmp_path_factory.mktemp("release")
+    make(ROOT, folder)
+    return folder
+
+
+@pytest.fixture
+def wheel(release: Path) -> Path:
+    """Give the wheel of the release."""
+    return release / f"laggard-{__version__}-py3-none-any.whl"
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the checksum of each file by its name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_a_release_is_complete(release: Path) -> None:
+    """It is six files, and the sixth has the checksums of the five."""
+    sums = checksums(release)
+    del sums["SHA256SUMS"]
+    assert list(sums) == [
+        f"laggard-{__version__}-licences.md",
+        f"laggard-{__version__}-py3-none-any.whl",
+        f"laggard-{__version__}.cdx.json",
+        f"laggard-{__version__}.tar.gz",
+        f"laggard-pack-{__version__}.tar.gz",
+    ]
+    text = "".join(f"{checksum}  {name}\n" for name, checksum in sums.items())
+    assert (release / "SHA256SUMS").read_text() == text
+
+
+def test_the_sdist_elsewhere_gives_the_same_bytes(release: Path, tmp_path: Path) -> None:
+    """Unpacked in another folder, with other times of its files, the sdist makes the same release, itself included."""
+    with tarfile.open(release / f"laggard-{__version__}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / f"laggard-{__version__}"
+    for path in root.rglob("*"):
+        os.utime(path, (0, 0))
+    make(root, tmp_path / "again")
+    assert checksums(tmp_path / "again") == checksums(release)
+
+
+def test_nothing_of_the_machine_is_in_it(release: Path, tmp_path: Path) -> None:
+    """No file names the folder that it was made in, and no archive an owner or a time but the given one."""
+    with zipfile.ZipFile(next(release.glob("*.whl"))) as archive:
+        archive.extractall(tmp_path / "wheel")
+    for packed in release.glob("*.tar.gz"):
+        with tarfile.open(packed) as archive:
+            members = archive.getmembers()
+            archive.extractall(tmp_path / packed.name, filter="data")
+        assert {(entry.uid, entry.gid, entry.uname, entry.gname) for entry in members} == {(0, 0, "", "")}
+        assert {entry.mtime for entry in members} == {EPOCH}
+    for path in (*release.glob("*.md"), *release.glob("*.json"), *tmp_path.rglob("*")):
+        assert not path.is_file() or str(ROOT).encode() not in path.read_bytes(), path
 
 
 def test_the_base_install_needs_two_packages(wheel: Path) -> None:
@@ -51,3 +118,94 @@ def test_the_rule_pack_travels_with_the_command(wheel: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "site/laggard_cli/" in done.stdout
     assert sorted(path.name for path in (tmp_path / "rules").iterdir()) == sorted(rule_files())
+
+
+def test_the_pack_in_the_wheel_is_that_of_the_checkout(wheel: Path) -> None:
+    """Rules with runbooks, dashboards and the configurations of the Collector: every file, byte for byte."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith("laggard_cli/pack/")]
+        packed = {name.removeprefix("laggard_cli/pack/"): archive.read(name) for name in names}
+    folders = {
+        "rules": "rules",
+        "dashboards": "dashboards/json",
+        "otel-collector": "otel-collector",
+        "examples": "examples",
+    }
+    expected = {
+        f"{name}/{path.relative_to(ROOT / folder)}": path.read_bytes()
+        for name, folder in folders.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == expected
+
+
+def test_the_archive_of_the_pack_stands_alone(release: Path, tmp_path: Path) -> None:
+    """Unpacked, it has the rules of its version and a runbook for each alert, and its configurations find its rules."""
+    with tarfile.open(release / f"laggard-pack-{__version__}.tar.gz") as archive:
+        assert not [entry.name for entry in archive.getmembers() if not entry.isfile()]
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / f"laggard-pack-{__version__}"
+    tops = {"CHANGELOG.md", "LICENSE", "dashboards", "deploy", "otel-collector", "rules"}
+    assert {path.name for path in root.iterdir()} == tops
+    assert f"version: {PACK_VERSION}" in (root / "rules" / "thresholds.yml").read_text()
+    assert sorted(path.name for path in (root / "rules").glob("*.yml")) == sorted(rule_files())
+    alerts = {
+        name for path in (root / "rules").glob("*.yml") for name in re.findall(r"- alert: (\w+)", path.read_text())
+    }
+    assert {path.stem for path in (root / "rules" / "runbooks").iterdir()} == alerts
+    prometheus = root / "deploy" / "prometheus" / "prometheus.yml"
+    for pattern in yaml.safe_load(prometheus.read_text())["rule_files"]:
+        assert len(list(prometheus.parent.glob(pattern))) == len(rule_files())
+
+
+def test_the_bill_of_materials_is_valid_and_names_what_extras_bring(release: Path) -> None:
+    """It passes the schema of CycloneDX, says who needs whom, and which extra brings what."""
+    text = (release / f"laggard-{__version__}.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    content = json.loads(text)
+    assert content["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    components = {component["name"]: component for component in content["components"]}
+    base = {name for name, component in components.items() if component["scope"] == "required"}
+    assert base == {"opentelemetry-api", "typing-extensions", "wrapt"}
+    assert components["pyyaml"]["properties"] == [
+        {"name": "laggard:extra", "value": "exporter"},
+        {"name": "laggard:extra", "value": "cli"},
+    ]
+    needs = {entry["ref"].split("==")[0]: entry["dependsOn"] for entry in content["dependencies"]}
+    assert {name.split("==")[0] for name in needs["rich"]} == {"markdown-it-py", "pygments"}
+    assert {"opentelemetry-api", "wrapt", "psutil", "httpx", "py-spy"} <= {
+        name.split("==")[0] for name in needs["laggard"]
+    }
+    assert set(needs) == {"laggard", *components}
+    # What is developed with is no part of it; purls name a package and its version, and no place to get it from.
+    assert "pytest" not in components
+    assert set(re.findall(r"https?://[^\"]+", text)) == {"http://cyclonedx.org/schema/bom-1.6.schema.json"}
+
+
+def test_licences_are_listed_and_judged(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each package of the bill has one line; a licence that asks more than ours ends the release."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import dependencies  # noqa: PLC0415 - a script, found beside others of its kind
+
+    text = (release / f"laggard-{__version__}-licences.md").read_text()
+    rows = re.findall(r"^\| ([\w.-]+) \| \d[\w.]* \| (.+) \| .+ \|$", text, re.MULTILINE)
+    content = json.loads((release / f"laggard-{__version__}.cdx.json").read_text())
+    assert [name for name, _ in rows] == [component["name"] for component in content["components"]]
+    assert dict(rows)["wrapt"] == "BSD-2-Clause"
+    assert dict(rows)["promql-parser"] == "MIT"
+    assert all(dependencies.compatible(licence) for _, licence in rows)
+    assert dependencies.compatible("GPL-3.0-only OR MIT")
+    for licence in (
+        "GPL-3.0-only",
+        "MIT AND LGPL-2.1-only",
+        "(MIT OR GPL-3.0-only) AND GPL-2.0-only",
+        "LicenseRef-Own",
+    ):
+        assert not dependencies.compatible(licence)
+    monkeypatch.setattr(dependencies, "COMPATIBLE", dependencies.COMPATIBLE - {"BSD-2-Clause"})
+    with pytest.raises(dependencies.LicenceError, match=r"under Apache-2\.0 and can not need wrapt: BSD-2-Clause"):
+        dependencies.packages(["wrapt"])
+    monkeypatch.setattr(dependencies, "READ", {})
+    with pytest.raises(dependencies.LicenceError, match=r"protobuf: its licence '3-Clause BSD License' is no SPDX"):
+        dependencies.packages(["protobuf"])

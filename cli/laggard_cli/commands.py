@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection
 from typing import Any, NoReturn
 
-from laggard.version import __version__
+from laggard.version import VERSIONS
 from laggard_cli.errors import BAD_INPUT, CommandError
 
 #: Sub-command, the module that has its ``configure`` and ``run``, and one line of help.
@@ -52,7 +52,7 @@ def parser(wanted: Collection[str]) -> argparse.ArgumentParser:
     whole = _Parser(
         prog="laggard", description="Which rank, which phase and which cause makes a training job slow or stuck."
     )
-    whole.add_argument("--version", action="version", version=f"laggard {__version__}")
+    whole.add_argument("--version", action="version", version=f"laggard {VERSIONS}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     for command, (module, summary) in COMMANDS.items():
         sub_parser = commands.add_parser(command, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import yaml
 
-from laggard import environment, prometheus
+from laggard import environment
 from laggard.version import __version__
 from laggard_cli.errors import CommandError
 from laggard_cli.run import defaults
@@ -152,7 +152,7 @@ def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, sourc
     pushes = _add_environment(owner, container, options, source)
     if not pushes:
         _entries(container, "ports", source).extend(
-            {"name": f"{_PORT}-{rank}", "containerPort": prometheus.DEFAULT_PORT + rank}
+            {"name": f"{_PORT}-{rank}", "containerPort": environment.PROMETHEUS_PORT + rank}
             for rank in range(options.ranks)
         )
 
@@ -193,7 +193,7 @@ def _add_environment(owner: Mapping, container: Mapping, options: argparse.Names
     wanted |= defaults({**values, **wanted}, options.name, options.workload)
     pushes = {**wanted, **values}["OTEL_METRICS_EXPORTER"] != "laggard_prometheus"
     if not pushes:
-        wanted[prometheus.OTEL_EXPORTER_PROMETHEUS_HOST] = "0.0.0.0"  # noqa: S104 - the pod's own address
+        wanted[environment.OTEL_EXPORTER_PROMETHEUS_HOST] = "0.0.0.0"  # noqa: S104 - the pod's own address
     if not options.no_host_path:
         wanted[environment.LAGGARD_STATE_DIR] = _STATE
     if not options.workload and name:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as Names
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
@@ -18,7 +19,7 @@ from laggard_exporter.conventions import (
     COLLECTOR_SUPPORTED,
 )
 from laggard_exporter.runner import Collector, Outcome, Runner, UnsupportedError
-from laggard_exporter.samples import Grouped, Sample, grouped, prometheus_families
+from laggard_exporter.samples import Family, Grouped, Sample, grouped
 
 __all__ = ["DEFAULT_TIMEOUT", "Collection", "Collector", "Scrape", "UnsupportedError"]
 
@@ -92,4 +93,13 @@ class Scrape(PrometheusCollector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family of every collector and the health of each."""
         for samples in self._collection.samples(self._names, self._timeout):
-            yield from prometheus_families(samples)
+            for family, series in samples.items():
+                yield _metric(family, series)
+
+
+def _metric(family: Family, series: dict[tuple[str, ...], float]) -> Metric:
+    build = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = build(family.name, family.help, labels=family.labels)
+    for labels, value in series.items():
+        metric.add_metric(labels, value)
+    return metric

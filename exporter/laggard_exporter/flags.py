@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from laggard import conventions, environment
-from laggard.version import __version__
+from laggard.version import VERSIONS
 from laggard_exporter.filters import Filter
 from laggard_exporter.kernel_log import KERNEL_LOG, KernelLog
 from laggard_exporter.web.address import Address, parse_address
@@ -140,7 +140,7 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         "With doctor it tells what works on this node, what does not, and why.",
         allow_abbrev=False,
     )
-    result.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    result.add_argument("--version", action="version", version=f"{PROGRAM} {VERSIONS}")
 
     def add(name: str, text: str, **more: Any) -> None:
         result.add_argument(f"--{name}", dest=name, help=text, **more)

@@ -6,9 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-
 
 class PartialFailureError(Exception):
     """Raised by a collector at its end: what it yielded is true, but something is missing."""
@@ -50,16 +47,3 @@ def grouped(samples: Iterable[Sample]) -> Grouped:
             raise ValueError(f"{family.name} has the labels {family.labels}, got the values {labels}")
         result.setdefault(family, {})[labels] = float(value)
     return result
-
-
-def prometheus_families(samples: Grouped) -> list[Metric]:
-    """Return the samples as families of prometheus_client."""
-    return [_prometheus_family(family, series) for family, series in samples.items()]
-
-
-def _prometheus_family(family: Family, series: dict[tuple[str, ...], float]) -> Metric:
-    build = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = build(family.name, family.help, labels=family.labels)
-    for labels, value in series.items():
-        metric.add_metric(labels, value)
-    return metric

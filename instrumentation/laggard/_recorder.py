@@ -8,6 +8,7 @@ bound. What it takes is counted in ``Recorder.self_time_ns``: one call in so man
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from time import perf_counter_ns
 from types import CellType
@@ -251,6 +252,17 @@ class Recorder:
         now = perf_counter_ns()
         self.edge(now)
         self.add(code, now, now)
+
+    def resume(self, at: int) -> None:
+        """Take note of an update at a ``perf_counter_ns``; it ends an evaluation, even if no backward pass was seen."""
+        cells = self.variables
+        if cells["bases"].cell_contents is cells["in_evaluation"].cell_contents:
+            in_training = cells["in_training"].cell_contents
+            cells["bases"].cell_contents = in_training
+            words = self.words
+            if words is not None:
+                with suppress(ValueError):  # closed in the meantime
+                    words[PHASE] = at + in_training[self.phase]
 
     def take(self) -> list[Event]:
         """Take the events gathered so far, in the order in which they ended. Called by the drain thread only."""

@@ -157,6 +157,13 @@ LAGGARD_DISABLED_HOOKS = "LAGGARD_DISABLED_HOOKS"
 Comma-separated names of hooks that are not installed, for example ``collectives``. Default: none.
 """
 
+OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
+OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
+"""Of OpenTelemetry: where a rank serves its metrics."""
+
+PROMETHEUS_PORT = 9464
+"""Of local rank 0, unless the variable says otherwise."""
+
 
 def text(name: str) -> str:
     """Return the variable's value without surrounding blanks, or an empty string."""

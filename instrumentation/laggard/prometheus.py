@@ -20,13 +20,10 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 
 from laggard import environment
+from laggard.environment import OTEL_EXPORTER_PROMETHEUS_HOST, OTEL_EXPORTER_PROMETHEUS_PORT, PROMETHEUS_PORT
 
 _logger = logging.getLogger(__name__)
 
-OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
-OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
-
-DEFAULT_PORT = 9464
 #: Ports tried after the first: two full nodes of ranks side by side.
 _PORTS = 32
 #: So old may a page be: the drain brings new values about once a second.
@@ -101,7 +98,7 @@ class PrometheusReader(PrometheusMetricReader):
         if self._server is not None:
             return self._server.server_port
         host = environment.text(OTEL_EXPORTER_PROMETHEUS_HOST) or "localhost"
-        base = environment.whole_number(OTEL_EXPORTER_PROMETHEUS_PORT, DEFAULT_PORT, minimum=1)
+        base = environment.whole_number(OTEL_EXPORTER_PROMETHEUS_PORT, PROMETHEUS_PORT, minimum=1)
         first = base + local_rank
         reason = ""
         for port in range(first, first + _PORTS):

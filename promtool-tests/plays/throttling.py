@@ -92,6 +92,14 @@ def power() -> Scenario:
     return scenario
 
 
+def power_though_hot() -> Scenario:
+    """What the clock events say outweighs a temperature."""
+    scenario = _hot(temperature=88, hw_power_brake=0.75)
+    scenario.after(minutes=6.5)
+    scenario.fires(straggler(3, "mixed"), _slowdown("Power"), _throttled("hw_power_brake"))
+    return scenario
+
+
 def near_misses() -> Scenario:
     """A hot GPU with a full clock, held by heat for a twentieth of the time, is not why its rank is slow."""
     scenario = _hot(clock=1.5, temperature=88, sw_thermal=0.05)
@@ -109,4 +117,4 @@ def hot_but_not_slow() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (thermal, thermal_without_seconds, power, near_misses, hot_but_not_slow)
+PLAYS: tuple[Play, ...] = (thermal, thermal_without_seconds, power, power_though_hot, near_misses, hot_but_not_slow)

@@ -297,6 +297,21 @@ ENDS = "ends in the middle, so it was not written to its end; what is missing ca
             "distributedInfo.rank",
         ),
     ],
+    # Names of their own: what is compressed differs from process to process.
+    ids=[
+        "cut",
+        "compressed-cut",
+        "compressed-damaged",
+        "single-quotes",
+        "deep",
+        "python-only",
+        "empty",
+        "other",
+        "not-a-number",
+        "no-event",
+        "no-steps",
+        "bad-rank",
+    ],
 )
 def test_what_is_no_trace_is_one_line(
     content: str | bytes, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from laggard.version import __version__
+from laggard.version import PACK_VERSION, __version__
 from laggard_cli.main import main
 from laggard_cli.rules.render import rule_files
 from laggard_cli.run import defaults
@@ -103,10 +103,10 @@ def test_a_missing_tool_for_the_demo_is_one_line(
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """``laggard --version`` says the version."""
+    """``laggard --version`` says the version, and that of the rule pack."""
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out == f"laggard {__version__}\n"
+    assert capsys.readouterr().out == f"laggard {__version__} (rules {PACK_VERSION})\n"
 
 
 def test_run_sets_defaults_and_leaves_what_is_set() -> None:

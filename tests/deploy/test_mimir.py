@@ -1,17 +1,24 @@
-"""The limits of a tenant of Mimir suffice for the rule pack, and for as many ranks as the file says."""
+"""The limits of a tenant of Mimir suffice for the rule pack, and a real Mimir says what a Prometheus would say."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 import yaml
 
 from laggard import conventions
+from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.main import main
 from laggard_cli.rules import render
-from tests.collector.support import ROOT
+from tests.collector.support import agent, gateway, named, processes, wait_until
+from tests.deploy.mimir import OVERRIDES, TENANT, Mimir, mimirtool
+from tests.rules.engine import RUN, Play, serving
 
-FILE = ROOT / "deploy" / "mimir" / "overrides.yaml"
 #: Of a rank with every signal in use; tests/instrumentation/test_series.py counts them.
 SERIES_PER_RANK = 200
 INTERVAL = 15
@@ -21,8 +28,8 @@ ADDED = 3
 
 def test_limits_suffice() -> None:
     """Groups, rules and labels of the pack, series and samples of the ranks: none is above its limit."""
-    text = FILE.read_text(encoding="utf-8")
-    limits: dict[str, Any] = yaml.safe_load(text)["overrides"]["laggard"]
+    text = OVERRIDES.read_text(encoding="utf-8")
+    limits: dict[str, Any] = yaml.safe_load(text)["overrides"][TENANT]
     groups = [group for each in render(form="mimir").values() for group in yaml.safe_load(each)["groups"]]
     assert len(groups) <= limits["ruler_max_rule_groups_per_tenant"]
     assert max(len(group["rules"]) for group in groups) <= limits["ruler_max_rules_per_rule_group"]
@@ -40,3 +47,77 @@ def test_limits_suffice() -> None:
     assert ranks * SERIES_PER_RANK * 2 / INTERVAL <= limits["ingestion_rate"] <= limits["ingestion_burst_size"]
     # As in Prometheus and in Thanos.
     assert limits["out_of_order_time_window"] == "10m"
+
+
+def test_a_real_mimir_names_the_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the commands of docs/deploy.md: rules loaded by its tool, samples from a gateway, the verdict by diagnose.
+
+    Nothing is refused, no rule fails, and what another tenant asks for is not there.
+    """
+    play = Play()
+    with processes(tmp_path) as started, serving(play) as target:
+        mimir = Mimir(tmp_path, started)
+        mimir.start()
+        # Names such as laggard_threshold are no level:metric:operation, which is what `check` asks for; `lint` parses.
+        assert (
+            main(["rules", "render", "--format", "mimir", "--profile", "fast", "--output", str(tmp_path / "rules")])
+            == 0
+        )
+        files = sorted((tmp_path / "rules").glob("*.yml"))
+        assert "msg=SUCCESS" in mimirtool("rules", "lint", "--dry-run", *files)
+        mimirtool("rules", "load", f"--address={mimir.url}", f"--id={TENANT}", *files)
+
+        ports = _free_ports(7)
+        ours, theirs = named(ports[:4], "grpc", "http", "health", "self"), named(ports[4:], "grpc", "health", "self")
+        headers = {"METRICS_HEADERS": f"{{X-Scope-OrgID: {TENANT}}}"}
+        command, environment = gateway(tmp_path, theirs, f"{mimir.url}/api/v1/push", "http://127.0.0.1:1")
+        started.start("gateway", command, {**environment, **headers})
+        started.wait("gateway", f"http://127.0.0.1:{theirs['health']}/")
+        started.start("agent", *agent(tmp_path, {**ours, "exporter": int(target.rpartition(":")[2])}, [theirs["grpc"]]))
+
+        def asked(tenant: str, path: str, **parameters: str) -> Any:
+            answer = httpx.get(
+                f"{mimir.url}/prometheus/api/v1/{path}", params=parameters, headers={"X-Scope-OrgID": tenant}
+            )
+            return answer.raise_for_status().json()["data"]
+
+        def verdicts() -> list[dict[str, str]]:
+            alerts = [alert["labels"] for alert in asked(TENANT, "alerts")["alerts"] if alert["state"] == "firing"]
+            return [labels for labels in alerts if labels["alertname"].startswith("Training")]
+
+        wait_until(lambda: asked(TENANT, "query", query="run:training_ranks_live:count")["result"], "no rule, no run")
+        play.data[2] += 0.05
+        wait_until(verdicts, "no straggler", 120)
+        (found,) = verdicts()
+        assert {name: found[name] for name in ("alertname", "training_run", "training_rank", "training_phase")} == {
+            "alertname": "TrainingStraggler",
+            "training_run": RUN,
+            "training_rank": "2",
+            "training_phase": "data",
+        }
+        rules = [rule for group in asked(TENANT, "rules")["groups"] for rule in group["rules"]]
+        assert len(rules) == sum(
+            len(group["rules"]) for file in files for group in yaml.safe_load(file.read_text())["groups"]
+        )
+        assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] == "err"] == []
+        assert asked("somebody", "query", query="training_steps_total")["result"] == []
+        discarded = [
+            line for line in httpx.get(f"{mimir.url}/metrics").text.splitlines()
+            if line.startswith("cortex_discarded_samples_total") and not line.endswith(" 0")
+        ]  # fmt: skip
+        assert discarded == []
+
+        (tmp_path / "http.yml").write_text(f"http_headers: {{X-Scope-OrgID: {{values: [{TENANT}]}}}}\n")
+        command = [
+            "diagnose",
+            "--prometheus",
+            f"{mimir.url}/prometheus",
+            "--http.config.file",
+            str(tmp_path / "http.yml"),
+        ]
+        capsys.readouterr()
+        assert main([*command, "--json"]) == 0
+        (run,) = json.loads(capsys.readouterr().out)["runs"]
+        assert [(each["alert"], each["rank"], each["phase"]) for each in run["verdicts"]] == [
+            ("TrainingStraggler", "2", "data")
+        ]

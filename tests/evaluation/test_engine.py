@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from evaluation import engine
@@ -11,13 +9,7 @@ from evaluation.draw import Draw
 from evaluation.scenarios import SCENARIOS
 
 
-@pytest.fixture(autouse=True)
-def _built() -> None:
-    if not engine.BINARY.exists():
-        text = "nothing to play runs with: run scripts/build_rule_engine.sh"
-        pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)
-
-
+@pytest.mark.usefixtures("built")
 def test_a_moment_without_ranks_leaves_no_limit_behind() -> None:
     """Between two incarnations nobody lives; what is left of the stall limit then must not judge the start after it."""
     name, ranks, seed = "restart", 4, 33

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from laggard import statefile
-from laggard.version import __version__
+from laggard.version import PACK_VERSION, __version__
 from laggard_exporter import flags, main
 from laggard_exporter.collection import Collection
 from laggard_exporter.filters import Filter
@@ -248,5 +248,5 @@ def test_a_port_in_use() -> None:
 
 
 def test_version() -> None:
-    """``--version`` prints the version."""
-    assert run("--version") == (0, f"laggard-exporter {__version__}\n", "")
+    """``--version`` prints the version, and that of the rules it belongs to."""
+    assert run("--version") == (0, f"laggard-exporter {__version__} (rules {PACK_VERSION})\n", "")

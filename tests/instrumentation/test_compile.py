@@ -18,10 +18,12 @@ from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 
-from laggard import _process
+from laggard import _process, statefile
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
+from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
+from tests.support.facts import FACTS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -301,23 +303,43 @@ def test_recompilations_are_counted_and_keep_their_step_out_of_the_histograms() 
         assert [step.excluded for step in steps_of(process)] == ["compile", "", "", "compile", "", "incomplete"]
 
 
-def test_a_step_in_one_graph_is_a_step() -> None:
-    """Without loader and backward pass the compiled step's begin is the boundary; its time is not split by guessing."""
+def one_graph() -> Callable[[torch.Tensor], None]:
+    """A whole train step in which no backward pass is to be seen from outside."""
     weight = torch.ones(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
 
+    @torch.compile(backend="aot_eager")
+    def train(batch: torch.Tensor) -> None:
+        weight.grad = torch.ones_like(weight) * batch
+        optimizer.step()
+
+    return train
+
+
+def test_a_step_in_one_graph_is_a_step() -> None:
+    """Without loader and backward pass the compiled step's begin is the boundary; its time is not split by guessing."""
     with instrumented() as process:
-
-        @torch.compile(backend="aot_eager")
-        def train(batch: torch.Tensor) -> None:
-            weight.grad = torch.ones_like(weight) * batch
-            optimizer.step()
-
+        train = one_graph()
         for _ in range(5):
             train(torch.ones(4))
         steps = steps_of(process)
     assert len(steps) == 5
     assert [phases(step) for step in steps] == [set()] * 5
+
+
+def test_a_step_in_one_graph_ends_an_evaluation(tmp_path: Path) -> None:
+    """After it, what the host does is a step's again, in the state file too."""
+    model = Network()
+    with instrumented() as process:
+        writer = statefile.StateWriter(tmp_path / "state", FACTS)
+        process.recorder.words = writer.words
+        train = one_graph()
+        train(torch.ones(4))
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+        assert statefile.read(writer.path).phase is Phase.EVALUATION
+        train(torch.ones(4))
+        assert statefile.read(writer.path).phase is Phase.OTHER
 
 
 def looked_at() -> set[str]:

@@ -324,6 +324,14 @@ def test_the_clock_starts_with_the_first_use_of_cuda(monkeypatch: pytest.MonkeyP
     assert (host.failed, host.backward_observers) == ([], [])
 
 
+def test_a_loop_without_torch_has_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that are marked by hand end without torch, and the hook stays."""
+    hook, host, _ = hook_on(monkeypatch, Stream())
+    monkeypatch.delitem(sys.modules, "torch")
+    hook.guarded(hook.steps_ended)([])
+    assert (hook.clock, host.failed) == (None, [])
+
+
 def test_without_a_way_to_keep_out_of_captures_the_clock_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for an event could end a capture of the user's: so the hook gives up, and training goes on."""
 

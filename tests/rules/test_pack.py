@@ -8,6 +8,7 @@ from collections import Counter
 import promql_parser as promql
 import pytest
 
+from laggard.version import PACK_VERSION
 from laggard_cli.rules.profiles import load_profile
 from tests.rules.pack import RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
 
@@ -132,6 +133,12 @@ def test_adapters_record_our_names() -> None:
         if rule.is_adapter and not rule.name.startswith("host_"):
             labels = Labels(known()).of(promql.parse(rule.expr)) | rule.labels.keys()
             assert labels - {"laggard_adapter"} <= emitted()[rule.name], rule.name
+
+
+def test_the_version_of_the_pack_is_what_the_commands_say() -> None:
+    """``laggard_rules_info`` carries the version that ``--version`` prints."""
+    (info,) = (rule for rule in rules() if rule.name == "laggard_rules_info")
+    assert info.labels == {"version": PACK_VERSION}
 
 
 def test_every_threshold_is_used_and_every_used_one_is_there() -> None:

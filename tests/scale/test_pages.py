@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 
 from laggard.conventions import STEP_BOUNDS
 from scale.jobs import culprits, jobs
-from scale.server import serve
+from scale.server import Show, serve
 
 _RANKS, _FAULT = 64, 100.0
 _NODES = 8
@@ -25,7 +25,7 @@ def served() -> Iterator[tuple[str, list[str]]]:
     """Yield the address of the pages of 64 ranks, and their paths."""
     ours, theirs = multiprocessing.Pipe()
     runs = [replace(job, startup=1.0, compile=0.0) for job in jobs(_RANKS, 0.5, _FAULT)]
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(runs, theirs), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(Show(runs), theirs), daemon=True)
     process.start()
     try:
         assert ours.poll(60)

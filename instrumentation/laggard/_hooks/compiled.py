@@ -183,12 +183,19 @@ class CompiledHook(Hook):
         if call.token is None and (function.updates or not call.inside):
             recorder.edge(ended)
         function.updates |= updated
-        if call.inside:
+        if updated:
+            # Nobody sees the backward pass inside of one graph.
+            recorder.resume(ended)
+        if not call.inside:
+            self._place(call, ended, updated=updated)
+        elif updated:
             # Part of the phase around it, but for an optimizer's step inside of backward.
-            if updated:
-                recorder.add(Phase.OPTIMIZER, call.started, ended)
-                recorder.add(UPDATE, ended, ended)
-            return
+            recorder.add(Phase.OPTIMIZER, call.started, ended)
+            recorder.add(UPDATE, ended, ended)
+
+    def _place(self, call: _Call, ended: int, *, updated: bool) -> None:
+        """Record a call with no phase around it for what it was."""
+        recorder, function = self.recorder, call.function
         kind = self._kind(call, updated=updated)
         if call.token is not None:
             ended = recorder.end((kind, *call.token[1:]))

@@ -49,9 +49,10 @@ class DeviceHook(Hook):
             if steps and not any(step.phases[Phase.BACKWARD] for step in steps):
                 self._use(None)  # what was the stream of backward may not be used any more
             return
-        cuda: Any = sys.modules["torch"].cuda
-        if not cuda.is_initialized() or not sys.modules["torch"].version.cuda:
+        torch: Any = sys.modules.get("torch")  # a loop instrumented by hand may do without
+        if torch is None or not torch.cuda.is_initialized() or not torch.version.cuda:
             return
+        cuda = torch.cuda
         _keep_out_of_captures()
         self.clock = DeviceClock(lambda: cuda.Event(enable_timing=True), lambda: not cuda.is_current_stream_capturing())
         self.host.backward_observers.append(self._observer)

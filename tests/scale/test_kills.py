@@ -1,0 +1,49 @@
+"""Under the load of many ranks a part of the way is killed: nothing that was accepted is lost, and verdicts stand."""
+
+from __future__ import annotations
+
+import pytest
+
+from scale.measure import Result, measure
+from scale.site import Kill, Plan
+from scale.thanos import THANOS
+from tests.collector.support import collector, missing, newest_prometheus
+
+_PLAN = Plan("prometheus", seconds=60.0, fault=15.0, step=0.2, path="otlp", profile="fast")
+
+
+def _nothing_is_lost(result: Result) -> None:
+    """Hold what was accepted against what can be asked for, sample by sample, and the verdicts."""
+    pushed = result.pushed
+    assert (pushed["samples_lost"], pushed["times_lost"]) == (0, 0)
+    assert (pushed["refused_inside"], pushed["refused"]) == (0, 0)
+    assert (result.not_said, result.not_standing) == ([], [])
+
+
+@pytest.mark.timeout(400)
+def test_agent_and_gateway() -> None:
+    """Of 200 ranks, with the gateway killed and then one of two agents, all that agents accepted arrives."""
+    collector()
+    kills = Kill("gateway", at=34.0, away=2.0), Kill("agent-0", at=42.0, away=2.0)
+    plan = Plan(**{**vars(_PLAN), "program": str(newest_prometheus()), "agents": 2, "kills": kills})
+    result = measure(200, plan)
+    _nothing_is_lost(result)
+    assert (result.failed_evaluations, result.not_answered) == (0, 0)
+    # A point is accepted by an agent: of 200 ranks at least so many, and while the gateway was away they waited.
+    assert result.pushed["points"] > 200 * 56 * 10
+    assert result.pushed["waiting"] > 200 * 56
+    # Who pushed to the dead agent was told nothing, and did not wait for ever.
+    assert 0 < result.pushed["given_up"] <= 200
+
+
+@pytest.mark.timeout(400)
+def test_members_of_thanos() -> None:
+    """Of 64 ranks, with each member of receive killed in turn, all arrives, and the ruler goes on."""
+    collector()
+    if not THANOS.exists():
+        missing("no Thanos: run scripts/build_thanos.sh, which needs Go")
+    kills = Kill("receive-1", at=32.0, away=2.0), Kill("receive-0", at=44.0, away=2.0)
+    plan = Plan(**{**vars(_PLAN), "seconds": 75.0, "engine": "thanos", "kills": kills})
+    result = measure(64, plan)
+    _nothing_is_lost(result)
+    assert result.pushed["points"] > 64 * 56 * 10
