@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,7 +39,8 @@ def _section(command: argparse.ArgumentParser, title: str) -> Iterator[str]:
     level = "##" if command.prog.count(" ") == 1 else "###"
     yield f"\n{level} {title}\n\n{_sentence(command.description)}\n"
     if command.epilog:
-        yield f"\n{_sentence(command.epilog)}\n"
+        # Commands, in which Markdown would see marks of its own.
+        yield f"\n```text\n{textwrap.fill(_sentence(command.epilog), 110, break_on_hyphens=False)}\n```\n"
     arguments = [_argument(action, command.prog) for action in command._actions if _documented(action)]
     if arguments:
         yield f"\n{row('argument', 'meaning')}|---|---|\n"
