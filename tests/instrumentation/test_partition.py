@@ -8,6 +8,8 @@ from laggard._recorder import (
     EVALUATION_FORWARD,
     FIRST_BATCH,
     LOST,
+    OPTIMIZER_STEP,
+    RESUME,
     SKIPPED,
     STEP_BEGIN,
     STEP_END,
@@ -224,3 +226,58 @@ def test_updates_inside_the_backward_that_begins_a_step_are_of_that_step() -> No
         (100, {BACKWARD: 40, OPTIMIZER: 10, OTHER: 50}),
         (200, {BACKWARD: 40, OPTIMIZER: 10}),
     ]
+
+
+def test_all_of_a_checkpoint_is_checkpoint() -> None:
+    """Waits for peers inside it are of it, from its first nanosecond on; a wait before it is not."""
+    inside = [(COMMUNICATION, 86, 89), (COMMUNICATION, 90, 92), (COMMUNICATION, 92, 94), (CHECKPOINT, 90, 98)]
+    (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0)[:-2], (UPDATE, 85, 85), *inside, (DATA, 100, 110)])
+    assert phases(step) == {DATA: 10, FORWARD: 20, BACKWARD: 25, COMMUNICATION: 18, CHECKPOINT: 8, OTHER: 19}
+    assert step.intervals[-1] == (CHECKPOINT, 90, 98)
+
+
+def test_the_first_batch_counts_wherever_it_is_in_the_step() -> None:
+    """With accumulation the first fetch of an epoch is followed by others before the update."""
+    events: list[Event] = [(DATA, 0, 5), (FIRST_BATCH, 5, 5), (FORWARD, 5, 9), (DATA, 10, 15), *plain_step(20)[1:]]
+    (step,) = StepPartition(warmup_steps=0).feed([*events, (DATA, 120, 125)])
+    assert step.excluded == "first_batch"
+
+
+def test_a_step_begins_with_what_the_loop_begins_its_steps_with() -> None:
+    """A forward after the update of a loop with a loader, and a backward where there are forwards, begin none."""
+    with_loader = [*plain_step(0), (FORWARD, 90, 95), (BACKWARD, 95, 98), *plain_step(100), (DATA, 200, 210)]
+    steps = StepPartition(warmup_steps=0).feed(with_loader)
+    assert [(step.started, step.ended) for step in steps] == [(0, 100), (100, 200)]
+    without: list[Event] = []
+    for start in (0, 100):
+        without += [(FORWARD, start, start + 20), (BACKWARD, start + 20, start + 40), (UPDATE, start + 50, start + 50)]
+        without += [(BACKWARD, start + 60, start + 70)]
+    steps = StepPartition(warmup_steps=0).feed([*without, (FORWARD, 200, 210)])
+    assert [(step.started, step.ended) for step in steps] == [(0, 100), (100, 200)]
+
+
+def test_the_step_of_an_optimizer_is_an_update_at_its_end() -> None:
+    """Nothing else need say so, and its time is the optimizer's."""
+    partition = StepPartition(warmup_steps=0)
+    events: list[Event] = [(DATA, 0, 10), (FORWARD, 10, 30), (BACKWARD, 30, 60), (OPTIMIZER_STEP, 60, 70)]
+    (step,) = partition.feed([*events, (DATA, 100, 110)])
+    assert phases(step) == {DATA: 10, FORWARD: 20, BACKWARD: 30, OPTIMIZER: 10, OTHER: 30}
+    assert (step.duration, step.own, partition.steps) == (100, 100, 1)
+
+
+def test_the_step_after_a_restart_stays_out() -> None:
+    """Once: it loads a checkpoint; the next is one like any other. Lost events are worse, a warm-up is less."""
+    partition = StepPartition(warmup_steps=1)
+    steps = partition.feed([(RESUME, 0, 0), *plain_step(0), *plain_step(100), *plain_step(200), (DATA, 300, 310)])
+    assert [step.excluded for step in steps] == ["resume", "", ""]
+
+
+def test_what_was_updated_and_has_not_ended_ends_with_its_last_interval() -> None:
+    """Without an update there is no step; with one it is incomplete, and what comes later begins anew."""
+    partition = StepPartition(warmup_steps=0)
+    partition.feed(plain_step(0)[:3])
+    assert partition.finish() == []
+    partition.feed(plain_step(100))
+    (step,) = partition.finish()
+    assert (step.number, step.started, step.ended, step.excluded) == (1, 100, 187, "incomplete")
+    assert partition.finish() == []
