@@ -6,6 +6,7 @@ from laggard._partition import Step, StepPartition, flatten
 from laggard._recorder import (
     COMPILED,
     EVALUATION_FORWARD,
+    EXHAUSTED,
     FIRST_BATCH,
     LOST,
     OPTIMIZER_STEP,
@@ -281,3 +282,58 @@ def test_what_was_updated_and_has_not_ended_ends_with_its_last_interval() -> Non
     (step,) = partition.finish()
     assert (step.number, step.started, step.ended, step.excluded) == (1, 100, 187, "incomplete")
     assert partition.finish() == []
+
+
+def test_what_happens_at_the_very_boundary() -> None:
+    """A mark of that time is of the step that ends, an interval that begins then of the one that begins."""
+    events = [*plain_step(0), (SKIPPED, 100, 100), (COMMUNICATION, 100, 104), (DATA, 100, 110), *plain_step(100)[1:]]
+    steps = StepPartition(warmup_steps=0).feed([*events, (DATA, 200, 210)])
+    assert [step.skipped for step in steps] == [True, False]
+    assert [step.phases[COMMUNICATION] for step in steps] == [15, 19]
+    assert [step.phases[DATA] for step in steps] == [10, 6]
+
+
+def test_after_the_end_of_an_evaluation_loader_a_loop_without_one_goes_on() -> None:
+    """Its forwards begin its steps as before: the batch of the evaluation is none of theirs."""
+    events: list[Event] = [(FORWARD, 0, 10), (BACKWARD, 10, 20), (UPDATE, 25, 25)]
+    events += [(DATA, 30, 35), (EVALUATION_FORWARD, 35, 40), (DATA, 40, 42), (EXHAUSTED, 42, 42)]
+    events += [(FORWARD, 50, 60), (BACKWARD, 60, 70), (UPDATE, 75, 75), (FORWARD, 100, 110)]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [(step.started, step.ended) for step in steps] == [(0, 30), (30, 100)]
+    assert phases(steps[1]) == {DATA: 2, FORWARD: 10, BACKWARD: 10, EVALUATION: 10, OTHER: 38}
+
+
+def test_the_last_batch_is_judged_like_any_other() -> None:
+    """At the end of the process, and at the end of a step that the script names."""
+    partition = StepPartition(warmup_steps=0)
+    partition.feed([(DATA, 0, 10), (EVALUATION_FORWARD, 10, 30), (UPDATE, 40, 40)])
+    assert [phases(step) for step in partition.finish()] == [{EVALUATION: 30}]
+    named: list[Event] = [
+        (STEP_BEGIN, 0, 0),
+        (DATA, 5, 10),
+        (FIRST_BATCH, 10, 10),
+        (FORWARD, 10, 20),
+        (STEP_END, 30, 30),
+    ]
+    named += [(STEP_BEGIN, 40, 40), (DATA, 45, 50), (EVALUATION_FORWARD, 50, 55), (STEP_END, 60, 60)]
+    steps = StepPartition(warmup_steps=0).feed(named)
+    assert [step.excluded for step in steps] == ["first_batch", ""]
+    assert phases(steps[1]) == {EVALUATION: 10, OTHER: 10}
+
+
+def test_a_forward_without_gradients_after_the_update_is_evaluation_where_there_is_no_loader() -> None:
+    """Before the update it is a teacher's, and so it is of a batch that came from a loader."""
+    events: list[Event] = [(FORWARD, 0, 15), (EVALUATION_FORWARD, 15, 20), (BACKWARD, 20, 40), (UPDATE, 50, 50)]
+    (step,) = StepPartition(warmup_steps=0).feed([*events, (EVALUATION_FORWARD, 60, 70), (FORWARD, 100, 110)])
+    assert (step.started, phases(step)) == (0, {FORWARD: 20, BACKWARD: 20, EVALUATION: 10, OTHER: 50})
+    (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0), (EVALUATION_FORWARD, 90, 95), (DATA, 100, 110)])
+    assert (step.phases[FORWARD], step.phases[EVALUATION]) == (25, 0)
+
+
+def test_flatten_of_what_is_nearly_in_order() -> None:
+    """What is over an end of the step is cut, what is empty is nothing, and parts of a phase that touch are one."""
+    assert list(flatten([(CHECKPOINT, -5, 5)], 0, 100)) == [(CHECKPOINT, 0, 5)]
+    assert list(flatten([(DATA, 0, 5), (CHECKPOINT, 95, 105)], 0, 100)) == [(DATA, 0, 5), (CHECKPOINT, 95, 100)]
+    assert list(flatten([(DATA, 80, 80)], 0, 100)) == []
+    nested = [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 20, 30), (BACKWARD, 10, 60)]
+    assert list(flatten(nested, 0, 100)) == [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 10, 60)]
