@@ -5,6 +5,9 @@
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
+#   make test-pythons   what needs no torch, under every supported version of Python that is here
+#   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
+#   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
@@ -39,8 +42,8 @@ EVALUATE ?=
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-install test-oldest bench evaluate chaos scale dashboards pictures docs release lint \
-	clean servers tools
+.PHONY: demo test test-cuda test-install test-oldest test-pythons coverage mutants bench evaluate chaos scale \
+	dashboards pictures docs release lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -70,6 +73,20 @@ test-install: $(INSTALLED)
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(or $(TEST),tests/instrumentation)
+
+test-pythons:
+	scripts/test_pythons.sh $(TEST)
+
+# As a part of the suite tells little of the whole, the limit is not held then.
+coverage: $(INSTALLED) servers tools
+	rm -rf .cache/coverage && mkdir -p .cache/coverage
+	-coverage run -m pytest $(REPEAT) $(TEST)
+	coverage combine --quiet
+	python scripts/coverage_by_package.py
+	coverage report $(if $(TEST),--fail-under=0)
+
+mutants: $(INSTALLED)
+	PYTHONPATH=. python scripts/mutants.py $(MUTANTS)
 
 bench: $(INSTALLED)
 	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'

@@ -53,6 +53,19 @@ def test_the_culprits_of_a_mesh_are_named_and_nobody_else(ranks: int, tensor: in
     assert named(found) == dict.fromkeys(job.culprits(), Reason.OUTSIDE)
 
 
+def test_a_verdict_is_told_in_words() -> None:
+    """Each reason ends the sentence "rank 3 ..."; where nothing is known, no rank and no dump is counted."""
+    assert {reason.name: reason.value for reason in Reason} == {
+        "OUTSIDE": "is in no collective",
+        "ALONE": "has not done what all others have done",
+        "NOT_STARTED": "has issued it, its device has not begun",
+        "MISMATCH": "calls another collective than most",
+        "NO_DUMP": "left no dump",
+    }
+    assert judge({}) == Verdict(remarks=("no collective is waited in",), ranks=0, dumps=0)
+    assert Verdict() == Verdict((), (), (), 0, 0)
+
+
 def test_a_job_that_goes_on_or_has_ended_has_no_culprit() -> None:
     """Everything that was issued is done: nobody is to blame, and it says so."""
     found = verdict(RecordedJob(*mesh(8, 2, steps=3)))

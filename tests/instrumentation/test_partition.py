@@ -6,8 +6,11 @@ from laggard._partition import Step, StepPartition, flatten
 from laggard._recorder import (
     COMPILED,
     EVALUATION_FORWARD,
+    EXHAUSTED,
     FIRST_BATCH,
     LOST,
+    OPTIMIZER_STEP,
+    RESUME,
     SKIPPED,
     STEP_BEGIN,
     STEP_END,
@@ -224,3 +227,113 @@ def test_updates_inside_the_backward_that_begins_a_step_are_of_that_step() -> No
         (100, {BACKWARD: 40, OPTIMIZER: 10, OTHER: 50}),
         (200, {BACKWARD: 40, OPTIMIZER: 10}),
     ]
+
+
+def test_all_of_a_checkpoint_is_checkpoint() -> None:
+    """Waits for peers inside it are of it, from its first nanosecond on; a wait before it is not."""
+    inside = [(COMMUNICATION, 86, 89), (COMMUNICATION, 90, 92), (COMMUNICATION, 92, 94), (CHECKPOINT, 90, 98)]
+    (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0)[:-2], (UPDATE, 85, 85), *inside, (DATA, 100, 110)])
+    assert phases(step) == {DATA: 10, FORWARD: 20, BACKWARD: 25, COMMUNICATION: 18, CHECKPOINT: 8, OTHER: 19}
+    assert step.intervals[-1] == (CHECKPOINT, 90, 98)
+
+
+def test_the_first_batch_counts_wherever_it_is_in_the_step() -> None:
+    """With accumulation the first fetch of an epoch is followed by others before the update."""
+    events: list[Event] = [(DATA, 0, 5), (FIRST_BATCH, 5, 5), (FORWARD, 5, 9), (DATA, 10, 15), *plain_step(20)[1:]]
+    (step,) = StepPartition(warmup_steps=0).feed([*events, (DATA, 120, 125)])
+    assert step.excluded == "first_batch"
+
+
+def test_a_step_begins_with_what_the_loop_begins_its_steps_with() -> None:
+    """A forward after the update of a loop with a loader, and a backward where there are forwards, begin none."""
+    with_loader = [*plain_step(0), (FORWARD, 90, 95), (BACKWARD, 95, 98), *plain_step(100), (DATA, 200, 210)]
+    steps = StepPartition(warmup_steps=0).feed(with_loader)
+    assert [(step.started, step.ended) for step in steps] == [(0, 100), (100, 200)]
+    without: list[Event] = []
+    for start in (0, 100):
+        without += [(FORWARD, start, start + 20), (BACKWARD, start + 20, start + 40), (UPDATE, start + 50, start + 50)]
+        without += [(BACKWARD, start + 60, start + 70)]
+    steps = StepPartition(warmup_steps=0).feed([*without, (FORWARD, 200, 210)])
+    assert [(step.started, step.ended) for step in steps] == [(0, 100), (100, 200)]
+
+
+def test_the_step_of_an_optimizer_is_an_update_at_its_end() -> None:
+    """Nothing else need say so, and its time is the optimizer's."""
+    partition = StepPartition(warmup_steps=0)
+    events: list[Event] = [(DATA, 0, 10), (FORWARD, 10, 30), (BACKWARD, 30, 60), (OPTIMIZER_STEP, 60, 70)]
+    (step,) = partition.feed([*events, (DATA, 100, 110)])
+    assert phases(step) == {DATA: 10, FORWARD: 20, BACKWARD: 30, OPTIMIZER: 10, OTHER: 30}
+    assert (step.duration, step.own, partition.steps) == (100, 100, 1)
+
+
+def test_the_step_after_a_restart_stays_out() -> None:
+    """Once: it loads a checkpoint; the next is one like any other. Lost events are worse, a warm-up is less."""
+    partition = StepPartition(warmup_steps=1)
+    steps = partition.feed([(RESUME, 0, 0), *plain_step(0), *plain_step(100), *plain_step(200), (DATA, 300, 310)])
+    assert [step.excluded for step in steps] == ["resume", "", ""]
+
+
+def test_what_was_updated_and_has_not_ended_ends_with_its_last_interval() -> None:
+    """Without an update there is no step; with one it is incomplete, and what comes later begins anew."""
+    partition = StepPartition(warmup_steps=0)
+    partition.feed(plain_step(0)[:3])
+    assert partition.finish() == []
+    partition.feed(plain_step(100))
+    (step,) = partition.finish()
+    assert (step.number, step.started, step.ended, step.excluded) == (1, 100, 187, "incomplete")
+    assert partition.finish() == []
+
+
+def test_what_happens_at_the_very_boundary() -> None:
+    """A mark of that time is of the step that ends, an interval that begins then of the one that begins."""
+    events = [*plain_step(0), (SKIPPED, 100, 100), (COMMUNICATION, 100, 104), (DATA, 100, 110), *plain_step(100)[1:]]
+    steps = StepPartition(warmup_steps=0).feed([*events, (DATA, 200, 210)])
+    assert [step.skipped for step in steps] == [True, False]
+    assert [step.phases[COMMUNICATION] for step in steps] == [15, 19]
+    assert [step.phases[DATA] for step in steps] == [10, 6]
+
+
+def test_after_the_end_of_an_evaluation_loader_a_loop_without_one_goes_on() -> None:
+    """Its forwards begin its steps as before: the batch of the evaluation is none of theirs."""
+    events: list[Event] = [(FORWARD, 0, 10), (BACKWARD, 10, 20), (UPDATE, 25, 25)]
+    events += [(DATA, 30, 35), (EVALUATION_FORWARD, 35, 40), (DATA, 40, 42), (EXHAUSTED, 42, 42)]
+    events += [(FORWARD, 50, 60), (BACKWARD, 60, 70), (UPDATE, 75, 75), (FORWARD, 100, 110)]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [(step.started, step.ended) for step in steps] == [(0, 30), (30, 100)]
+    assert phases(steps[1]) == {DATA: 2, FORWARD: 10, BACKWARD: 10, EVALUATION: 10, OTHER: 38}
+
+
+def test_the_last_batch_is_judged_like_any_other() -> None:
+    """At the end of the process, and at the end of a step that the script names."""
+    partition = StepPartition(warmup_steps=0)
+    partition.feed([(DATA, 0, 10), (EVALUATION_FORWARD, 10, 30), (UPDATE, 40, 40)])
+    assert [phases(step) for step in partition.finish()] == [{EVALUATION: 30}]
+    named: list[Event] = [
+        (STEP_BEGIN, 0, 0),
+        (DATA, 5, 10),
+        (FIRST_BATCH, 10, 10),
+        (FORWARD, 10, 20),
+        (STEP_END, 30, 30),
+    ]
+    named += [(STEP_BEGIN, 40, 40), (DATA, 45, 50), (EVALUATION_FORWARD, 50, 55), (STEP_END, 60, 60)]
+    steps = StepPartition(warmup_steps=0).feed(named)
+    assert [step.excluded for step in steps] == ["first_batch", ""]
+    assert phases(steps[1]) == {EVALUATION: 10, OTHER: 10}
+
+
+def test_a_forward_without_gradients_after_the_update_is_evaluation_where_there_is_no_loader() -> None:
+    """Before the update it is a teacher's, and so it is of a batch that came from a loader."""
+    events: list[Event] = [(FORWARD, 0, 15), (EVALUATION_FORWARD, 15, 20), (BACKWARD, 20, 40), (UPDATE, 50, 50)]
+    (step,) = StepPartition(warmup_steps=0).feed([*events, (EVALUATION_FORWARD, 60, 70), (FORWARD, 100, 110)])
+    assert (step.started, phases(step)) == (0, {FORWARD: 20, BACKWARD: 20, EVALUATION: 10, OTHER: 50})
+    (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0), (EVALUATION_FORWARD, 90, 95), (DATA, 100, 110)])
+    assert (step.phases[FORWARD], step.phases[EVALUATION]) == (25, 0)
+
+
+def test_flatten_of_what_is_nearly_in_order() -> None:
+    """What is over an end of the step is cut, what is empty is nothing, and parts of a phase that touch are one."""
+    assert list(flatten([(CHECKPOINT, -5, 5)], 0, 100)) == [(CHECKPOINT, 0, 5)]
+    assert list(flatten([(DATA, 0, 5), (CHECKPOINT, 95, 105)], 0, 100)) == [(DATA, 0, 5), (CHECKPOINT, 95, 100)]
+    assert list(flatten([(DATA, 80, 80)], 0, 100)) == []
+    nested = [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 20, 30), (BACKWARD, 10, 60)]
+    assert list(flatten(nested, 0, 100)) == [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 10, 60)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from time import perf_counter_ns
 
-from laggard import statefile
-from laggard._recorder import CAPACITY, EVALUATION_FORWARD, Recorder
+import pytest
+
+from laggard import _recorder, statefile
+from laggard._recorder import CAPACITY, EVALUATION_FORWARD, OPTIMIZER_STEP, Recorder
 from laggard.conventions import Phase
 from tests.support.facts import FACTS
 
@@ -85,8 +88,13 @@ def test_a_closed_state_file_costs_one_failure_and_no_event(tmp_path: Path) -> N
     writer.close(unlink=True)
     recorder.end(token)
     recorder.end(recorder.begin(Phase.FORWARD))
-    assert recorder.failures == 1
+    assert (recorder.failures, recorder.words) == (1, None)
     assert [code for code, _, _ in recorder.take()] == [Phase.DATA, Phase.FORWARD]
+    recorder.words = writer.words
+    token = recorder.begin(Phase.DATA)
+    assert (recorder.failures, recorder.words) == (2, None)
+    recorder.end(token)
+    assert recorder.failures == 2
 
 
 def test_the_buffer_is_bounded_and_counts_what_it_drops() -> None:
@@ -164,3 +172,104 @@ def test_a_recorder_that_is_off_records_nothing() -> None:
     recorder.thread = threading.get_ident()
     recorder.end(recorder.begin(Phase.DATA))
     assert recorder.take() == []
+    assert (recorder.begin(Phase.DATA), recorder.end(None)) == (None, 0)
+    assert recorder.enabled is False
+    assert recorder.thread == -1
+
+
+def test_every_code_says_one_thing() -> None:
+    """No two marks and phases share a number, and the low bits of an interval's code are the phase that is shown."""
+    names = ["UPDATE", "FIRST_BATCH", "STEP_BEGIN", "STEP_END", "RESUME", "LOST", "SKIPPED", "COMPILED", "EXHAUSTED"]
+    codes = [*map(int, Phase), OPTIMIZER_STEP, EVALUATION_FORWARD, *(getattr(_recorder, name) for name in names)]
+    assert len(set(codes)) == len(codes)
+    recorder = Recorder()
+    for code, phase in ((OPTIMIZER_STEP, Phase.OPTIMIZER), (EVALUATION_FORWARD, Phase.EVALUATION)):
+        token = recorder.begin(code)
+        assert recorder.phase == phase
+        recorder.end(token)
+        assert recorder.phase == Phase.OTHER
+
+
+def test_the_clock_is_read_once_a_call_and_once_more_in_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call that is timed is the 13th, then every 13th, begin and end alike; it stands for 13."""
+    reads = itertools.count()
+    monkeypatch.setattr(_recorder, "perf_counter_ns", lambda: next(reads))
+    recorder = Recorder()
+    first = next(reads)
+    timed: list[int] = []
+    token = None
+    for call in range(1, 40):
+        before = recorder.self_time_ns
+        if call % 2:
+            token = recorder.begin(Phase.DATA)
+        else:
+            recorder.end(token)
+        if recorder.self_time_ns != before:
+            assert recorder.self_time_ns == before + 13
+            timed.append(call)
+    assert timed == [13, 26, 39]
+    assert next(reads) - first - 1 == 39 + 3
+
+
+def test_the_first_backward_tells_which_thread_trains() -> None:
+    """It is told once, each backward is counted, and from then on this thread alone is recorded."""
+    recorder = Recorder()
+    assert (recorder.thread, recorder.backwards, recorder.progress) == (0, 0, 0)
+    assert [recorder.trains(), recorder.trains()] == [True, False]
+    assert (recorder.thread, recorder.backwards) == (threading.get_ident(), 2)
+    off = Recorder()
+    off.disable()
+    off.trains()
+    assert (off.thread, off.backwards) == (-1, 1)
+
+
+def test_marks_have_no_length_and_are_bounded_too() -> None:
+    """A mark stands at one time, which the device's clock is told of; without room it is dropped and counted."""
+    recorder = Recorder()
+    edges: list[int] = []
+    recorder.device = edges.append
+    recorder.capacity = 1
+    recorder.mark(_recorder.UPDATE)
+    recorder.mark(_recorder.UPDATE)
+    ((code, began, ended),) = recorder.take()
+    assert (code, began) == (_recorder.UPDATE, ended)
+    assert edges[0] == began
+    assert (len(edges), recorder.dropped) == (2, 1)
+
+
+def test_a_device_that_fails_is_left_alone() -> None:
+    """It is counted once; the recorder goes on by the host's clock."""
+    recorder = Recorder()
+
+    def fail(_at: int) -> None:
+        raise RuntimeError
+
+    recorder.device = fail
+    recorder.end(recorder.begin(Phase.DATA))
+    assert (recorder.device, recorder.failures) == (None, 1)
+    assert len(recorder.take()) == 1
+
+
+def test_a_suspend_of_the_machine_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state file's clock moves on while the other stands: times are translated by the difference as it is now."""
+    monkeypatch.setattr(_recorder, "perf_counter_ns", lambda: 1_000)
+    monkeypatch.setattr(_recorder, "boottime_ns", lambda: 5_000)
+    recorder = Recorder()
+    words = recorder.words = memoryview(bytearray(8 * (statefile.PHASE + statefile.PROGRESS + 1))).cast("Q")
+
+    def shown() -> tuple[int, int]:
+        return words[statefile.PHASE] >> 56, words[statefile.PHASE] & ((1 << 56) - 1)
+
+    recorder.end(recorder.evaluate())
+    assert recorder.boottime(7) == 4_007
+    assert shown() == (Phase.EVALUATION, 5_000)
+    monkeypatch.setattr(_recorder, "boottime_ns", lambda: 9_000)
+    recorder.synchronize_clock()
+    assert recorder.boottime(7) == 8_007
+    # An evaluation that goes on stays one, and after it training is training.
+    recorder.end(recorder.begin(Phase.DATA))
+    assert shown() == (Phase.EVALUATION, 9_000)
+    recorder.trains()
+    recorder.synchronize_clock()
+    recorder.end(recorder.begin(Phase.DATA))
+    assert shown() == (Phase.OTHER, 9_000)
