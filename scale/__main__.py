@@ -67,6 +67,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--kill", type=_kill, nargs="+", default=[], metavar="PROGRAM@SECONDS", help="kill -9 and start again 5 s later"
     )
+    parser.add_argument("--dashboards", action="store_true", help="at the end ask what each dashboard does")
     parser.add_argument("--without-rules", action="store_true", help="storage alone, to see what rules add")
     parser.add_argument("--program", default="prometheus", help="the server's binary (default: on PATH)")
     parser.add_argument("--add", type=Path, nargs="+", metavar="FILE", help="play nothing, take figures of before")
@@ -101,6 +102,7 @@ def _play(options: argparse.Namespace) -> list[Result]:
         profile=options.profile,
         agents=options.agents,
         kills=tuple(options.kill),
+        dashboards=options.dashboards,
     )
     results: list[Result] = []
     sizes = deque[int](options.ranks)

@@ -6,11 +6,13 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import mean
 
 from laggard_cli.errors import CommandError
 from scale.arrived import wait_and_count
 from scale.collector import Flow
-from scale.jobs import culprits, jobs
+from scale.dashboards import dashboard_seconds
+from scale.jobs import SLOW_RUN, culprits, jobs
 from scale.programs import Usage
 from scale.prometheus import Reading, Server
 from scale.server import END
@@ -60,7 +62,7 @@ class Result:
     processors: float = 0.0
     pages_processors: float = 0.0
     resident_bytes: int = 0
-    #: Sum over the groups, and the longest, of their newest evaluations, seconds.
+    #: Of the groups' evaluations: the sum over all groups, in the mean, and the longest of one group. Seconds.
     rules_seconds: float = 0.0
     longest_group_seconds: float = 0.0
     missed_evaluations: float = 0.0
@@ -82,6 +84,8 @@ class Result:
     program_processors: dict[str, float] = field(default_factory=dict[str, float])
     program_bytes: dict[str, int] = field(default_factory=dict[str, int])
     pushed: dict[str, float] = field(default_factory=dict[str, float])
+    #: How long all queries of each dashboard take, one after the other, seconds.
+    dashboards: dict[str, float] = field(default_factory=dict[str, float])
     #: The first sign that it is too much, and when, seconds.
     broke: str = ""
     broke_at: float = 0.0
@@ -118,6 +122,7 @@ class _Watch:
         self._used: dict[str, float] = {}
         self._pushed = Pushed()
         self._firing: set[str] = set()
+        self._rules_seconds: list[float] = []
         self._away: dict[str, Kill] = {}
         self._kills = sorted(plan.kills, key=lambda kill: kill.at)
 
@@ -165,6 +170,8 @@ class _Watch:
                 self._first = reading
                 self._used = {name: used.processor_seconds for name, used in usage.items()}
             return
+        self._rules_seconds.append(sum(reading.groups.values()))
+        result.longest_group_seconds = max(result.longest_group_seconds, *reading.groups.values(), 0.0)
         if site.collectors is None:
             failed = site.server.value("count(up == 0) or vector(0)")
             result.failed_scrapes = max(result.failed_scrapes, failed)
@@ -213,10 +220,11 @@ class _Watch:
         result.samples_each_second = (last.samples - first.samples) / passed
         result.processors = sum(result.program_processors[name] for name in site.servers)
         result.pages_processors = result.program_processors["ranks"]
-        result.rules_seconds = sum(last.groups.values())
-        result.longest_group_seconds = max(last.groups.values(), default=0.0)
+        result.rules_seconds = mean(self._rules_seconds or [0.0])
         result.missed_evaluations = last.missed - first.missed
         result.failed_evaluations = last.failed - first.failed
+        if self._plan.dashboards:
+            result.dashboards = dashboard_seconds(site.server, SLOW_RUN, last.time - site.began)
         if site.collectors is None:
             result.slowest_scrape_seconds = site.server.value("max(scrape_duration_seconds)")
         else:

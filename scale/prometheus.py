@@ -74,13 +74,13 @@ class Server:
 
     def value(self, expression: str) -> float:
         """Return the only value of a query's result; not a number where there is none."""
-        result = self._result(expression)
+        result = self.ask(expression)
         return float(result[0]["value"][1]) if result else float("nan")
 
     def times(self, selector: str, seconds: float) -> dict[tuple[str, str], set[int]]:
         """Return the times of a metric's samples of the last seconds, in milliseconds, by run and rank."""
         found: dict[tuple[str, str], set[int]] = {}
-        for series in self._result(f"{selector}[{seconds:.0f}s]"):
+        for series in self.ask(f"{selector}[{seconds:.0f}s]"):
             who = series["metric"]["training_run"], series["metric"]["training_rank"]
             found.setdefault(who, set()).update(round(at * 1000) for at, _ in series["values"])
         return found
@@ -89,8 +89,10 @@ class Server:
         """End the connections."""
         self._client.close()
 
-    def _result(self, expression: str) -> list[dict[str, Any]]:
-        return self._get("/api/v1/query", query=expression)["result"]
+    def ask(self, expression: str, **span: float) -> list[dict[str, Any]]:
+        """Return the series of a query, now or in a span: ``start``, ``end`` and ``step`` in seconds."""
+        given = {name: f"{value:.3f}" for name, value in span.items()}
+        return self._get("/api/v1/query_range" if span else "/api/v1/query", query=expression, **given)["result"]
 
     def _get(self, path: str, **asked: str) -> dict[str, Any]:
         try:

@@ -35,6 +35,7 @@ def tables(results: list[Result]) -> str:
         _table(_COLUMNS, [_cells(each) for each in scraped]) if scraped else "",
         _table(_PUSHED, [_pushed_cells(each) for each in pushed]) if pushed else "",
         "\n".join(_limits(results)),
+        _boards(results),
         _table(_FITTED, fitted) if (fitted := _fitted(results)) else "",
     ]
     return "\n\n".join(filter(None, parts))
@@ -87,6 +88,16 @@ def _pushed_cells(result: Result) -> list[str]:
         _when(result, "TrainingStraggler slow"),
         _when(result, "TrainingStalled hung"),
     ]
+
+
+def _boards(results: list[Result]) -> str:
+    """Return how long each dashboard's queries take, a column for each size at which that was asked."""
+    asked = [each for each in results if each.dashboards]
+    if not asked:
+        return ""
+    columns = ("dashboard", *(f"{each.ranks:,} ranks, {each.engine}" for each in asked))
+    boards = sorted(asked[-1].dashboards, key=lambda board: -asked[-1].dashboards[board])
+    return _table(columns, [[board, *(f"{each.dashboards[board]:.2f} s" for each in asked)] for board in boards])
 
 
 def _gib(size: float) -> str:

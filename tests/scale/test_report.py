@@ -82,6 +82,18 @@ def test_what_was_pushed_has_a_table() -> None:
     )
 
 
+def test_dashboards_have_a_table() -> None:
+    """What the queries of each dashboard take, the longest of the largest size first."""
+    small, large = ({"laggard-run": 0.01 * factor, "laggard-ranks": 0.02 * factor**2} for factor in (1, 10))
+    results = [_result(100, dashboards=small), _result(1000, dashboards=large), _result(2000)]
+    assert tables(results).split("\n\n")[1].splitlines() == [
+        "| dashboard | 100 ranks, prometheus | 1,000 ranks, prometheus |",
+        "| ---:|---:|---: |",
+        "| laggard-ranks | 0.02 s | 2.00 s |",
+        "| laggard-run | 0.01 s | 0.10 s |",
+    ]
+
+
 def test_a_lost_sample_is_a_limit() -> None:
     """A size at which a sample was lost, or a verdict did not come, does not hold."""
     lost = _result(200, path="otlp", pushed={**_PUSHED, "samples_lost": 1})
