@@ -65,6 +65,9 @@ class Result:
     #: Of the groups' evaluations: the sum over all groups, in the mean, and the longest of one group. Seconds.
     rules_seconds: float = 0.0
     longest_group_seconds: float = 0.0
+    #: The group that took most of the time until its next evaluation, and that share.
+    fullest_group: str = ""
+    fullest_group_share: float = 0.0
     missed_evaluations: float = 0.0
     failed_evaluations: float = 0.0
     failed_scrapes: float = 0.0
@@ -172,6 +175,10 @@ class _Watch:
             return
         self._rules_seconds.append(sum(reading.groups.values()))
         result.longest_group_seconds = max(result.longest_group_seconds, *reading.groups.values(), 0.0)
+        for group, seconds in reading.groups.items():
+            share = seconds / reading.intervals[group]
+            if share > result.fullest_group_share:
+                result.fullest_group, result.fullest_group_share = Path(group).name, round(share, 4)
         if site.collectors is None:
             failed = site.server.value("count(up == 0) or vector(0)")
             result.failed_scrapes = max(result.failed_scrapes, failed)

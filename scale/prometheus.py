@@ -19,7 +19,10 @@ from scale.programs import Programs
 from scale.values import EXPORTER_PORT
 
 _ANSWER_SECONDS = 60
-_GROUP_SECONDS = "prometheus_rule_group_last_duration_seconds"
+_GROUP_SECONDS, _GROUP_INTERVAL = (
+    "prometheus_rule_group_last_duration_seconds",
+    "prometheus_rule_group_interval_seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class Reading:
     samples: float
     missed: float
     failed: float
-    #: The newest evaluation of each group, seconds.
+    #: The newest evaluation of each group, and how often there is one. Seconds.
     groups: dict[str, float]
+    intervals: dict[str, float]
 
 
 class Server:
@@ -63,9 +67,8 @@ class Server:
             samples=max(total(each, "prometheus_tsdb_head_samples_appended_total") for each in stored),
             missed=total(ruler, "prometheus_rule_group_iterations_missed_total"),
             failed=total(ruler, "prometheus_rule_evaluation_failures_total"),
-            groups={
-                dict(labels)["rule_group"]: value for (name, labels), value in ruler.items() if name == _GROUP_SECONDS
-            },
+            groups=_by_group(ruler, _GROUP_SECONDS),
+            intervals=_by_group(ruler, _GROUP_INTERVAL),
         )
 
     def firing(self) -> list[dict[str, str]]:
@@ -176,3 +179,8 @@ def metrics(address: str) -> Metrics:
 def total(known: Metrics, name: str) -> float:
     """Return the sum over a metric's series; 0 where there is none."""
     return sum(value for (found, _), value in known.items() if found == name)
+
+
+def _by_group(known: Metrics, name: str) -> dict[str, float]:
+    """Return a metric of each group of rules."""
+    return {dict(labels)["rule_group"]: value for (found, labels), value in known.items() if found == name}

@@ -128,10 +128,11 @@ def _limits(results: list[Result]) -> list[str]:
 def _fitted(results: list[Result]) -> list[list[str]]:
     """Return what each cost is for more ranks than were measured, of each path that has three sizes."""
     rows: list[list[str]] = []
-    for path in ("scrape", "otlp"):
-        same = [each for each in results if (each.path, each.engine, each.rules) == (path, "prometheus", True)]
-        same = sorted((each for each in same if each.held), key=lambda result: result.ranks)
-        if len({each.ranks for each in same}) < FEWEST_SIZES:
+    known = [each for each in results if each.held and each.rules and each.engine == "prometheus"]
+    for path, step in sorted({(each.path, each.step) for each in known}):
+        sizes = {each.ranks: each for each in known if (each.path, each.step) == (path, step)}
+        same = [sizes[ranks] for ranks in sorted(sizes)]
+        if len(same) < FEWEST_SIZES:
             continue
         ranks = [each.ranks for each in same]
         for name, unit, values in (
@@ -140,7 +141,10 @@ def _fitted(results: list[Result]) -> list[list[str]]:
             ("memory", " GiB", [each.resident_bytes / _GIB for each in same]),
             ("all groups of rules, once each", " s", [each.rules_seconds for each in same]),
             ("longest group", " s", [each.longest_group_seconds for each in same]),
+            ("fullest group, of its interval", " %", [100 * each.fullest_group_share for each in same]),
         ):
+            if min(values) <= 0:
+                continue
             line = fit(ranks, values)
             figures = (line.fixed, 1000 * line.each, line.at(_EXTRAPOLATED))
             fixed, thousand, many = (f"{_figures(value)}{unit}" for value in figures)

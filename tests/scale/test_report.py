@@ -35,6 +35,8 @@ def _result(ranks: int, **more: object) -> Result:
         resident_bytes=round((0.1 + 5e-4 * ranks) * _GIB),
         rules_seconds=0.4 + 0.004 * ranks,
         longest_group_seconds=0.01 + 5e-4 * ranks,
+        fullest_group="score.yml;scores",
+        fullest_group_share=(0.01 + 5e-4 * ranks) / 15,
         alerts=_ALERTS,
     )
     return replace(made, **more)  # pyright: ignore[reportArgumentType] - names are checked by the class
@@ -61,12 +63,13 @@ def test_sizes_are_carried_on_to_100_000_ranks() -> None:
     results.append(_result(20_000, processors=7.0, broke="an evaluation was missed", broke_at=143.0))
     lines = tables(results).splitlines()
     assert "- scrape to prometheus: 10,000 ranks hold; with 20,000 an evaluation was missed after 143 s." in lines
-    assert lines[-5:] == [
+    assert lines[-6:] == [
         "| scrape | series | 1,000 | 200,000 | 0% | 1.00 | 20,001,000 |",
         "| scrape | processors | 0.01 | 0.1 | 0% | 0.96 | 10 |",
         "| scrape | memory | 0.1 GiB | 0.5 GiB | 0% | 0.93 | 50 GiB |",
         "| scrape | all groups of rules, once each | 0.4 s | 4 s | 0% | 0.96 | 400 s |",
         "| scrape | longest group | 0.01 s | 0.5 s | 0% | 0.99 | 50 s |",
+        "| scrape | fullest group, of its interval | 0.067 % | 3.3 % | 0% | 0.99 | 333 % |",
     ]
     assert "100,000" not in tables(results[:2])
 
