@@ -46,7 +46,11 @@ def main() -> int:
         text = options.document.read_text(encoding="utf-8")
         options.document.write_text(with_figures(text, results), encoding="utf-8")
     if options.picture:
-        options.picture.write_text(picture(results), encoding="utf-8")
+        try:
+            options.picture.write_text(picture(results), encoding="utf-8")
+        except CommandError as error:
+            print(f"scale: {error}", file=sys.stderr)
+            return 2
     return int(not all(each.held for each in results))
 
 

@@ -10,7 +10,7 @@ from statistics import mean
 
 from laggard_cli.errors import CommandError
 from scale.arrived import wait_and_count
-from scale.collector import Flow
+from scale.collector import GATEWAY, Flow
 from scale.dashboards import dashboard_seconds
 from scale.jobs import SLOW_RUN, culprits, jobs
 from scale.programs import Usage
@@ -36,9 +36,13 @@ class Pushed:
     refused: int = 0
     unanswered: int = 0
     given_up: int = 0
-    #: Points that an agent or the gateway refused or failed to hand on, by their own word, and most that waited.
-    refused_inside: float = 0.0
-    failed_inside: float = 0.0
+    #: By the Collectors' own word: points that agents took from ranks and exporters, that they refused, that the
+    #: gateway wrote, and that it could not write, which agents keep. Of one that was killed, since then.
+    accepted_by_agents: float = 0.0
+    refused_by_agents: float = 0.0
+    written: float = 0.0
+    not_written: float = 0.0
+    #: Most that waited in the queues of agents.
     waiting: float = 0.0
     #: Samples that were accepted; those of them that did not arrive, by their number; by their times, of three metrics.
     samples: int = 0
@@ -188,9 +192,13 @@ class _Watch:
 
     def _look_at_flow(self, flows: dict[str, Flow], server: Server) -> None:
         pushed, interval = self._pushed, self._plan.pace.interval
-        pushed.refused_inside = max(pushed.refused_inside, sum(flow.refused for flow in flows.values()))
-        pushed.failed_inside = max(pushed.failed_inside, sum(flow.failed for flow in flows.values()))
-        pushed.waiting = max(pushed.waiting, sum(flow.waiting for flow in flows.values()))
+        agents = [flow for name, flow in flows.items() if name != GATEWAY]
+        pushed.accepted_by_agents = max(pushed.accepted_by_agents, sum(flow.accepted for flow in agents))
+        pushed.refused_by_agents = max(pushed.refused_by_agents, sum(flow.refused for flow in agents))
+        if gateway := flows.get(GATEWAY):
+            pushed.written = max(pushed.written, gateway.sent)
+            pushed.not_written = max(pushed.not_written, gateway.refused)
+        pushed.waiting = max(pushed.waiting, sum(flow.waiting for flow in agents))
         # A rank's newest sample was pushed some time within the interval before.
         pushed.lag_seconds = max(pushed.lag_seconds, server.value(_LAG) - interval)
 
@@ -203,7 +211,8 @@ class _Watch:
             "an evaluation failed": reading.failed > self._first.failed,
             "a scrape failed": result.failed_scrapes > 0,
             "a query was not answered": result.not_answered > 0,
-            "a Collector refused points": self._pushed.refused_inside > 0,
+            "an agent refused points": self._pushed.refused_by_agents > 0,
+            "the gateway could not write points": self._pushed.not_written > 0,
         }
         if not result.broke and any(signs.values()):
             result.broke = next(sign for sign, seen in signs.items() if seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from xml.sax.saxutils import escape
 
+from laggard_cli.errors import CommandError
 from scale.fit import FEWEST_SIZES, fit
 from scale.measure import Result
 
@@ -82,7 +83,7 @@ def _pushed_cells(result: Result) -> list[str]:
         f"{result.rules_seconds:.2f} s",
         f"{result.missed_evaluations:.0f}",
         f"{pushed.get('waiting', 0):,.0f} points",
-        f"{pushed.get('refused', 0) + pushed.get('refused_inside', 0):,.0f}",
+        f"{pushed.get('refused', 0):,.0f}",
         f"{pushed.get('samples_lost', 0):,.0f} of {pushed.get('samples', 0):,.0f}",
         f"{max(0.0, pushed.get('lag_seconds', 0)):.1f} s",
         _when(result, "TrainingStraggler slow"),
@@ -166,8 +167,14 @@ def with_figures(document: str, results: list[Result]) -> str:
 
 
 def picture(results: list[Result]) -> str:
-    """Return how processors, memory and the rules' time grow with the ranks, on two logarithmic scales."""
-    results = [each for each in results if each.rules and each.path == "scrape"]
+    """Return how processors, memory and the rules' time of a scraping server grow, on two logarithmic scales.
+
+    Raises:
+        CommandError: there are not two sizes to draw a line through.
+    """
+    results = [each for each in results if each.rules and each.path == "scrape" and each.processors]
+    if len({each.ranks for each in results}) < 2:  # noqa: PLR2004 - a line has two ends
+        raise CommandError("--picture: takes two sizes or more, by the path scrape and with rules")
     lines = {
         "processors in use": ("#2f6f9f", [each.processors for each in results]),
         "memory, GiB": ("#e08e2b", [each.resident_bytes / _GIB for each in results]),

@@ -18,7 +18,7 @@ from scale.site import Plan
 _GIB = 2**30
 _PUSHED = {
     "points": 66_000, "points_each_second": 467.0, "waiting": 1408.0, "samples": 120_000, "samples_lost": 0,
-    "times_lost": 0, "refused": 0, "refused_inside": 0.0, "lag_seconds": 0.7,
+    "times_lost": 0, "refused": 0, "lag_seconds": 0.7,
 }  # fmt: skip
 _ALERTS = {"TrainingStalled hung 8": 56.2, "TrainingStraggler slow 16": 87.4}
 
@@ -121,6 +121,21 @@ def test_ranks_are_doubled_until_it_breaks(monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setattr(sys, "argv", given)
         assert command.main() == status
         assert [each["ranks"] for each in json.loads(file.read_text())] == sizes
+
+
+def test_a_picture_takes_two_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each cost through all scraped sizes; of one size alone there is a line of text and no picture."""
+    for sizes, status in (((100,), 2), ((100, 1000), 0)):
+        (tmp_path / "scale.json").write_text(json.dumps([asdict(_result(ranks)) for ranks in sizes]))
+        given = ["scale", "--add", str(tmp_path / "scale.json"), "--picture", str(tmp_path / "scale.svg")]
+        monkeypatch.setattr(sys, "argv", given)
+        assert command.main() == status
+    said = "scale: --picture: takes two sizes or more, by the path scrape and with rules\n"
+    assert capsys.readouterr().err == said
+    drawn = (tmp_path / "scale.svg").read_text()
+    assert [drawn.count(each) for each in ("<polyline", "<circle", ">100<", ">1,000<")] == [3, 6, 1, 1]
 
 
 def test_figures_of_before_are_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
