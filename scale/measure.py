@@ -203,16 +203,16 @@ class _Watch:
         pushed.lag_seconds = max(pushed.lag_seconds, server.value(_LAG) - interval)
 
     def _break(self, reading: Reading) -> None:
-        """Keep the first sign that it is too much."""
+        """Keep the first sign that it is too much; where something is killed, three of them are no such signs."""
         assert self._first is not None
-        result = self._result
+        result, killed = self._result, bool(self._plan.kills)
         signs = {
             "an evaluation was missed": reading.missed > self._first.missed,
-            "an evaluation failed": reading.failed > self._first.failed,
+            "an evaluation failed": reading.failed > self._first.failed and not killed,
             "a scrape failed": result.failed_scrapes > 0,
-            "a query was not answered": result.not_answered > 0,
+            "a query was not answered": result.not_answered > 0 and not killed,
             "an agent refused points": self._pushed.refused_by_agents > 0,
-            "the gateway could not write points": self._pushed.not_written > 0,
+            "the gateway could not write points": self._pushed.not_written > 0 and not killed,
         }
         if not result.broke and any(signs.values()):
             result.broke = next(sign for sign, seen in signs.items() if seen)
