@@ -46,7 +46,11 @@ def main() -> int:
         text = options.document.read_text(encoding="utf-8")
         options.document.write_text(with_figures(text, results), encoding="utf-8")
     if options.picture:
-        options.picture.write_text(picture(results), encoding="utf-8")
+        try:
+            options.picture.write_text(picture(results), encoding="utf-8")
+        except CommandError as error:
+            print(f"scale: {error}", file=sys.stderr)
+            return 2
     return int(not all(each.held for each in results))
 
 
@@ -67,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--kill", type=_kill, nargs="+", default=[], metavar="PROGRAM@SECONDS", help="kill -9 and start again 5 s later"
     )
+    parser.add_argument("--dashboards", action="store_true", help="at the end ask what each dashboard does")
     parser.add_argument("--without-rules", action="store_true", help="storage alone, to see what rules add")
     parser.add_argument("--program", default="prometheus", help="the server's binary (default: on PATH)")
     parser.add_argument("--add", type=Path, nargs="+", metavar="FILE", help="play nothing, take figures of before")
@@ -101,6 +106,7 @@ def _play(options: argparse.Namespace) -> list[Result]:
         profile=options.profile,
         agents=options.agents,
         kills=tuple(options.kill),
+        dashboards=options.dashboards,
     )
     results: list[Result] = []
     sizes = deque[int](options.ranks)

@@ -26,9 +26,9 @@ class Flow:
     """What went through a Collector so far, in data points, and what waits in its queue."""
 
     accepted: float
+    #: Not taken: who sent it is told, and sends it again.
     refused: float
     sent: float
-    failed: float
     waiting: float
 
 
@@ -106,9 +106,8 @@ class Collectors:
 
 def _flow(known: Metrics) -> Flow:
     return Flow(
-        accepted=total(known, "otelcol_receiver_accepted_metric_points"),
-        refused=total(known, "otelcol_receiver_refused_metric_points"),
-        sent=total(known, "otelcol_exporter_sent_metric_points"),
-        failed=total(known, "otelcol_exporter_send_failed_metric_points"),
+        accepted=total(known, "otelcol_receiver_accepted_metric_points_total"),
+        refused=total(known, "otelcol_receiver_refused_metric_points_total"),
+        sent=total(known, "otelcol_exporter_sent_metric_points_total"),
         waiting=total(known, "otelcol_exporter_queue_size"),
     )

@@ -6,11 +6,13 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import mean
 
 from laggard_cli.errors import CommandError
 from scale.arrived import wait_and_count
-from scale.collector import Flow
-from scale.jobs import culprits, jobs
+from scale.collector import GATEWAY, Flow
+from scale.dashboards import dashboard_seconds
+from scale.jobs import SLOW_RUN, culprits, jobs
 from scale.programs import Usage
 from scale.prometheus import Reading, Server
 from scale.server import END
@@ -34,9 +36,13 @@ class Pushed:
     refused: int = 0
     unanswered: int = 0
     given_up: int = 0
-    #: Points that an agent or the gateway refused or failed to hand on, by their own word, and most that waited.
-    refused_inside: float = 0.0
-    failed_inside: float = 0.0
+    #: By the Collectors' own word: points that agents took from ranks and exporters, that they refused, that the
+    #: gateway wrote, and that it could not write, which agents keep. Of one that was killed, since then.
+    accepted_by_agents: float = 0.0
+    refused_by_agents: float = 0.0
+    written: float = 0.0
+    not_written: float = 0.0
+    #: Most that waited in the queues of agents.
     waiting: float = 0.0
     #: Samples that were accepted; those of them that did not arrive, by their number; by their times, of three metrics.
     samples: int = 0
@@ -60,9 +66,12 @@ class Result:
     processors: float = 0.0
     pages_processors: float = 0.0
     resident_bytes: int = 0
-    #: Sum over the groups, and the longest, of their newest evaluations, seconds.
+    #: Of the groups' evaluations: the sum over all groups, in the mean, and the longest of one group. Seconds.
     rules_seconds: float = 0.0
     longest_group_seconds: float = 0.0
+    #: The group that took most of the time until its next evaluation, and that share.
+    fullest_group: str = ""
+    fullest_group_share: float = 0.0
     missed_evaluations: float = 0.0
     failed_evaluations: float = 0.0
     failed_scrapes: float = 0.0
@@ -82,6 +91,8 @@ class Result:
     program_processors: dict[str, float] = field(default_factory=dict[str, float])
     program_bytes: dict[str, int] = field(default_factory=dict[str, int])
     pushed: dict[str, float] = field(default_factory=dict[str, float])
+    #: How long all queries of each dashboard take, one after the other, seconds.
+    dashboards: dict[str, float] = field(default_factory=dict[str, float])
     #: The first sign that it is too much, and when, seconds.
     broke: str = ""
     broke_at: float = 0.0
@@ -118,6 +129,7 @@ class _Watch:
         self._used: dict[str, float] = {}
         self._pushed = Pushed()
         self._firing: set[str] = set()
+        self._rules_seconds: list[float] = []
         self._away: dict[str, Kill] = {}
         self._kills = sorted(plan.kills, key=lambda kill: kill.at)
 
@@ -165,6 +177,12 @@ class _Watch:
                 self._first = reading
                 self._used = {name: used.processor_seconds for name, used in usage.items()}
             return
+        self._rules_seconds.append(sum(reading.groups.values()))
+        result.longest_group_seconds = max(result.longest_group_seconds, *reading.groups.values(), 0.0)
+        for group, seconds in reading.groups.items():
+            share = seconds / reading.intervals[group]
+            if share > result.fullest_group_share:
+                result.fullest_group, result.fullest_group_share = Path(group).name, round(share, 4)
         if site.collectors is None:
             failed = site.server.value("count(up == 0) or vector(0)")
             result.failed_scrapes = max(result.failed_scrapes, failed)
@@ -174,22 +192,27 @@ class _Watch:
 
     def _look_at_flow(self, flows: dict[str, Flow], server: Server) -> None:
         pushed, interval = self._pushed, self._plan.pace.interval
-        pushed.refused_inside = max(pushed.refused_inside, sum(flow.refused for flow in flows.values()))
-        pushed.failed_inside = max(pushed.failed_inside, sum(flow.failed for flow in flows.values()))
-        pushed.waiting = max(pushed.waiting, sum(flow.waiting for flow in flows.values()))
+        agents = [flow for name, flow in flows.items() if name != GATEWAY]
+        pushed.accepted_by_agents = max(pushed.accepted_by_agents, sum(flow.accepted for flow in agents))
+        pushed.refused_by_agents = max(pushed.refused_by_agents, sum(flow.refused for flow in agents))
+        if gateway := flows.get(GATEWAY):
+            pushed.written = max(pushed.written, gateway.sent)
+            pushed.not_written = max(pushed.not_written, gateway.refused)
+        pushed.waiting = max(pushed.waiting, sum(flow.waiting for flow in agents))
         # A rank's newest sample was pushed some time within the interval before.
         pushed.lag_seconds = max(pushed.lag_seconds, server.value(_LAG) - interval)
 
     def _break(self, reading: Reading) -> None:
-        """Keep the first sign that it is too much."""
+        """Keep the first sign that it is too much; where something is killed, three of them are no such signs."""
         assert self._first is not None
-        result = self._result
+        result, killed = self._result, bool(self._plan.kills)
         signs = {
             "an evaluation was missed": reading.missed > self._first.missed,
-            "an evaluation failed": reading.failed > self._first.failed,
+            "an evaluation failed": reading.failed > self._first.failed and not killed,
             "a scrape failed": result.failed_scrapes > 0,
-            "a query was not answered": result.not_answered > 0,
-            "a Collector refused points": self._pushed.refused_inside > 0,
+            "a query was not answered": result.not_answered > 0 and not killed,
+            "an agent refused points": self._pushed.refused_by_agents > 0,
+            "the gateway could not write points": self._pushed.not_written > 0 and not killed,
         }
         if not result.broke and any(signs.values()):
             result.broke = next(sign for sign, seen in signs.items() if seen)
@@ -213,10 +236,11 @@ class _Watch:
         result.samples_each_second = (last.samples - first.samples) / passed
         result.processors = sum(result.program_processors[name] for name in site.servers)
         result.pages_processors = result.program_processors["ranks"]
-        result.rules_seconds = sum(last.groups.values())
-        result.longest_group_seconds = max(last.groups.values(), default=0.0)
+        result.rules_seconds = mean(self._rules_seconds or [0.0])
         result.missed_evaluations = last.missed - first.missed
         result.failed_evaluations = last.failed - first.failed
+        if self._plan.dashboards:
+            result.dashboards = dashboard_seconds(site.server, SLOW_RUN, last.time - site.began)
         if site.collectors is None:
             result.slowest_scrape_seconds = site.server.value("max(scrape_duration_seconds)")
         else:

@@ -74,7 +74,9 @@ class Programs:
                 raise CommandError(f"{name} is not ready within {_READY_SECONDS} s: {self.last_line(name)}")
 
     def kill(self, name: str) -> None:
-        """Kill a program as a crash would."""
+        """Kill a program as a crash would. Raises :class:`CommandError` where there is none of this name."""
+        if name not in self._processes:
+            raise CommandError(f"no {name} to kill; there are {', '.join(self._processes)}")
         self._before[name] = self.usage(name).processor_seconds
         self._processes[name].kill()
         self._processes[name].wait()

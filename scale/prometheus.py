@@ -19,7 +19,10 @@ from scale.programs import Programs
 from scale.values import EXPORTER_PORT
 
 _ANSWER_SECONDS = 60
-_GROUP_SECONDS = "prometheus_rule_group_last_duration_seconds"
+_GROUP_SECONDS, _GROUP_INTERVAL = (
+    "prometheus_rule_group_last_duration_seconds",
+    "prometheus_rule_group_interval_seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class Reading:
     samples: float
     missed: float
     failed: float
-    #: The newest evaluation of each group, seconds.
+    #: The newest evaluation of each group, and how often there is one. Seconds.
     groups: dict[str, float]
+    intervals: dict[str, float]
 
 
 class Server:
@@ -63,9 +67,8 @@ class Server:
             samples=max(total(each, "prometheus_tsdb_head_samples_appended_total") for each in stored),
             missed=total(ruler, "prometheus_rule_group_iterations_missed_total"),
             failed=total(ruler, "prometheus_rule_evaluation_failures_total"),
-            groups={
-                dict(labels)["rule_group"]: value for (name, labels), value in ruler.items() if name == _GROUP_SECONDS
-            },
+            groups=_by_group(ruler, _GROUP_SECONDS),
+            intervals=_by_group(ruler, _GROUP_INTERVAL),
         )
 
     def firing(self) -> list[dict[str, str]]:
@@ -74,13 +77,13 @@ class Server:
 
     def value(self, expression: str) -> float:
         """Return the only value of a query's result; not a number where there is none."""
-        result = self._result(expression)
+        result = self.ask(expression)
         return float(result[0]["value"][1]) if result else float("nan")
 
     def times(self, selector: str, seconds: float) -> dict[tuple[str, str], set[int]]:
         """Return the times of a metric's samples of the last seconds, in milliseconds, by run and rank."""
         found: dict[tuple[str, str], set[int]] = {}
-        for series in self._result(f"{selector}[{seconds:.0f}s]"):
+        for series in self.ask(f"{selector}[{seconds:.0f}s]"):
             who = series["metric"]["training_run"], series["metric"]["training_rank"]
             found.setdefault(who, set()).update(round(at * 1000) for at, _ in series["values"])
         return found
@@ -89,8 +92,10 @@ class Server:
         """End the connections."""
         self._client.close()
 
-    def _result(self, expression: str) -> list[dict[str, Any]]:
-        return self._get("/api/v1/query", query=expression)["result"]
+    def ask(self, expression: str, **span: float) -> list[dict[str, Any]]:
+        """Return the series of a query, now or in a span: ``start``, ``end`` and ``step`` in seconds."""
+        given = {name: f"{value:.3f}" for name, value in span.items()}
+        return self._get("/api/v1/query_range" if span else "/api/v1/query", query=expression, **given)["result"]
 
     def _get(self, path: str, **asked: str) -> dict[str, Any]:
         try:
@@ -174,3 +179,8 @@ def metrics(address: str) -> Metrics:
 def total(known: Metrics, name: str) -> float:
     """Return the sum over a metric's series; 0 where there is none."""
     return sum(value for (found, _), value in known.items() if found == name)
+
+
+def _by_group(known: Metrics, name: str) -> dict[str, float]:
+    """Return a metric of each group of rules."""
+    return {dict(labels)["rule_group"]: value for (found, labels), value in known.items() if found == name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from xml.sax.saxutils import escape
 
+from laggard_cli.errors import CommandError
 from scale.fit import FEWEST_SIZES, fit
 from scale.measure import Result
 
@@ -35,6 +36,7 @@ def tables(results: list[Result]) -> str:
         _table(_COLUMNS, [_cells(each) for each in scraped]) if scraped else "",
         _table(_PUSHED, [_pushed_cells(each) for each in pushed]) if pushed else "",
         "\n".join(_limits(results)),
+        _boards(results),
         _table(_FITTED, fitted) if (fitted := _fitted(results)) else "",
     ]
     return "\n\n".join(filter(None, parts))
@@ -81,12 +83,22 @@ def _pushed_cells(result: Result) -> list[str]:
         f"{result.rules_seconds:.2f} s",
         f"{result.missed_evaluations:.0f}",
         f"{pushed.get('waiting', 0):,.0f} points",
-        f"{pushed.get('refused', 0) + pushed.get('refused_inside', 0):,.0f}",
+        f"{pushed.get('refused', 0):,.0f}",
         f"{pushed.get('samples_lost', 0):,.0f} of {pushed.get('samples', 0):,.0f}",
         f"{max(0.0, pushed.get('lag_seconds', 0)):.1f} s",
         _when(result, "TrainingStraggler slow"),
         _when(result, "TrainingStalled hung"),
     ]
+
+
+def _boards(results: list[Result]) -> str:
+    """Return how long each dashboard's queries take, a column for each size at which that was asked."""
+    asked = [each for each in results if each.dashboards]
+    if not asked:
+        return ""
+    columns = ("dashboard", *(f"{each.ranks:,} ranks, {each.engine}" for each in asked))
+    boards = sorted(asked[-1].dashboards, key=lambda board: -asked[-1].dashboards[board])
+    return _table(columns, [[board, *(f"{each.dashboards[board]:.2f} s" for each in asked)] for board in boards])
 
 
 def _gib(size: float) -> str:
@@ -117,10 +129,11 @@ def _limits(results: list[Result]) -> list[str]:
 def _fitted(results: list[Result]) -> list[list[str]]:
     """Return what each cost is for more ranks than were measured, of each path that has three sizes."""
     rows: list[list[str]] = []
-    for path in ("scrape", "otlp"):
-        same = [each for each in results if (each.path, each.engine, each.rules) == (path, "prometheus", True)]
-        same = sorted((each for each in same if each.held), key=lambda result: result.ranks)
-        if len({each.ranks for each in same}) < FEWEST_SIZES:
+    known = [each for each in results if each.held and each.rules and each.engine == "prometheus"]
+    for path, step in sorted({(each.path, each.step) for each in known}):
+        sizes = {each.ranks: each for each in known if (each.path, each.step) == (path, step)}
+        same = [sizes[ranks] for ranks in sorted(sizes)]
+        if len(same) < FEWEST_SIZES:
             continue
         ranks = [each.ranks for each in same]
         for name, unit, values in (
@@ -129,7 +142,10 @@ def _fitted(results: list[Result]) -> list[list[str]]:
             ("memory", " GiB", [each.resident_bytes / _GIB for each in same]),
             ("all groups of rules, once each", " s", [each.rules_seconds for each in same]),
             ("longest group", " s", [each.longest_group_seconds for each in same]),
+            ("fullest group, of its interval", " %", [100 * each.fullest_group_share for each in same]),
         ):
+            if min(values) <= 0:
+                continue
             line = fit(ranks, values)
             figures = (line.fixed, 1000 * line.each, line.at(_EXTRAPOLATED))
             fixed, thousand, many = (f"{_figures(value)}{unit}" for value in figures)
@@ -151,8 +167,14 @@ def with_figures(document: str, results: list[Result]) -> str:
 
 
 def picture(results: list[Result]) -> str:
-    """Return how processors, memory and the rules' time grow with the ranks, on two logarithmic scales."""
-    results = [each for each in results if each.rules and each.path == "scrape"]
+    """Return how processors, memory and the rules' time of a scraping server grow, on two logarithmic scales.
+
+    Raises:
+        CommandError: there are not two sizes to draw a line through.
+    """
+    results = [each for each in results if each.rules and each.path == "scrape" and each.processors]
+    if len({each.ranks for each in results}) < 2:  # noqa: PLR2004 - a line has two ends
+        raise CommandError("--picture: takes two sizes or more, by the path scrape and with rules")
     lines = {
         "processors in use": ("#2f6f9f", [each.processors for each in results]),
         "memory, GiB": ("#e08e2b", [each.resident_bytes / _GIB for each in results]),

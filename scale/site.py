@@ -75,6 +75,7 @@ class Plan:
     #: 0: by the number of ranks.
     agents: int = 0
     kills: tuple[Kill, ...] = ()
+    dashboards: bool = False
 
     @property
     def pace(self) -> Pace:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 
+from dashboards.queries import CHOSEN, PANELS
 from evaluation import engine
 from evaluation.load import targets
 from evaluation.model.target import EPOCH
 from tests.dashboards.left_out import left_out
-from tests.dashboards.queries import CHOSEN, PANELS
 from tests.dashboards.world import STEP, World, read_by_panels, serve
 
 #: Seconds that pass, and seconds of a processor that the server takes, which other work on the machine leaves alone.

@@ -19,7 +19,7 @@ import pytest
 from dashboards.__main__ import FOLDER
 from dashboards.boards import BOARDS
 from dashboards.encoding import encode
-from tests.dashboards.queries import CHOSEN, PANELS, NamedPanel, concrete
+from dashboards.queries import CHOSEN, PANELS, NamedPanel, concrete
 from tests.rules.pack import Labels, Rule, alerts, known, rules
 
 JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding="utf-8")) for board in BOARDS}

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dashboards.panels import MOST_SERIES
-from tests.dashboards.queries import CHOSEN, PANELS, NamedPanel
+from dashboards.queries import CHOSEN, PANELS, NamedPanel
 from tests.dashboards.world import RANKS, World
 
 #: Plots of what must not happen, which no fault of the simulation shows.

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from dashboards.queries import CHOSEN, PANELS, concrete
 from evaluation import engine
 from evaluation.draw import Draw
 from evaluation.model.exposition import incarnations
@@ -20,7 +21,6 @@ from evaluation.model.job import Job
 from evaluation.model.target import EPOCH
 from evaluation.scenarios import SCENARIOS
 from tests.dashboards.left_out import left_out
-from tests.dashboards.queries import CHOSEN, PANELS, concrete
 from tests.rules.engine import free_address
 from tests.rules.pack import selectors
 

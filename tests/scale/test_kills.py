@@ -16,7 +16,7 @@ def _nothing_is_lost(result: Result) -> None:
     """Hold what was accepted against what can be asked for, sample by sample, and the verdicts."""
     pushed = result.pushed
     assert (pushed["samples_lost"], pushed["times_lost"]) == (0, 0)
-    assert (pushed["refused_inside"], pushed["refused"]) == (0, 0)
+    assert (pushed["refused_by_agents"], pushed["refused"]) == (0, 0)
     assert (result.not_said, result.not_standing) == ([], [])
 
 
@@ -32,6 +32,7 @@ def test_agent_and_gateway() -> None:
     # A point is accepted by an agent: of 200 ranks at least so many, and while the gateway was away they waited.
     assert result.pushed["points"] > 200 * 56 * 10
     assert result.pushed["waiting"] > 200 * 56
+    assert result.pushed["written"] > 200 * 56
     # Who pushed to the dead agent was told nothing, and did not wait for ever.
     assert 0 < result.pushed["given_up"] <= 200
 
@@ -47,3 +48,5 @@ def test_members_of_thanos() -> None:
     result = measure(64, plan)
     _nothing_is_lost(result)
     assert result.pushed["points"] > 64 * 56 * 10
+    # While the member that it writes to was away, the gateway handed points back, and agents sent them again.
+    assert result.pushed["not_written"] > 64 * 56

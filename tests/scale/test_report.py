@@ -18,7 +18,7 @@ from scale.site import Plan
 _GIB = 2**30
 _PUSHED = {
     "points": 66_000, "points_each_second": 467.0, "waiting": 1408.0, "samples": 120_000, "samples_lost": 0,
-    "times_lost": 0, "refused": 0, "refused_inside": 0.0, "lag_seconds": 0.7,
+    "times_lost": 0, "refused": 0, "lag_seconds": 0.7,
 }  # fmt: skip
 _ALERTS = {"TrainingStalled hung 8": 56.2, "TrainingStraggler slow 16": 87.4}
 
@@ -35,6 +35,8 @@ def _result(ranks: int, **more: object) -> Result:
         resident_bytes=round((0.1 + 5e-4 * ranks) * _GIB),
         rules_seconds=0.4 + 0.004 * ranks,
         longest_group_seconds=0.01 + 5e-4 * ranks,
+        fullest_group="score.yml;scores",
+        fullest_group_share=(0.01 + 5e-4 * ranks) / 15,
         alerts=_ALERTS,
     )
     return replace(made, **more)  # pyright: ignore[reportArgumentType] - names are checked by the class
@@ -61,12 +63,13 @@ def test_sizes_are_carried_on_to_100_000_ranks() -> None:
     results.append(_result(20_000, processors=7.0, broke="an evaluation was missed", broke_at=143.0))
     lines = tables(results).splitlines()
     assert "- scrape to prometheus: 10,000 ranks hold; with 20,000 an evaluation was missed after 143 s." in lines
-    assert lines[-5:] == [
+    assert lines[-6:] == [
         "| scrape | series | 1,000 | 200,000 | 0% | 1.00 | 20,001,000 |",
         "| scrape | processors | 0.01 | 0.1 | 0% | 0.96 | 10 |",
         "| scrape | memory | 0.1 GiB | 0.5 GiB | 0% | 0.93 | 50 GiB |",
         "| scrape | all groups of rules, once each | 0.4 s | 4 s | 0% | 0.96 | 400 s |",
         "| scrape | longest group | 0.01 s | 0.5 s | 0% | 0.99 | 50 s |",
+        "| scrape | fullest group, of its interval | 0.067 % | 3.3 % | 0% | 0.99 | 333 % |",
     ]
     assert "100,000" not in tables(results[:2])
 
@@ -80,6 +83,18 @@ def test_what_was_pushed_has_a_table() -> None:
         "| 100 | prometheus | 21,000 | 467 | 0.02 | 0.50 | 0.40 | 0.2 GiB | 2 x 0.2 GiB | 0.2 GiB | 0.80 s | 0 | "
         "1,408 points | 0 | 0 of 120,000 | 0.7 s | 87 s | 56 s |"
     )
+
+
+def test_dashboards_have_a_table() -> None:
+    """What the queries of each dashboard take, the longest of the largest size first."""
+    small, large = ({"laggard-run": 0.01 * factor, "laggard-ranks": 0.02 * factor**2} for factor in (1, 10))
+    results = [_result(100, dashboards=small), _result(1000, dashboards=large), _result(2000)]
+    assert tables(results).split("\n\n")[1].splitlines() == [
+        "| dashboard | 100 ranks, prometheus | 1,000 ranks, prometheus |",
+        "| ---:|---:|---: |",
+        "| laggard-ranks | 0.02 s | 2.00 s |",
+        "| laggard-run | 0.01 s | 0.10 s |",
+    ]
 
 
 def test_a_lost_sample_is_a_limit() -> None:
@@ -106,6 +121,21 @@ def test_ranks_are_doubled_until_it_breaks(monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setattr(sys, "argv", given)
         assert command.main() == status
         assert [each["ranks"] for each in json.loads(file.read_text())] == sizes
+
+
+def test_a_picture_takes_two_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each cost through all scraped sizes; of one size alone there is a line of text and no picture."""
+    for sizes, status in (((100,), 2), ((100, 1000), 0)):
+        (tmp_path / "scale.json").write_text(json.dumps([asdict(_result(ranks)) for ranks in sizes]))
+        given = ["scale", "--add", str(tmp_path / "scale.json"), "--picture", str(tmp_path / "scale.svg")]
+        monkeypatch.setattr(sys, "argv", given)
+        assert command.main() == status
+    said = "scale: --picture: takes two sizes or more, by the path scrape and with rules\n"
+    assert capsys.readouterr().err == said
+    drawn = (tmp_path / "scale.svg").read_text()
+    assert [drawn.count(each) for each in ("<polyline", "<circle", ">100<", ">1,000<")] == [3, 6, 1, 1]
 
 
 def test_figures_of_before_are_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

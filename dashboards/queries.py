@@ -46,10 +46,11 @@ class NamedPanel:
 
 
 def concrete(expr: str, **values: str) -> str:
-    """Return a query with its variables filled in."""
+    """Return a query with its variables filled in. Raises :class:`ValueError` where one is left."""
     for name, value in {**VALUES, **{f"${name}": value for name, value in values.items()}}.items():
         expr = expr.replace(name, value)
-    assert not re.search(r"\$[a-zA-Z_{]", expr), expr
+    if re.search(r"\$[a-zA-Z_{]", expr):
+        raise ValueError(f"a variable has no value: {expr}")
     return expr
 
 
