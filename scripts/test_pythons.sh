@@ -36,8 +36,8 @@ if [ -z "${PYTHONS:-}" ]; then
         fi
     done
     [ "${oldest:-}" != "${newest:-}" ] || {
-        echo "test_pythons: one version of Python is here at most; two are needed, such as python3.10 and python3.13" >&2
-        exit 1
+        echo "test_pythons: one version of Python is here at most, which make test covers; for more, install such as python3.10"
+        exit 0
     }
     PYTHONS="$oldest $newest"
 fi
