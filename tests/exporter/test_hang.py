@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard_exporter.hang.dump import DumpError, parse
-from laggard_exporter.hang.verdict import Reason, Verdict, judge
+from laggard_exporter.hang.verdict import Reason, Verdict, judge, ranks_as_text, spans
 from tests.support.recorded_job import RecordedJob, mesh
 
 Edit = Callable[[int, dict[str, Any]], None]
@@ -64,6 +64,28 @@ def test_a_verdict_is_told_in_words() -> None:
     }
     assert judge({}) == Verdict(remarks=("no collective is waited in",), ranks=0, dumps=0)
     assert Verdict() == Verdict((), (), (), 0, 0)
+
+
+def test_whom_most_wait_for_comes_first() -> None:
+    """Of two culprits in groups of their own, and of their collectives."""
+    groups = {"1": (0, 1), "2": (2, 3, 4, 5)}
+    program = [("1", "all_reduce"), ("2", "all_gather")] * 2
+    found = verdict(RecordedJob(groups, program, stops={0: 0, 5: 0}))
+    assert [(culprit.rank, culprit.wait.waiting, culprit.newest) for culprit in found.culprits] == [
+        (5, (2, 3, 4), 0),
+        (0, (1,), 0),
+    ]
+    assert [(wait.waiting, wait.missing, wait.sequence, wait.operations) for wait in found.waits] == [
+        ((2, 3, 4), (5,), 1, {"all_gather": 3}),
+        ((1,), (0,), 1, {"all_reduce": 1}),
+    ]
+    assert (found.ranks, found.dumps) == (6, 6)
+
+
+def test_ranks_are_told_as_text() -> None:
+    """Neighbours as a span, with the word in the right number."""
+    assert spans([7, 0, 1, 2, 3]) == "0-3, 7"
+    assert [ranks_as_text(ranks) for ranks in ([7], [7, 7], [2, 1])] == ["rank 7", "rank 7", "ranks 1-2"]
 
 
 def test_a_job_that_goes_on_or_has_ended_has_no_culprit() -> None:
