@@ -170,6 +170,43 @@ def test_a_rank_that_is_stuck_alone_is_named() -> None:
     assert found.remarks == ()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "stuck", "expected"), [(5, (0, 1), (0, 1)), (4, (0, 1), ()), (2, (1,), (1,)), (1, (0,), ())]
+)
+def test_who_is_stuck_is_named_where_most_have_gone_through(
+    ranks: int, stuck: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """Two of five are; of two halves none is, but one of two; and a rank that is a group by itself waits for nobody."""
+
+    def edit(rank: int, dump: dict[str, Any]) -> None:
+        if rank in stuck:
+            dump["entries"][-1] |= {"state": "started", "retired": False}
+
+    found = verdict(RecordedJob({"0": tuple(range(ranks))}, [("0", "all_reduce")] * 3), edit=edit)
+    assert named(found) == dict.fromkeys(expected, Reason.ALONE)
+
+
+@pytest.mark.parametrize(("late", "expected"), [((6, 7), (6, 7)), ((4, 5, 6, 7), ()), ((3, 4, 5, 6, 7), ())])
+def test_devices_that_have_not_begun_are_named_where_they_are_few(
+    late: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """Of halves none is, and where most have not begun it is not them."""
+
+    def edit(rank: int, dump: dict[str, Any]) -> None:
+        dump["entries"][-1] |= {"state": "scheduled" if rank in late else "started", "retired": False}
+
+    found = verdict(RecordedJob({"0": tuple(range(8))}, [("0", "all_reduce")] * 3), edit=edit)
+    assert named(found) == dict.fromkeys(expected, Reason.NOT_STARTED)
+    assert ("all 8 members have issued" in " ".join(found.remarks)) == (not expected)
+
+
+def test_dumps_are_judged_as_those_of_as_many_ranks_as_the_job_has() -> None:
+    """Without the number, what the dumps speak of is all there is."""
+    dump = RecordedJob({"0": (0, 1)}, [("0", "all_reduce")]).dump(0)
+    one = {0: parse(json.dumps(dump).encode(), 0)}
+    assert (judge(one).ranks, judge(one, 4).ranks, judge(one, 4).dumps) == (2, 4, 1)
+
+
 def test_where_all_have_arrived_no_rank_is_named() -> None:
     """The collective itself does not end: that is the network's or the devices' doing."""
 
