@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard_exporter.hang.dump import DumpError, parse
-from laggard_exporter.hang.verdict import Reason, Verdict, judge
+from laggard_exporter.hang.verdict import Reason, Verdict, judge, ranks_as_text, spans
 from tests.support.recorded_job import RecordedJob, mesh
 
 Edit = Callable[[int, dict[str, Any]], None]
@@ -64,6 +64,28 @@ def test_a_verdict_is_told_in_words() -> None:
     }
     assert judge({}) == Verdict(remarks=("no collective is waited in",), ranks=0, dumps=0)
     assert Verdict() == Verdict((), (), (), 0, 0)
+
+
+def test_whom_most_wait_for_comes_first() -> None:
+    """Of two culprits in groups of their own, and of their collectives."""
+    groups = {"1": (0, 1), "2": (2, 3, 4, 5)}
+    program = [("1", "all_reduce"), ("2", "all_gather")] * 2
+    found = verdict(RecordedJob(groups, program, stops={0: 0, 5: 0}))
+    assert [(culprit.rank, culprit.wait.waiting, culprit.newest) for culprit in found.culprits] == [
+        (5, (2, 3, 4), 0),
+        (0, (1,), 0),
+    ]
+    assert [(wait.waiting, wait.missing, wait.sequence, wait.operations) for wait in found.waits] == [
+        ((2, 3, 4), (5,), 1, {"all_gather": 3}),
+        ((1,), (0,), 1, {"all_reduce": 1}),
+    ]
+    assert (found.ranks, found.dumps) == (6, 6)
+
+
+def test_ranks_are_told_as_text() -> None:
+    """Neighbours as a span, with the word in the right number."""
+    assert spans([7, 0, 1, 2, 3]) == "0-3, 7"
+    assert [ranks_as_text(ranks) for ranks in ([7], [7, 7], [2, 1])] == ["rank 7", "rank 7", "ranks 1-2"]
 
 
 def test_a_job_that_goes_on_or_has_ended_has_no_culprit() -> None:
@@ -146,6 +168,43 @@ def test_a_rank_that_is_stuck_alone_is_named() -> None:
     found = verdict(job, edit=edit)
     assert named(found) == {3: Reason.ALONE}
     assert found.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stuck", "expected"), [(5, (0, 1), (0, 1)), (4, (0, 1), ()), (2, (1,), (1,)), (1, (0,), ())]
+)
+def test_who_is_stuck_is_named_where_most_have_gone_through(
+    ranks: int, stuck: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """Two of five are; of two halves none is, but one of two; and a rank that is a group by itself waits for nobody."""
+
+    def edit(rank: int, dump: dict[str, Any]) -> None:
+        if rank in stuck:
+            dump["entries"][-1] |= {"state": "started", "retired": False}
+
+    found = verdict(RecordedJob({"0": tuple(range(ranks))}, [("0", "all_reduce")] * 3), edit=edit)
+    assert named(found) == dict.fromkeys(expected, Reason.ALONE)
+
+
+@pytest.mark.parametrize(("late", "expected"), [((6, 7), (6, 7)), ((4, 5, 6, 7), ()), ((3, 4, 5, 6, 7), ())])
+def test_devices_that_have_not_begun_are_named_where_they_are_few(
+    late: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """Of halves none is, and where most have not begun it is not them."""
+
+    def edit(rank: int, dump: dict[str, Any]) -> None:
+        dump["entries"][-1] |= {"state": "scheduled" if rank in late else "started", "retired": False}
+
+    found = verdict(RecordedJob({"0": tuple(range(8))}, [("0", "all_reduce")] * 3), edit=edit)
+    assert named(found) == dict.fromkeys(expected, Reason.NOT_STARTED)
+    assert ("all 8 members have issued" in " ".join(found.remarks)) == (not expected)
+
+
+def test_dumps_are_judged_as_those_of_as_many_ranks_as_the_job_has() -> None:
+    """Without the number, what the dumps speak of is all there is."""
+    dump = RecordedJob({"0": (0, 1)}, [("0", "all_reduce")]).dump(0)
+    one = {0: parse(json.dumps(dump).encode(), 0)}
+    assert (judge(one).ranks, judge(one, 4).ranks, judge(one, 4).dumps) == (2, 4, 1)
 
 
 def test_where_all_have_arrived_no_rank_is_named() -> None:

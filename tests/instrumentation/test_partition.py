@@ -55,7 +55,7 @@ def test_step_runs_from_fetch_to_fetch_and_every_nanosecond_has_one_phase() -> N
     ]
     expected = {DATA: 10, FORWARD: 20, BACKWARD: 25, COMMUNICATION: 15, OPTIMIZER: 5, OTHER: 25}
     assert [phases(step) for step in steps] == [expected, expected]
-    assert [step.own for step in steps] == [85, 85]
+    assert [(step.duration, step.own) for step in steps] == [(100, 85), (100, 85)]
     assert steps[0].intervals == (
         (DATA, 0, 10),
         (FORWARD, 12, 32),
