@@ -49,4 +49,4 @@ def test_members_of_thanos() -> None:
     _nothing_is_lost(result)
     assert result.pushed["points"] > 64 * 56 * 10
     # While the member that it writes to was away, the gateway handed points back, and agents sent them again.
-    assert result.pushed["not_written"] > 64 * 56
+    assert result.pushed["not_written"] > 0
