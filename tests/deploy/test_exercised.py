@@ -30,6 +30,7 @@ _EXERCISED = {
     "kubernetes/helm/templates/rules.yaml": _CHART,
     "kubernetes/helm/values.schema.json": "tests/deploy/test_helm.py::test_a_wrong_value_is_one_line",
     "kubernetes/helm/values.yaml": "tests/deploy/test_helm.py::test_a_value_changes_what_it_names_and_nothing_else",
+    "mimir/overrides.yaml": "tests/deploy/test_mimir.py::test_a_real_mimir_names_the_slow_rank",
     "prometheus/prometheus.yml": "tests/rules/test_configurations.py::test_prometheus_loads_it",
     "prometheus/sharded.yml": "tests/deploy/test_shards.py::test_two_shards_say_what_one_says",
     "slurm/epilog.sh": _SLURM,
