@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from xml.sax.saxutils import escape
 
+from evaluation.report import between
 from laggard_cli.errors import CommandError
 from scale.fit import FEWEST_SIZES, fit
 from scale.measure import Result
@@ -159,11 +160,7 @@ def _figures(value: float) -> str:
 
 def with_figures(document: str, results: list[Result]) -> str:
     """Return a document with the figures in their place. Raises :class:`ValueError` where it has none."""
-    before, begin, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"the document has no lines {_BEGIN!r} and {_END!r}")
-    return f"{before}{begin}\n\n{tables(results)}\n\n{end}{after}"
+    return between(document, _BEGIN, _END, tables(results))
 
 
 def picture(results: list[Result]) -> str:

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--document", type=Path, metavar="FILE", help="Markdown with a place for the table")
     given = parser.parse_args()
+    if shutil.which("traceml") is None:
+        print("benchmarks.diagnosis: traceml is not on PATH; pip install 'laggard[bench]'", file=sys.stderr)
+        return 2
     found: dict[str, dict[str, list[str]]] = {}
     if given.add:
         found = json.loads(given.add.read_text(encoding="utf-8"))
