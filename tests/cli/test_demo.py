@@ -20,7 +20,8 @@ from laggard_cli.demo import configuration
 from laggard_cli.demo.acts import ACTS, Act, Truth
 from laggard_cli.demo.command import chosen
 from laggard_cli.demo.faults import Leak, Records, SlowStorage
-from laggard_cli.demo.play import Result
+from laggard_cli.demo.play import Play, Result, all_right
+from laggard_cli.demo.stack import Stack
 from laggard_cli.main import main
 from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.check import overridable
@@ -54,6 +55,31 @@ def test_an_act_is_right_only_with_exactly_the_truth_in_time() -> None:
     assert Result(cause, [frozen, VERDICT], 10).right
     assert not Result(cause, [frozen, replace(VERDICT, rank="1")], 10).right
     assert Result(Act("any", "any phase", truth=Truth("TrainingStraggler", rank="2")), [VERDICT], 10).right
+
+
+def test_an_act_that_went_wrong_is_played_once_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both tries are shown; the second one counts; health and the end have one try, and so has what was right."""
+    healthy, slow, twice = Act("healthy", "healthy"), ACTS[1], ACTS[2]
+    outcomes = iter((Result(healthy), Result(slow), Result(slow, [VERDICT], 10), Result(twice), Result(twice)))
+    log: list[Act | Result] = []
+    monkeypatch.setattr(Play, "_warm_up", lambda _self: None)
+    monkeypatch.setattr(Play, "_play", lambda _self, _act: next(outcomes))
+    monkeypatch.setattr(Play, "_recover", lambda _self, act: log.append(act))
+    stack = Stack(tmp_path, "run-1")
+    play = Play(stack, (healthy, slow, twice), lambda _progress: None, log.append)
+    results = play.play()
+    assert [(result.act.name, result.right) for result in results] == [
+        ("healthy", True),
+        ("slow-data", False),
+        ("slow-data", True),
+        ("slow-backward", False),
+        ("slow-backward", False),
+    ]
+    assert log == [results[0], results[1], slow, results[2], slow, results[3], twice, results[4], twice]
+    assert all_right(results[:3])
+    assert not all_right(results)
+    assert not all_right(results[:2])
+    assert not all_right([Result(healthy, [VERDICT]), *results[1:3]])
 
 
 def test_the_acts_are_those_that_are_promised() -> None:

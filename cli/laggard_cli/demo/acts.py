@@ -87,7 +87,8 @@ ACTS = (
         "garbage",
         "all ranks collect garbage",
         Fault("garbage", None, 0.1),
-        Truth("TrainingGarbageCollection"),
+        # Each rank collects in steps of its own, and the others wait for it then.
+        Truth("TrainingGarbageCollection", beside=("TrainingDataImbalance",)),
     ),
     Act(
         "leak",

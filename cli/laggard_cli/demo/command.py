@@ -15,14 +15,14 @@ from rich.console import Console
 
 from laggard_cli.demo.acts import ACTS, Act
 from laggard_cli.demo.display import Display, show_result, show_summary
-from laggard_cli.demo.play import Play, Result
+from laggard_cli.demo.play import Play, Result, all_right
 from laggard_cli.demo.stack import Stack
 from laggard_cli.errors import CommandError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard demo --json demo.json. Ends with code 1 when a verdict is wrong."
+    parser.epilog = "Example: laggard demo --json demo.json. Ends with code 1 when a verdict is wrong twice."
     parser.add_argument(
         "--acts",
         nargs="+",
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(f"Played in {time.monotonic() - started:.0f} s, with the start of the job.", highlight=False)
         if options.json is not None:
             _write(options.json, results)
-        right = all(result.right for result in results)
+        right = all_right(results)
         if options.keep:
             _show_addresses(console, stack)
             console.print("Ctrl-C ends them.")
@@ -74,7 +74,7 @@ def _write(path: Path, results: list[Result]) -> None:
         {**asdict(result), "right": result.right, "seconds": result.seconds} for result in results
     ]
     try:
-        path.write_text(json.dumps({"right": all(result.right for result in results), "acts": plain}, indent=2))
+        path.write_text(json.dumps({"right": all_right(results), "acts": plain}, indent=2))
     except OSError as error:
         raise CommandError(f"--json {path}: {error.strerror}") from error
 

@@ -68,6 +68,11 @@ class Progress:
     verdicts: list[Verdict]
 
 
+def all_right(results: Sequence[Result]) -> bool:
+    """Whether the last try of each act was right."""
+    return all({result.act: result.right for result in results}.values())
+
+
 Show = Callable[[Progress], None]
 
 
@@ -86,17 +91,26 @@ class Play:
         self.healthy: Diagnosis | None = None
 
     def play(self) -> list[Result]:
-        """Play and return the result of each act. Raises :class:`CommandError` when the job or a server fails."""
+        """Play and return the result of each act. Raises :class:`CommandError` when the job or a server fails.
+
+        An act with a fault that went wrong is played once more, and has two results: on a machine that is busy with other
+        work that work makes ranks slow too.
+        """
         self._warm_up()
         results: list[Result] = []
         for act in self._acts:
-            result = self._play(act)
-            results.append(result)
-            self._show_result(result)
-            if act.fault is not None:
-                self._recover(act)
+            results.append(self._try(act))
+            if not results[-1].right and act.fault is not None:
+                results.append(self._try(act))
         self._prometheus.close()
         return results
+
+    def _try(self, act: Act) -> Result:
+        result = self._play(act)
+        self._show_result(result)
+        if act.fault is not None:
+            self._recover(act)
+        return result
 
     def _warm_up(self) -> None:
         """Wait until the rules compare the ranks, and nothing of the start is left in their means."""
