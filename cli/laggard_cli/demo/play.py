@@ -93,8 +93,8 @@ class Play:
     def play(self) -> list[Result]:
         """Play and return the result of each act. Raises :class:`CommandError` when the job or a server fails.
 
-        An act with a fault that went wrong is played once more, and has two results: on a machine that is busy with other
-        work that work makes ranks slow too.
+        An act with a fault that went wrong is played once more, and has two results: other work on the machine makes
+        ranks slow too.
         """
         self._warm_up()
         results: list[Result] = []
