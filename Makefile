@@ -29,8 +29,9 @@ OLDEST := .venv-oldest
 DEMO ?=
 # Flags and checks for test-cuda, such as CUDA="--json cuda.json events copies".
 CUDA ?=
-# Flags for the benchmarks: BENCH=--quick for one short round.
+# Flags for the benchmarks of overhead: BENCH=--quick for one short round. And which of the figures are made anew.
 BENCH ?=
+FIGURES ?= overhead verdicts diagnosis cost
 # Flags for the chaos suite, such as CHAOS="--placements 3 --json chaos.json".
 CHAOS ?=
 # Flags for the measurement of scale, such as SCALE="--ranks 10000 --json scale.json".
@@ -40,9 +41,13 @@ SEEDS ?= 1 2
 JSON ?= accuracy.json
 EVALUATE ?=
 
+# What laggard is measured beside.
+PEERS := python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
+
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-install test-oldest test-pythons coverage mutants bench evaluate chaos scale \
+.PHONY: demo test test-cuda test-install test-oldest test-pythons coverage mutants bench bench-overhead bench-verdicts \
+	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
 demo: $(INSTALLED) servers
@@ -88,9 +93,24 @@ coverage: $(INSTALLED) servers tools
 mutants: $(INSTALLED)
 	PYTHONPATH=. python scripts/mutants.py $(MUTANTS)
 
-bench: $(INSTALLED)
-	python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
+# Every published figure beside its peers, one after the other. Those of accuracy and of scale are made by evaluate and scale.
+bench: $(FIGURES:%=bench-%)
+
+bench-overhead: $(INSTALLED)
+	$(PEERS)
 	python -m benchmarks $(BENCH)
+
+bench-verdicts: $(INSTALLED)
+	scripts/build_rule_engine.sh
+	python -m benchmarks.verdicts --seeds 41 --sizes 2 4 8 --document docs/accuracy.md
+
+bench-diagnosis: $(INSTALLED) servers
+	$(PEERS)
+	python -m benchmarks.diagnosis --document docs/comparison.md
+
+bench-cost: $(INSTALLED)
+	scripts/build_rule_engine.sh
+	python -m evaluation.cost --document docs/accuracy.md --picture docs/cost.svg
 
 evaluate: $(INSTALLED)
 	scripts/build_rule_engine.sh

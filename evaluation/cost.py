@@ -1,6 +1,6 @@
 """What the rules cost: the same samples through the engine with and without them.
 
-    python -m evaluation.cost --ranks 100 1000 10000
+    python -m evaluation.cost --ranks 100 1000 10000 [--document docs/accuracy.md --picture docs/cost.svg]
 
 Process time of storage and rules together, less that of storage alone, for each interval of 15 seconds; and how long
 each group of rules takes: what Prometheus' own rule manager says, less the time that others used the processor.
@@ -12,14 +12,41 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluation.chart import growth
 from evaluation.engine import BINARY, INTERVAL, evaluate, read_by_rules, rule_files
 from evaluation.load import targets
+from evaluation.report import between
 
 #: All groups are evaluated, the slowest twice, and the windows that most cost is in are full.
 _SECONDS = 600.0
+
+
+#: Between these lines of a document stand the figures.
+BEGIN, END = "<!-- cost: made by python -m evaluation.cost --document -->", "<!-- end of cost -->"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the engine said of one number of ranks."""
+
+    ranks: int
+    seconds: float
+    """Virtual time that was played."""
+    series: int
+    with_rules: float
+    """Process time in seconds, as the next."""
+    without: float
+    each: float
+    """Seconds of process time that the rules take in 15 seconds."""
+    longest_cycle: float
+    """Seconds by the clock for the longest turn of all groups."""
+    late: int
+    """Evaluations that took longer than their group's interval."""
+    rules: list[dict[str, Any]]
 
 
 def main() -> int:
@@ -30,42 +57,76 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=0, metavar="COUNT", help="the dearest rules as well")
     parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files other than the shipped ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what each rule costs, of the last number of ranks")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="where a document has a place for the figures")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="how they grow, as SVG")
     options = parser.parse_args()
+    if options.picture and len(set(options.ranks)) < 2:  # noqa: PLR2004 - a line has two ends
+        parser.error("--picture: takes two numbers of ranks or more")
     if not BINARY.exists():
         print("evaluation: no rule engine; run scripts/build_rule_engine.sh, which needs Go", file=sys.stderr)
         return 2
-    print(
-        "| ranks | series | with rules | without | rules, for 15 s | and 1,000 ranks | longest cycle | late |\n"
-        "|---:|---:|---:|---:|---:|---:|---:|---:|"
-    )
     files = rule_files(options.rules)
-    names = read_by_rules(files)
-    cost: dict[str, Any] = {}
-    for ranks in options.ranks:
-        loaded = evaluate([(each, options.seconds) for each in targets(ranks, names)], 1, files=files, horizons={})
-        bare = evaluate([(each, options.seconds) for each in targets(ranks, names)], 1, files=[], horizons={})
-        cost = loaded.cost
-        used, stored = cost["process_seconds"], bare.cost["process_seconds"]
-        each = (used - stored) / (options.seconds / INTERVAL)
-        print(
-            f"| {ranks:,} | {loaded.series:,} | {used:.1f} s | {stored:.1f} s | {each:.3f} s"
-            f" | {1000 * each / ranks:.3f} s | {cost['longest_cycle_seconds']:.2f} s | {cost['late_evaluations']} |",
-            flush=True,
-        )
-        for name, error in loaded.failed.items():
-            print(f"evaluation: {name} failed: {error}", file=sys.stderr)
-    rows = [(each["group"], f"{each['interval']:.0f} s", _share(each)) for each in cost["rules"]]
+    costs = [_cost(ranks, options.seconds, files) for ranks in options.ranks]
+    print(table(costs))
+    rows = [(each["group"], f"{each['interval']:.0f} s", _share(each)) for each in costs[-1].rules]
     print(f"\nBy group, for 15 s and {options.ranks[-1]:,} ranks:\n\n| group | every | takes |\n|---|---:|---:|")
     print("\n".join(_table(_sums(rows))))
     if options.top:
         rules = [
-            (" ".join((each["rule"], *each.get("labels", {}).values())), "", _share(each)) for each in cost["rules"]
+            (" ".join((each["rule"], *each.get("labels", {}).values())), "", _share(each)) for each in costs[-1].rules
         ]
         print("\n| rule | | takes |\n|---|---:|---:|")
         print("\n".join(_table(_sums(rules))[: options.top]))
     if options.json:
-        options.json.write_text(json.dumps(cost) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps([asdict(each) for each in costs]) + "\n", encoding="utf-8")
+    if options.document:
+        text = options.document.read_text(encoding="utf-8")
+        options.document.write_text(between(text, BEGIN, END, table(costs)), encoding="utf-8")
+    if options.picture:
+        options.picture.write_text(picture(costs), encoding="utf-8")
     return 0
+
+
+def table(costs: list[Cost]) -> str:
+    """Return a row for each number of ranks."""
+    rows = [
+        f"| {cost.ranks:,} | {cost.series:,} | {cost.with_rules:.1f} s | {cost.without:.1f} s | {cost.each:.3f} s"
+        f" | {1000 * cost.each / cost.ranks:.3f} s | {cost.longest_cycle:.2f} s | {cost.late} |"
+        for cost in costs
+    ]
+    head = "| ranks | series | with rules | without | rules, for 15 s | and 1,000 ranks | longest cycle | late |"
+    return "\n".join([head, "|---:|---:|---:|---:|---:|---:|---:|---:|", *rows])
+
+
+def picture(costs: list[Cost]) -> str:
+    """Return how rules and storage grow with the ranks, in seconds of processor time for 15 seconds."""
+    return growth(
+        [cost.ranks for cost in costs],
+        {
+            "rules, seconds in 15": [cost.each for cost in costs],
+            "storing, seconds in 15": [cost.without * INTERVAL / cost.seconds for cost in costs],
+        },
+    )
+
+
+def _cost(ranks: int, seconds: float, files: list[Path]) -> Cost:
+    names = read_by_rules(files)
+    loaded = evaluate([(each, seconds) for each in targets(ranks, names)], 1, files=files, horizons={})
+    bare = evaluate([(each, seconds) for each in targets(ranks, names)], 1, files=[], horizons={})
+    for name, error in loaded.failed.items():
+        print(f"evaluation: {name} failed: {error}", file=sys.stderr)
+    used, stored = loaded.cost["process_seconds"], bare.cost["process_seconds"]
+    return Cost(
+        ranks,
+        seconds,
+        loaded.series,
+        used,
+        stored,
+        (used - stored) * INTERVAL / seconds,
+        loaded.cost["longest_cycle_seconds"],
+        loaded.cost["late_evaluations"],
+        loaded.cost["rules"],
+    )
 
 
 def _share(rule: dict[str, Any]) -> float:

@@ -73,7 +73,9 @@ class Server:
 
     def firing(self) -> list[dict[str, str]]:
         """Return the labels of the alerts that fire."""
-        return [alert["labels"] for alert in self._get("/api/v1/alerts")["alerts"] if alert["state"] == "firing"]
+        # Thanos says null of none.
+        alerts = self._get("/api/v1/alerts")["alerts"] or []
+        return [alert["labels"] for alert in alerts if alert["state"] == "firing"]
 
     def value(self, expression: str) -> float:
         """Return the only value of a query's result; not a number where there is none."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from xml.sax.saxutils import escape
-
+from evaluation.chart import growth
 from evaluation.report import between
 from laggard_cli.errors import CommandError
 from scale.fit import FEWEST_SIZES, fit
@@ -172,40 +170,11 @@ def picture(results: list[Result]) -> str:
     results = [each for each in results if each.rules and each.path == "scrape" and each.processors]
     if len({each.ranks for each in results}) < 2:  # noqa: PLR2004 - a line has two ends
         raise CommandError("--picture: takes two sizes or more, by the path scrape and with rules")
-    lines = {
-        "processors in use": ("#2f6f9f", [each.processors for each in results]),
-        "memory, GiB": ("#e08e2b", [each.resident_bytes / _GIB for each in results]),
-        "all groups of rules once, seconds": ("#5a8f4e", [each.rules_seconds for each in results]),
-    }
-    ranks = [each.ranks for each in results]
-    lowest = math.floor(math.log10(min(value for _, values in lines.values() for value in values)))
-    highest = math.ceil(math.log10(max(value for _, values in lines.values() for value in values)))
-    left, right = math.floor(math.log10(min(ranks))), math.ceil(math.log10(max(ranks)))
-
-    def across(value: float) -> float:
-        return 60 + 560 * (math.log10(value) - left) / (right - left)
-
-    def down(value: float) -> float:
-        return 330 - 280 * (math.log10(value) - lowest) / (highest - lowest)
-
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="380" font-family="sans-serif" font-size="12">',
-        '<rect width="640" height="380" fill="#ffffff"/>',
-    ]
-    for power in range(lowest, highest + 1):
-        y = down(10.0**power)
-        parts.append(f'<line x1="60" x2="620" y1="{y:.0f}" y2="{y:.0f}" stroke="#dddddd"/>')
-        parts.append(f'<text x="52" y="{y + 4:.0f}" text-anchor="end">{10.0**power:g}</text>')
-    for power in range(left, right + 1):
-        x = across(10.0**power)
-        parts.append(f'<line x1="{x:.0f}" x2="{x:.0f}" y1="50" y2="330" stroke="#dddddd"/>')
-        parts.append(f'<text x="{x:.0f}" y="350" text-anchor="middle">{10**power:,}</text>')
-    parts.append('<text x="340" y="370" text-anchor="middle">ranks</text>')
-    for place, (name, (colour, values)) in enumerate(lines.items()):
-        points = [(across(count), down(value)) for count, value in zip(ranks, values, strict=True)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
-        parts.append(f'<rect x="{60 + 190 * place}" y="16" width="10" height="10" fill="{colour}"/>')
-        parts.append(f'<text x="{76 + 190 * place}" y="25">{escape(name)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return growth(
+        [each.ranks for each in results],
+        {
+            "processors in use": [each.processors for each in results],
+            "memory, GiB": [each.resident_bytes / _GIB for each in results],
+            "all groups of rules once, seconds": [each.rules_seconds for each in results],
+        },
+    )

@@ -1,0 +1,55 @@
+"""What the rules cost, as tables and as a picture."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from evaluation import cost
+from evaluation.engine import BINARY
+from evaluation.report import between
+
+_COSTS = [
+    cost.Cost(ranks, 600.0, 156 * ranks, ranks / 100, ranks / 1000, 2.25e-4 * ranks, ranks / 1000, 0, [])
+    for ranks in (100, 1000)
+]
+
+
+def test_each_size_is_a_row_of_a_document() -> None:
+    """Process time with and without rules, what rules take of 15 seconds, and the same for 1,000 ranks."""
+    text = between(f"before\n{cost.BEGIN}\nold\n{cost.END}\nafter", cost.BEGIN, cost.END, cost.table(_COSTS))
+    assert "old" not in text
+    assert text.startswith("before")
+    assert text.splitlines()[5:7] == [
+        "| 100 | 15,600 | 1.0 s | 0.1 s | 0.022 s | 0.225 s | 0.10 s | 0 |",
+        "| 1,000 | 156,000 | 10.0 s | 1.0 s | 0.225 s | 0.225 s | 1.00 s | 0 |",
+    ]
+
+
+def test_the_picture_has_a_point_for_each_size() -> None:
+    """Ten times the ranks and ten times the cost are a decade to the right and one up, for rules and for storage."""
+    root = ET.fromstring(cost.picture(_COSTS))
+    points = [(float(each.get("cx", "")), float(each.get("cy", ""))) for each in root.iter() if each.get("cx")]
+    assert [x for x, _ in points] == [60, 620, 60, 620]
+    decade = points[0][1] - points[1][1]
+    assert decade > 0
+    assert points[2][1] - points[3][1] == pytest.approx(decade, abs=0.1)
+
+
+def test_a_picture_of_one_size_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line has two ends; nothing is played for nothing."""
+    monkeypatch.setattr("sys.argv", ["cost", "--ranks", "16", "--picture", "cost.svg"])
+    with pytest.raises(SystemExit, match="2"):
+        cost.main()
+    assert "--picture: takes two numbers of ranks or more" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not BINARY.exists(), reason="scripts/build_rule_engine.sh builds the engine")
+def test_rules_cost_something(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The engine runs the shipped rules over sixteen ranks: groups are listed with what they take."""
+    monkeypatch.setattr("sys.argv", ["cost", "--ranks", "16", "--seconds", "60"])
+    assert cost.main() == 0
+    out = capsys.readouterr().out
+    assert "| 16 | 2,496 |" in out
+    assert "| laggard-means | 15 s |" in out
