@@ -53,9 +53,8 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# Ranks that train and are timed while they do have the machine to themselves; all others run as many at once as there are
-# processors.
-TIMED := tests/instrumentation
+# Tests that wait for real servers leave a processor idle, so there is one process more than there are.
+TOGETHER := -m "not timed" --numprocesses=$(shell expr $$(nproc) + 1) --dist=loadgroup
 
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR
@@ -64,8 +63,8 @@ test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
-	pytest $(REPEAT) --numprocesses=auto --dist=loadgroup --ignore=$(TIMED)
-	pytest $(REPEAT) $(TIMED)
+	pytest $(REPEAT) $(TOGETHER)
+	pytest $(REPEAT) -m timed
 endif
 
 test-cuda: $(INSTALLED)
@@ -85,7 +84,12 @@ test-pythons:
 # As a part of the suite tells little of the whole, the limit is not held then.
 coverage: $(INSTALLED) servers tools
 	rm -rf .cache/coverage && mkdir -p .cache/coverage
+ifdef TEST
 	-coverage run -m pytest $(REPEAT) $(TEST)
+else
+	-coverage run -m pytest $(REPEAT) $(TOGETHER)
+	-coverage run -m pytest $(REPEAT) -m timed
+endif
 	coverage combine --quiet
 	python scripts/coverage_by_package.py
 	coverage report $(if $(TEST),--fail-under=0)

@@ -16,12 +16,13 @@ import argparse
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
 
 from laggard_cli.rules.render import rule_files
-from scenario import Play, Yaml
+from scenario import Play, Scenario, Yaml
 
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
@@ -55,7 +56,7 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
     plays = tuple(play for play in plays if not vmalert or play.__name__ not in DIFFERENT_UNDER_VMALERT)
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
     tests = [
-        play().test(
+        _played(play).test(
             f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}",
             wording.get(module, {}).get(play.__name__),
         )
@@ -67,7 +68,7 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
-    groups = [group["name"] for name in files for group in yaml.safe_load((RULES / name).read_text())["groups"]]
+    groups = [group for name in files for group in _groups(name)]
     file: Yaml = {
         "rule_files": [str(RULES / name) for name in files],
         "evaluation_interval": tests[0]["interval"],
@@ -75,6 +76,18 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
         "tests": tests,
     }
     return yaml.dump(file, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+@cache
+def _played(play: Play) -> Scenario:
+    """Play a scenario once, whatever is written of it."""
+    return play()
+
+
+@cache
+def _groups(name: str) -> list[str]:
+    """Return the names of a rule file's groups."""
+    return [group["name"] for group in yaml.load((RULES / name).read_text(), Loader=yaml.CSafeLoader)["groups"]]
 
 
 def _family(name: str) -> str:
@@ -89,7 +102,7 @@ def main() -> int:
     options = parser.parse_args()
     folder: Path = options.folder
     (folder / "said").mkdir(parents=True, exist_ok=True)
-    wording: Wording = yaml.safe_load(WORDING.read_text(encoding="utf-8"))
+    wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     for module in sorted(path.stem for path in (HERE / "plays").glob("*.py")):
         text = document(module, {}, vmalert=options.vmalert)
         (folder / f"{module}.yml").write_text(text)

@@ -137,24 +137,28 @@ class Scenario:
             name: the test's name.
             wording: alert to what its alerts say when they first fire, as promtool expects them.
         """
-        self._expect(_TWICE, [])
-        for alert, expected in (wording or {}).items():
-            self._alerts.append({"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)})
+        worded: list[Yaml] = [
+            {"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)}
+            for alert, expected in (wording or {}).items()
+        ]
         series = [
             {"series": metric + _braced(dict(labels)), "values": encode(line)}
             for (metric, labels), line in self.world.series().items()
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
-        if self._alerts:
-            entry["alert_rule_test"] = self._alerts
-        entry["promql_expr_test"] = self._expressions
+        if alerts := [*self._alerts, *worded]:
+            entry["alert_rule_test"] = alerts
+        entry["promql_expr_test"] = [*self._expressions, self._expected(_TWICE, [])]
         return entry
 
     def _expect(self, expression: str, samples: Sequence[Mapping[str, object]]) -> None:
+        self._expressions.append(self._expected(expression, samples))
+
+    def _expected(self, expression: str, samples: Sequence[Mapping[str, object]]) -> Yaml:
         entry: Yaml = {"expr": expression, "eval_time": self._moment()}
         if samples:
             entry["exp_samples"] = list(samples)
-        self._expressions.append(entry)
+        return entry
 
     def _moment(self) -> str:
         """Return the time of the last scrape."""

@@ -68,6 +68,7 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_process
     _process.uninstrument()
 
 
+@pytest.mark.timed
 def test_the_hook_measures_its_part_of_a_step(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The time of a slow clipping is the optimizer's in each step, and nothing of the hook is left afterwards."""
 

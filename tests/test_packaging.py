@@ -22,6 +22,9 @@ from laggard.version import PACK_VERSION, __version__
 from laggard_cli.rules.render import rule_files
 from tests.rules.pack import ROOT
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("packaging")
+
 #: Any time that no file here has.
 EPOCH = 1_700_000_000
 

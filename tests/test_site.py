@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("site")
+
 pytest.importorskip("material", reason="the theme of the site wants Python 3.11")
 
 ROOT = Path(__file__).parent.parent

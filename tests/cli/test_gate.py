@@ -276,6 +276,7 @@ def _kept(tmp_path: Path) -> Path:
     return kept
 
 
+@pytest.mark.timed
 def test_a_real_training_loop(launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the instrumentation writes is read: of steps that become longer, the phase that does is named."""
     dumped, halves = tmp_path / "all.jsonl", [tmp_path / "short.jsonl", tmp_path / "long.jsonl"]

@@ -20,6 +20,9 @@ from laggard_cli.main import main
 from tests.support.kineto import Job, Work, write
 from tests.support.launch import PROGRAMS
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("kineto")
+
 FAULTS = ("none", "data", "forward", "backward", "other")
 
 

@@ -22,6 +22,9 @@ from tests.exporter.web.support import SECRET_HASH
 from tests.support.fake_prometheus import Series, fake_prometheus, firing
 from tests.support.launch import PROGRAMS, Launcher
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("profile_pair")
+
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -13,6 +13,9 @@ from laggard_cli.report.page import page
 from tests.cli.report_runs import HOSTILE, run
 from tests.support.chromium import Page, chromium
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("report_page")
+
 #: Each text whose contrast with what is behind it is below what WCAG asks (4.5, or 3 for large ones), and those of
 #: marks without text (3). Fills of text in pictures are colours too.
 CONTRAST = """

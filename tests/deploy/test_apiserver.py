@@ -29,6 +29,9 @@ from tests.deploy.manifests import (
     template,
 )
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("apiserver")
+
 #: What is applied, by the way in which it is made; a folder is given for files.
 SOURCES: dict[str, Callable[[Path], list[Manifest]]] = {
     "base": lambda _: rendered(MANIFESTS),

@@ -32,6 +32,9 @@ from tests.deploy.slurm_cluster import NODES, ROOT, SCRIPTS, TIMEOUT, Cluster, c
 from tests.exporter.ranks.test_pages import prometheus
 from tests.exporter.support import EXPORTER, Exporter, dead_file, fresh, live_rank, running
 
+#: One process for all of them: their fixture is dear.
+pytestmark = pytest.mark.xdist_group("slurm")
+
 UNITS = [SCRIPTS / f"laggard-slurm-targets.{kind}" for kind in ("service", "timer")]
 
 #: A script that knows nothing of laggard. It trains until it is told to stop.

@@ -12,6 +12,8 @@ import pytest
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
+pytestmark = pytest.mark.timed
+
 SLOW_RANK = 2
 EXTRA = 0.030
 #: Phase in which the delay must appear.

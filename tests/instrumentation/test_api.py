@@ -32,6 +32,7 @@ def test_without_instrument_the_contexts_do_nothing() -> None:
         pass
 
 
+@pytest.mark.timed
 def test_steps_and_phases_by_hand(launcher: Launcher, receiver: Receiver) -> None:
     """The named steps are what is reported, to a millisecond; slow and sampled ones are traced with their times."""
     printed = launcher.run(

@@ -183,6 +183,7 @@ def test_waits_inside_a_checkpoint_are_checkpoint() -> None:
     assert sum(step.phases) == step.duration == 100
 
 
+@pytest.mark.timed
 def test_a_distributed_save_is_checkpoint_as_a_whole(process: Process, tmp_path: Path) -> None:
     """Its collectives are seen as they wait, and none of that time is left in the step's communication."""
     parameter = torch.ones(1, requires_grad=True)

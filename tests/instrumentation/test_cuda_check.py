@@ -39,6 +39,7 @@ def test_a_check_that_does_not_exist_is_one_line() -> None:
     assert done.stderr.splitlines()[-1] == "cuda_check.py: error: no such check: event"
 
 
+@pytest.mark.timed
 def test_slow_ranks_are_found_on_processors_too(tmp_path: Path) -> None:
     """The same program that judges ranks on GPUs finds its own delays right on two processes without any."""
     environment = {**os.environ, "LAGGARD_RUN": "test", "LAGGARD_STATE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}

@@ -23,6 +23,8 @@ from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured import measure
 from tests.support.otlp import Receiver
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = PROGRAMS / "resources.py"
 #: Batches of two epochs, the first of a third and the four that two workers make ahead.
 BATCHES = 12 + 12 + 1 + 4

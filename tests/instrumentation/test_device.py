@@ -23,6 +23,8 @@ from laggard._signals import available
 from laggard.conventions import Phase
 from tests.support.stream import MS, Stream, StreamEvent
 
+pytestmark = pytest.mark.timed
+
 
 class Run:
     """Steps on a stream, their events as a recorder would make them."""

@@ -28,7 +28,7 @@ from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named
 from tests.support.stream import MS, Stream
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
+pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings("ignore::UserWarning:torch.*")]
 
 COMPUTE, GATHER = 10.0, 30.0
 

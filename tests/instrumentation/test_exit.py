@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.launch import PROGRAMS, Launcher
 
+pytestmark = pytest.mark.timed
+
 #: What an exit may take, the interpreter's own included.
 LIMIT_SECONDS = 3.0
 CODES = {"finish": 0, "raise": 1, "wait": -signal.SIGTERM}

@@ -13,6 +13,8 @@ from laggard._partition import Step
 from laggard._process import Process
 from tests.support.measured import measure
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def hook(process: Process) -> Iterator[GarbageHook]:

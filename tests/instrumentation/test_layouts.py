@@ -20,6 +20,8 @@ import pytest
 from laggard import statefile
 from tests.support.launch import PROGRAMS, Launcher
 
+pytestmark = pytest.mark.timed
+
 SLOW_RANK = 1
 EXTRA = 50.0
 #: What a busy machine of two processors puts on four ranks.

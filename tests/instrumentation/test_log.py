@@ -256,6 +256,7 @@ def test_a_part_of_a_distributed_tensor_is_refused(log: Log, caplog: pytest.LogC
     assert reported(log)["training.gradient.norm",] == 1.5
 
 
+@pytest.mark.timed
 def test_a_call_costs_less_than_two_microseconds(log: Log) -> None:
     """With plain numbers, in a hot loop: the best of several rounds."""
 

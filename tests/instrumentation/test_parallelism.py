@@ -28,6 +28,8 @@ from tests.instrumentation.programs.collectives import OBJECT, STEPS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = PROGRAMS / "collectives.py"
 #: Waits in a step, by operation. An exchange of objects gathers their sizes and then the objects.
 WAITS = {

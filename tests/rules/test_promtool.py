@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from laggard_cli.rules.render import rule_files
 from tests.rules.conftest import TOOLS, VERSIONS
@@ -33,9 +34,13 @@ def _run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with promtool's files."""
-    folder = tmp_path_factory.mktemp("promtool")
-    _run(sys.executable, SCENARIOS / "generate.py", folder)
+    """Return the folder with promtool's files, which the first process writes for all of them."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "promtool"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            _run(sys.executable, SCENARIOS / "generate.py", f"{folder}.new")
+            Path(f"{folder}.new").rename(folder)
     return folder
 
 
