@@ -404,11 +404,15 @@ def test_hostile_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a number of files a user's files are rejected, so the scrape stays bounded."""
+    """Beyond a number of files a user's oldest files are rejected, so the scrape stays bounded."""
     monkeypatch.setattr(rank_files, "FILES_PER_USER", 3)
-    for rank in range(5):
-        dead_file(tmp_path, replace(FACTS, rank=rank))
-    assert results(collect(tmp_path).items()) == {"exported": 3, "rejected": 2}
+    for rank, age in enumerate((40, 0, 10, 30, 20)):
+        path = dead_file(tmp_path, replace(FACTS, rank=rank))
+        os.utime(path, (1000 - age, 1000 - age))
+    samples = collect(tmp_path)
+    assert results(samples.items()) == {"exported": 3, "rejected": 2}
+    present = [str(rank) for rank in range(5) if rank_series("training_process_up", rank=str(rank)) in samples]
+    assert present == ["1", "2", "4"]
 
 
 def test_a_file_that_others_can_write(tmp_path: Path) -> None:

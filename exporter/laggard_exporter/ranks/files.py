@@ -127,16 +127,16 @@ class RankFiles:
 
     def _names(self, directory: int) -> Iterator[tuple[str, int]]:
         """Yield name and owner of each file that only its owner can write."""
+        files: list[tuple[os.DirEntry[str], os.stat_result]] = []
         with os.scandir(directory) as entries:
-            files = sorted(
-                (file for file in entries if file.name.endswith(statefile.SUFFIX)), key=lambda file: file.name
-            )
+            for file in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if file.name.endswith(statefile.SUFFIX):
+                        files.append((file, file.stat(follow_symlinks=False)))
+        # The newest come first: where the exporter may not remove what dead ranks left, that must not hide who lives.
+        files.sort(key=lambda known: (-known[1].st_mtime_ns, known[0].name))
         per_user: Counter[int] = Counter()
-        for file in files:
-            try:
-                status = file.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
+        for file, status in files:
             user = status.st_uid
             per_user[user] += 1
             if per_user[user] > FILES_PER_USER:
