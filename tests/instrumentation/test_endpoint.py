@@ -26,7 +26,7 @@ def free_base_port() -> int:
 
 def scrape(port: int) -> str:
     """One page of metrics, as soon as there is one."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:

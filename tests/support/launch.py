@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 from typing_extensions import Self
 
 PROGRAMS = Path(__file__).parent.parent / "instrumentation" / "programs"
@@ -28,7 +30,11 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         for process in self._started:
             if process.poll() is None:
-                os.killpg(process.pid, 9)
+                # Each rank of torchrun has a session of its own, and holds the pipes for as long as it lives.
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+                process.kill()
             process.communicate()  # also closes the pipes
 
     def start(self, *command: str | Path, **environment: str) -> subprocess.Popen[str]:
