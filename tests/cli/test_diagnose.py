@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_verdicts_come_from_the_rules(
         play.data = [DATA] * 4
         time.sleep(11)
         healthy = diagnosis_of(capsys, address, "--run", RUN)
-        assert (healthy["verdicts"], healthy["missing"]) == ([], [])
+        assert (healthy["verdicts"], healthy["missing"], healthy["standing_out"]) == ([], [], {})
         assert healthy["facts"]["ranks_live"] == healthy["facts"]["ranks_expected"] == 4
         # The length of a step is recorded each minute, which is eight seconds here, from what another group records.
         wait_until(lambda: _step_seconds(diagnosis_of(capsys, address)) == pytest.approx(0.125, rel=0.05), 30)
@@ -110,6 +111,7 @@ def test_verdicts_come_from_the_rules(
         # What is shown of each rank is as new as the verdict.
         slow = diagnosis_of(capsys, address)
         assert _excess(slow) > 1.2
+        assert list(slow["standing_out"]) == ["2"]
         (verdict,) = slow["verdicts"]
         found = {name: verdict[name] for name in ("alert", "severity", "rank", "phase", "host")}
         assert found == {
@@ -268,6 +270,17 @@ def test_health_and_missing_data_are_told_apart() -> None:
     assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
     assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))
     assert rendered([], 100) == ["No training run is known to Prometheus now."]
+
+
+def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
+    """Until a verdict is due, the slowest rank that its peers wait for is named with its excess."""
+    early = Diagnosis("r", (), {"ranks_live": 3.0}, (Rank("0", 0.1, None),), {"1": 2.0, "2": 96.53})
+    assert " ".join(" ".join(rendered([early], 200)).split()).partition(" rank own")[0] == (
+        "run r 3 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
+        "a verdict waits until that lasts"
+    )
+    late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))
+    assert "no verdict yet" not in late
 
 
 def test_durations_read_well() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from laggard_cli.errors import CommandError
@@ -29,6 +29,8 @@ OWN_TIMES = (
     " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
 _WATCHDOG = "LaggardWatchdog"
+#: Of ranks that make their peers wait now; a verdict follows where that lasts.
+_SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
 
 
@@ -69,6 +71,8 @@ class Diagnosis:
     verdicts: tuple[Verdict, ...]
     facts: dict[str, float]
     ranks: tuple[Rank, ...]
+    standing_out: dict[str, float] = field(default_factory=dict[str, float])
+    """How many times its peers' own time each rank needs that is slow now; where that lasts, a verdict follows."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -98,12 +102,16 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
     verdicts = _verdicts(_alerts_now(prometheus) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     ranks = _ranks(prometheus, at)
+    scores: dict[str, dict[str, float]] = {}
+    for sample in prometheus.query(_SCORE, at):
+        scores.setdefault(sample.labels["training_run"], {})[sample.labels["training_rank"]] = sample.value
     return [
         Diagnosis(
             run=name,
             verdicts=tuple(verdict for verdict in verdicts if verdict.run == name),
             facts={fact: values[name] for fact, values in facts.items() if name in values},
             ranks=tuple(ranks.get(name, ())),
+            standing_out=scores.get(name, {}),
         )
         for name in ([run] if run is not None else runs)
     ]

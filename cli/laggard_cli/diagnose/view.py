@@ -36,7 +36,8 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         for verdict in diagnosis.verdicts
     )
     ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
-    return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks)
+    standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
+    return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks, standing_out=standing_out)
 
 
 def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
@@ -45,11 +46,21 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.missing:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
+    elif diagnosis.standing_out and not silent:
+        parts.append(Padding(Text(_why_not_yet(diagnosis.standing_out), style="yellow"), (0, 0, 0, 2)))
     else:
         parts.append(Padding(Text(silent or _why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)
+
+
+def _why_not_yet(standing_out: dict[str, float]) -> str:
+    rank, score = max(standing_out.items(), key=lambda each: each[1])
+    return (
+        f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own part of a step; "
+        "a verdict waits until that lasts"
+    )
 
 
 def _why_healthy(diagnosis: Diagnosis) -> str:
