@@ -89,11 +89,15 @@ def test_verdicts_come_from_the_rules(
         wait_until(lambda: main(["diagnose", "--prometheus", address, "--run", RUN]) == 0, 10)
         capsys.readouterr()
         early = diagnosis_of(capsys, address)
-        assert early["verdicts"] == []
-        assert early["missing"] == ["no own times yet: they need 16 steps of every rank after the warm-up"]
+        assert (early["verdicts"], early["missing"]) == (
+            [],
+            ["no own times yet: they need 16 steps of every rank after the warm-up"],
+        )
 
         play.data = [DATA] * 4
         time.sleep(11)
+        # Whether all ranks can tell their waiting is recorded each minute, which is eight seconds here.
+        wait_until(lambda: not diagnosis_of(capsys, address)["missing"], 30)
         healthy = diagnosis_of(capsys, address, "--run", RUN)
         assert (healthy["verdicts"], healthy["missing"], healthy["standing_out"]) == ([], [], {})
         assert healthy["facts"]["ranks_live"] == healthy["facts"]["ranks_expected"] == 4
@@ -259,14 +263,16 @@ def test_the_text_fits_and_says_everything(width: int) -> None:
 def test_health_and_missing_data_are_told_apart() -> None:
     """No alert is health only where the ranks were compared."""
     ranks = (Rank("0", 0.1, None),)
-    facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "data_share": 0.04}
+    facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "data_share": 0.04, "ranks_waiting_known": 3.0}
     several = tuple(Rank(str(rank), own, None) for rank, own in enumerate((0.102, 0.1, 0.1)))
     text = " ".join(" ".join(rendered([Diagnosis("r", (), facts, several)], 100)).split())
     assert text.partition("rank own")[0] == (
         "run r 3 of 3 ranks data 4% healthy: no alert fires; the slowest rank needs 2.0% more than the median of 3 "
         "ranks; no rank is missing; waiting for data is 4% of a step "
     )
-    assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
+    known = {"ranks_live": 1.0, "ranks_waiting_known": 1.0}
+    assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), known, ranks)], 100))
+    assert "not judged: who is slow" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
     assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
     assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))
     assert rendered([], 100) == ["No training run is known to Prometheus now."]
@@ -274,7 +280,8 @@ def test_health_and_missing_data_are_told_apart() -> None:
 
 def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
     """Until a verdict is due, the slowest rank that its peers wait for is named with its excess."""
-    early = Diagnosis("r", (), {"ranks_live": 3.0}, (Rank("0", 0.1, None),), {"1": 2.0, "2": 96.53})
+    known = {"ranks_live": 3.0, "ranks_waiting_known": 3.0}
+    early = Diagnosis("r", (), known, (Rank("0", 0.1, None),), {"1": 2.0, "2": 96.53})
     assert " ".join(" ".join(rendered([early], 200)).split()).partition(" rank own")[0] == (
         "run r 3 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
         "a verdict waits until that lasts"

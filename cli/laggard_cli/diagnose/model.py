@@ -20,6 +20,7 @@ _FACTS = {
     "step_seconds": "run:training_step_seconds:mean",
     "data_share": "run:training_data_share:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
+    "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
 
 _RUNS = "count by (training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
@@ -82,6 +83,11 @@ class Diagnosis:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
         elif not self.ranks:
             missing.append("no own times yet: they need 16 steps of every rank after the warm-up")
+        elif "ranks_waiting_known" not in self.facts:
+            missing.append(
+                "who is slow is not said where a rank can not tell its waiting from its own work; a new run is asked "
+                "for that once a minute"
+            )
         return tuple(missing)
 
 
