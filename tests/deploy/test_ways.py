@@ -43,7 +43,7 @@ class Way:
     """The commands of one way, with folders and ports of its own and the intervals of the fast profile."""
 
     def __init__(self, title: str, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder / "checkout"
         self._processes: list[subprocess.Popen[bytes]] = []
         exporter, prometheus, agent, rest = (f"127.0.0.1:{port}" for port in _free_ports(4))
         ours, *health = _free_ports(5)
@@ -73,7 +73,7 @@ class Way:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
             "PATH": os.pathsep.join(map(str, path)),
-            "LAGGARD_STATE_DIR": str(folder / "state"),
+            "LAGGARD_STATE_DIR": str(self._folder / "state"),
             "OTEL_METRIC_EXPORT_INTERVAL": "1000",
         }
         *started, self._diagnose = [command for command in commands(title) if not command.startswith("scripts/")]
@@ -88,8 +88,9 @@ class Way:
 
     def _lay_out(self) -> None:
         """Make what a checkout has, and the reader's script, of two ranks instead of four."""
-        for name in ("state", "rules"):
-            (self._folder / name).mkdir()
+        script = self._folder.with_name("first") / "train.py"
+        for made in (script.parent, self._folder / "state", self._folder / "rules"):
+            made.mkdir(parents=True)
         for name, text in render(profile="fast").items():
             (self._folder / "rules" / name).write_text(text, encoding="utf-8")
         shutil.copytree(ROOT / "otel-collector", self._folder / "otel-collector")
@@ -97,9 +98,9 @@ class Way:
         for file in (self._folder / "deploy" / "prometheus").iterdir():
             text = re.sub(r"_interval: 15s", "_interval: 1s", self._here(file.read_text(encoding="utf-8")))
             file.write_text(text.replace("scrape_timeout: 10s", "scrape_timeout: 1s"), encoding="utf-8")
-        (script,) = re.findall(r'^```python title="train.py"\n(.*?)^```$', QUICK_START, re.MULTILINE | re.DOTALL)
-        assert "dist.get_rank() == 2" in script
-        (self._folder / "train.py").write_text(script.replace("dist.get_rank() == 2", "dist.get_rank() == 1"))
+        (text,) = re.findall(r'^```python title="train.py"\n(.*?)^```$', QUICK_START, re.MULTILINE | re.DOTALL)
+        assert "dist.get_rank() == 2" in text
+        script.write_text(text.replace("dist.get_rank() == 2", "dist.get_rank() == 1"), encoding="utf-8")
 
     def _begin(self, command: str) -> None:
         if command.startswith("export "):
@@ -170,8 +171,8 @@ def test_each_way_begins_in_a_checkout() -> None:
     """What all ways begin with, and a way, are fewer than ten commands."""
     begin = commands("Begin")
     assert begin == [
-        "python3 -m venv .venv && . .venv/bin/activate",
-        "pip install '.[otel,exporter,cli]' torch numpy",
+        "python3 -m venv ../first && . ../first/bin/activate",
+        "pip install '.[otel,exporter,cli]' torch",
         "scripts/fetch_servers.sh && export PATH=$PATH:$PWD/.cache/tools/bin",
     ]
     assert {title: len(begin) + len(commands(title)) < 10 for title in WAYS} == dict.fromkeys(WAYS, True)
