@@ -286,6 +286,12 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
         "run r 3 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
         "a verdict waits until that lasts"
     )
+    none = replace(early, facts={**known, "straggler_threshold": 1.2}, standing_out={})
+    slow = replace(none, ranks=(Rank("2", 0.13, None), Rank("0", 0.1, None)))
+    assert " ".join(" ".join(rendered([slow], 200)).split()).partition(" rank own")[0] == (
+        "run r 3 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the others do "
+        "not wait for it, or not yet"
+    )
     late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))
     assert "no verdict yet" not in late
 

@@ -13,13 +13,15 @@ from laggard_cli.prometheus import Prometheus
 #: Severities in the order in which verdicts are shown.
 _SEVERITIES = ("critical", "warning", "info")
 
-#: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, and numbers of ranks.
+#: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
+#: ratio of own times.
 _FACTS = {
     "ranks_live": "run:training_ranks_live:count",
     "ranks_expected": "run:training_ranks_expected:max",
     "step_seconds": "run:training_step_seconds:mean",
     "data_share": "run:training_data_share:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
+    "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
@@ -66,10 +67,12 @@ def _why_not_yet(standing_out: dict[str, float]) -> str:
 def _why_healthy(diagnosis: Diagnosis) -> str:
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
+    facts = diagnosis.facts
     reasons = ["healthy: no alert fires"]
     if len(own) > 1 and median:
         reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
-    facts = diagnosis.facts
+        if own[-1] / median > facts.get("straggler_threshold", math.inf):
+            reasons = ["no alert fires", f"{reasons[-1]}, and the others do not wait for it, or not yet"]
     if facts.get("ranks_live", 0) == facts.get("ranks_expected"):
         reasons.append("no rank is missing")
     if "data_share" in facts:
