@@ -5,6 +5,7 @@
 #
 #   .cache/tools/bin/kustomize, helm    render them
 #   .cache/tools/bin/kube-apiserver     takes them, with etcd beside it
+#   .cache/tools/bin/kubectl            by which a reader applies them
 #   .cache/tools/crds-VERSION           the schemas of the Prometheus operator's resources
 #   .cache/tools/jobset-VERSION, pytorchjob-VERSION    those of jobs
 #
@@ -64,10 +65,14 @@ schemas "crds-$operator" "github.com/prometheus-operator/prometheus-operator@$op
     "${monitoring}_podmonitors.yaml" "${monitoring}_prometheusrules.yaml"
 
 # Its own module replaces each module that lives in its tree by a folder: here by the release of the same day.
-if [ ! -x "$tools/bin/kube-apiserver" ]; then
+lacking=
+for program in kube-apiserver kubectl; do
+    [ -x "$tools/bin/$program" ] || lacking="$lacking $program"
+done
+if [ -n "$lacking" ]; then
     go_is_needed
     cd "$work"
-    go mod init laggard.test/kube-apiserver 2>/dev/null
+    go mod init laggard.test/kubernetes 2>/dev/null
     go mod download "k8s.io/kubernetes@v$kubernetes"
     go mod edit -json "$(go env GOMODCACHE)/cache/download/k8s.io/kubernetes/@v/v$kubernetes.mod" |
         sed -n 's|^.*"Path": "\./staging/src/\(.*\)".*$|\1|p' | sort -u |
@@ -76,10 +81,12 @@ if [ ! -x "$tools/bin/kube-apiserver" ]; then
         done
     printf 'package tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver/app"\n' >tools.go
     go mod edit -require "k8s.io/kubernetes@v$kubernetes"
-    GOFLAGS=-mod=mod go build -buildvcs=false -ldflags '-s -w' -trimpath -o kube-apiserver \
-        k8s.io/kubernetes/cmd/kube-apiserver
-    mv kube-apiserver "$tools/bin"
-    echo "$tools/bin/kube-apiserver"
+    for program in $lacking; do
+        GOFLAGS=-mod=mod go build -buildvcs=false -trimpath -o "$program" \
+            -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$kubernetes" "k8s.io/kubernetes/cmd/$program"
+        mv "$program" "$tools/bin"
+        echo "$tools/bin/$program"
+    done
 fi
 
 if [ ! -x "$tools/bin/etcd" ] && ! command -v etcd >/dev/null; then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,12 +12,15 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
 import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from laggard.version import PACK_VERSION, __version__
 from laggard_cli.rules.render import rule_files
@@ -212,3 +216,17 @@ def test_licences_are_listed_and_judged(release: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(dependencies, "READ", {})
     with pytest.raises(dependencies.LicenceError, match=r"protobuf: its licence '3-Clause BSD License' is no SPDX"):
         dependencies.packages(["protobuf"])
+
+
+def test_pinned_packages_take_every_release_of_their_python() -> None:
+    """Debian 12 has Python 3.11.2: one package that wants 3.11.5, and a new user's first command fails there."""
+    first = f"{sys.version_info.major}.{sys.version_info.minor}.0"
+    wanted: dict[str, str] = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        pinned = Requirement(line) if line and not line.startswith("#") else None
+        if pinned and (pinned.marker is None or pinned.marker.evaluate()):
+            # Of the peers that only the benchmarks need, none is here.
+            with contextlib.suppress(PackageNotFoundError):
+                wanted[pinned.name] = str(metadata(pinned.name).json.get("requires_python", ""))
+    assert "torch" in wanted
+    assert {name: needs for name, needs in wanted.items() if not SpecifierSet(needs).contains(first)} == {}

@@ -60,8 +60,13 @@ def test_the_quick_start_leads_to_its_verdict(
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["prometheus.yml", "train.py"]
 
     lines = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.partition("## On a script")[2], re.MULTILINE | re.DOTALL))
-    install, render, *background, diagnose = lines.splitlines()
-    assert install == "pip install 'laggard[otel,exporter,cli]'"
+    begin, (render, *background, diagnose) = lines.splitlines()[:4], lines.splitlines()[4:]
+    assert [command.partition("  # ")[0].strip() for command in begin] == [
+        "python3 -m venv ../first && . ../first/bin/activate",
+        "pip install '.[otel,exporter,cli]' torch",
+        "scripts/fetch_servers.sh && export PATH=$PATH:$PWD/.cache/tools/bin",
+        "cd ../first",
+    ]
     subprocess.run(render, shell=True, cwd=tmp_path, env=environment, check=True, timeout=60)
     own = {
         "laggard-exporter": f" --web.listen-address 127.0.0.1:{exporter}",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,17 @@ def test_verdicts_come_from_the_rules(
         wait_until(lambda: main(["diagnose", "--prometheus", address, "--run", RUN]) == 0, 10)
         capsys.readouterr()
         early = diagnosis_of(capsys, address)
-        assert early["verdicts"] == []
-        assert early["missing"] == ["no own times yet: they need 16 steps of every rank after the warm-up"]
+        assert (early["verdicts"], early["missing"]) == (
+            [],
+            ["no own times yet: they need 16 steps of every rank after the warm-up"],
+        )
 
         play.data = [DATA] * 4
         time.sleep(11)
+        # Whether all ranks can tell their waiting is recorded each minute, which is eight seconds here.
+        wait_until(lambda: not diagnosis_of(capsys, address)["missing"], 30)
         healthy = diagnosis_of(capsys, address, "--run", RUN)
-        assert (healthy["verdicts"], healthy["missing"]) == ([], [])
+        assert (healthy["verdicts"], healthy["missing"], healthy["standing_out"]) == ([], [], {})
         assert healthy["facts"]["ranks_live"] == healthy["facts"]["ranks_expected"] == 4
         # The length of a step is recorded each minute, which is eight seconds here, from what another group records.
         wait_until(lambda: _step_seconds(diagnosis_of(capsys, address)) == pytest.approx(0.125, rel=0.05), 30)
@@ -110,6 +115,7 @@ def test_verdicts_come_from_the_rules(
         # What is shown of each rank is as new as the verdict.
         slow = diagnosis_of(capsys, address)
         assert _excess(slow) > 1.2
+        assert list(slow["standing_out"]) == ["2"]
         (verdict,) = slow["verdicts"]
         found = {name: verdict[name] for name in ("alert", "severity", "rank", "phase", "host")}
         assert found == {
@@ -257,17 +263,37 @@ def test_the_text_fits_and_says_everything(width: int) -> None:
 def test_health_and_missing_data_are_told_apart() -> None:
     """No alert is health only where the ranks were compared."""
     ranks = (Rank("0", 0.1, None),)
-    facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "data_share": 0.04}
+    facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "data_share": 0.04, "ranks_waiting_known": 3.0}
     several = tuple(Rank(str(rank), own, None) for rank, own in enumerate((0.102, 0.1, 0.1)))
     text = " ".join(" ".join(rendered([Diagnosis("r", (), facts, several)], 100)).split())
     assert text.partition("rank own")[0] == (
         "run r 3 of 3 ranks data 4% healthy: no alert fires; the slowest rank needs 2.0% more than the median of 3 "
         "ranks; no rank is missing; waiting for data is 4% of a step "
     )
-    assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
+    known = {"ranks_live": 1.0, "ranks_waiting_known": 1.0}
+    assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), known, ranks)], 100))
+    assert "not judged: who is slow" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
     assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
     assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))
     assert rendered([], 100) == ["No training run is known to Prometheus now."]
+
+
+def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
+    """Until a verdict is due, the slowest rank that its peers wait for is named with its excess."""
+    known = {"ranks_live": 3.0, "ranks_waiting_known": 3.0}
+    early = Diagnosis("r", (), known, (Rank("0", 0.1, None),), {"1": 2.0, "2": 96.53})
+    assert " ".join(" ".join(rendered([early], 200)).split()).partition(" rank own")[0] == (
+        "run r 3 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
+        "a verdict waits until that lasts"
+    )
+    none = replace(early, facts={**known, "straggler_threshold": 1.2}, standing_out={})
+    slow = replace(none, ranks=(Rank("2", 0.13, None), Rank("0", 0.1, None)))
+    assert " ".join(" ".join(rendered([slow], 200)).split()).partition(" rank own")[0] == (
+        "run r 3 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the others do "
+        "not wait for it, or not yet"
+    )
+    late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))
+    assert "no verdict yet" not in late
 
 
 def test_durations_read_well() -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,7 @@ import yaml
 
 from laggard.version import __version__
 from laggard_cli.main import main
-from tests.collector.support import wait_until
+from tests.collector.support import ROOT, TIMEOUT, wait_until
 from tests.deploy.cluster import Cluster, accepted, refused, running
 from tests.deploy.manifests import (
     CHART,
@@ -27,6 +32,7 @@ from tests.deploy.manifests import (
     rendered,
     rules,
     template,
+    tool,
 )
 
 #: One process for all of them: their fixture is dear.
@@ -286,3 +292,52 @@ def test_helm_installs_upgrades_and_removes(cluster: Cluster, tmp_path: Path) ->
     assert {name.partition("/")[0] for name in found()} == {"ServiceAccount", "DaemonSet", "NetworkPolicy", "ConfigMap"}
     run("uninstall", "laggard")
     assert found() == set()
+
+
+def test_the_commands_of_the_page(cluster: Cluster, tmp_path: Path) -> None:
+    """kubectl, helm and kustomize run what docs/kubernetes.md has, and job and exporter are there as it promises."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    first, by_helm, by_kustomize, job = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    lines = first.splitlines()
+    assert len(lines) < 10
+    assert job.strip() == lines[6].replace("deploy/kubernetes/job.yaml", "job.yaml")
+    elsewhere = ("pip ", "docker ", "kubectl --namespace monitoring port-forward ", "laggard diagnose ")
+    kept = [line for line in lines if not line.startswith(elsewhere)]
+    assert len(kept) == 4
+
+    for name in ("deploy", "dashboards", "rules"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
+    (tmp_path / "train.py").write_text("import torch\n")
+    namespace(cluster, "monitoring")
+    # Not by helm as well what the fixture has applied in the page's own namespace.
+    where = namespace(cluster, "page", enforce="privileged")
+    path = [Path(sys.executable).parent, *{Path(tool(name)).parent for name in ("kubectl", "helm", "kustomize")}]
+    environment = {
+        "PATH": os.pathsep.join(map(str, [*path, "/usr/bin", "/bin"])),
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(cluster.kubeconfig()),
+        "NO_PROXY": "127.0.0.1",
+    }
+
+    def run(text: str) -> str:
+        done = subprocess.run(
+            ["sh", "-eu", "-c", text],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    for text in (*kept, by_helm):
+        run(text.replace("--namespace laggard", f"--namespace {where}") if text.startswith("helm ") else text)
+    (pod,) = pod_templates(accepted(cluster.request("GET", "/apis/batch/v1/namespaces/default/jobs/first"))["spec"])
+    (container,) = pod["spec"]["containers"]
+    assert {"LAGGARD_HOST", "PYTHONPATH"} <= {entry["name"] for entry in container["env"]}
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/train", "/laggard", "/run/laggard"}
+    kept_exporter = accepted(cluster.request("GET", f"/apis/apps/v1/namespaces/{where}/daemonsets/laggard-exporter"))
+    assert kept_exporter["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
+    assert "prometheusrule.monitoring.coreos.com/laggard-alert " in run(by_kustomize)

@@ -19,6 +19,7 @@ from typing import Any
 
 import opentelemetry
 import pytest
+import yaml
 
 import laggard
 from laggard import statefile
@@ -32,6 +33,7 @@ from tests.deploy.slurm_cluster import NODES, ROOT, SCRIPTS, TIMEOUT, Cluster, c
 from tests.exporter.ranks.test_pages import prometheus
 from tests.exporter.support import EXPORTER, Exporter, dead_file, fresh, live_rank, running
 
+PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 #: One process for all of them: their fixture is dear.
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -92,8 +94,10 @@ def scrape_configuration(targets: Path) -> str:
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert "/var/lib/laggard-slurm/nodes.json" in block
     assert "/var/lib/laggard-slurm/nodes.json" in UNITS[0].read_text()
+    assert yaml.safe_load(block)["global"] == yaml.safe_load(PROMETHEUS.read_text())["global"]
+    _, _, rest = block.partition("\n")
     interval = "global: {scrape_interval: 500ms, scrape_timeout: 400ms}\n"
-    return interval + block.replace("/var/lib/laggard-slurm/nodes.json", str(targets))
+    return interval + rest.replace("/var/lib/laggard-slurm/nodes.json", str(targets))
 
 
 def asked(server: str, query: str) -> list[dict[str, Any]]:

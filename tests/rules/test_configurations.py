@@ -22,7 +22,7 @@ def _run(*command: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("file", [PROMETHEUS, PROMETHEUS.with_name("sharded.yml")], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(PROMETHEUS.parent.glob("*.yml")), ids=lambda file: file.stem)
 def test_prometheus_loads_it(promtool: Path, file: Path) -> None:
     """Every version loads the configuration, with all rule files."""
     _run(promtool, "check", "config", file)

@@ -10,6 +10,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
+from laggard_cli.main import main
 from laggard_cli.rules import RulesError, render, rules_folder
 from laggard_cli.rules.profiles import load_profile
 from laggard_cli.rules.render import render_expression, rule_files
@@ -156,3 +157,16 @@ def test_each_duration_is_listed_once_and_used(tmp_path: Path) -> None:
 def test_the_pack_is_found_in_a_checkout() -> None:
     """Without a folder, the checkout's own rules are rendered."""
     assert rules_folder() == ROOT / "rules"
+
+
+def test_a_pack_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a checkout ``--output rules`` would replace what it is made from, and what Prometheus reads there."""
+    pack = tmp_path / "rules"
+    shutil.copytree(RULES, pack)
+    before = {path.name: path.read_bytes() for path in pack.glob("*.yml")}
+    assert main(["rules", "render", "--profile", "fast", "--output", str(pack)]) == 2
+    assert capsys.readouterr().err == (
+        f"laggard rules: error: --output {pack}: it is a rule pack itself (profiles.yaml), which stays; "
+        "name another folder\n"
+    )
+    assert {path.name: path.read_bytes() for path in pack.glob("*.yml")} == before

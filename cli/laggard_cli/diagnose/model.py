@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from laggard_cli.errors import CommandError
@@ -13,13 +13,16 @@ from laggard_cli.prometheus import Prometheus
 #: Severities in the order in which verdicts are shown.
 _SEVERITIES = ("critical", "warning", "info")
 
-#: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, and numbers of ranks.
+#: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
+#: ratio of own times.
 _FACTS = {
     "ranks_live": "run:training_ranks_live:count",
     "ranks_expected": "run:training_ranks_expected:max",
     "step_seconds": "run:training_step_seconds:mean",
     "data_share": "run:training_data_share:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
+    "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
+    "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
 
 _RUNS = "count by (training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
@@ -29,6 +32,8 @@ OWN_TIMES = (
     " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
 _WATCHDOG = "LaggardWatchdog"
+#: Of ranks that make their peers wait now; a verdict follows where that lasts.
+_SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
 
 
@@ -69,6 +74,8 @@ class Diagnosis:
     verdicts: tuple[Verdict, ...]
     facts: dict[str, float]
     ranks: tuple[Rank, ...]
+    standing_out: dict[str, float] = field(default_factory=dict[str, float])
+    """How many times its peers' own time each rank needs that is slow now; where that lasts, a verdict follows."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -78,6 +85,11 @@ class Diagnosis:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
         elif not self.ranks:
             missing.append("no own times yet: they need 16 steps of every rank after the warm-up")
+        elif "ranks_waiting_known" not in self.facts:
+            missing.append(
+                "who is slow is not said where a rank can not tell its waiting from its own work; a new run is asked "
+                "for that once a minute"
+            )
         return tuple(missing)
 
 
@@ -98,12 +110,16 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
     verdicts = _verdicts(_alerts_now(prometheus) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     ranks = _ranks(prometheus, at)
+    scores: dict[str, dict[str, float]] = {}
+    for sample in prometheus.query(_SCORE, at):
+        scores.setdefault(sample.labels["training_run"], {})[sample.labels["training_rank"]] = sample.value
     return [
         Diagnosis(
             run=name,
             verdicts=tuple(verdict for verdict in verdicts if verdict.run == name),
             facts={fact: values[name] for fact, values in facts.items() if name in values},
             ranks=tuple(ranks.get(name, ())),
+            standing_out=scores.get(name, {}),
         )
         for name in ([run] if run is not None else runs)
     ]

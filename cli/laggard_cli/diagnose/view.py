@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
@@ -36,7 +37,8 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         for verdict in diagnosis.verdicts
     )
     ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
-    return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks)
+    standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
+    return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks, standing_out=standing_out)
 
 
 def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
@@ -45,6 +47,8 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.missing:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
+    elif diagnosis.standing_out and not silent:
+        parts.append(Padding(Text(_why_not_yet(diagnosis.standing_out), style="yellow"), (0, 0, 0, 2)))
     else:
         parts.append(Padding(Text(silent or _why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
     if diagnosis.ranks:
@@ -52,13 +56,23 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     return Group(*parts)
 
 
+def _why_not_yet(standing_out: dict[str, float]) -> str:
+    rank, score = max(standing_out.items(), key=lambda each: each[1])
+    return (
+        f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own part of a step; "
+        "a verdict waits until that lasts"
+    )
+
+
 def _why_healthy(diagnosis: Diagnosis) -> str:
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
+    facts = diagnosis.facts
     reasons = ["healthy: no alert fires"]
     if len(own) > 1 and median:
         reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
-    facts = diagnosis.facts
+        if own[-1] / median > facts.get("straggler_threshold", math.inf):
+            reasons = ["no alert fires", f"{reasons[-1]}, and the others do not wait for it, or not yet"]
     if facts.get("ranks_live", 0) == facts.get("ranks_expected"):
         reasons.append("no rank is missing")
     if "data_share" in facts:

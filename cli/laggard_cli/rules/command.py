@@ -13,6 +13,9 @@ from laggard_cli.rules.labels import parse_names
 from laggard_cli.rules.profiles import RulesError
 from laggard_cli.rules.render import render
 
+#: What a pack has that is rendered, and what is rendered from it has not: a checkout has both names, ``rules``.
+_SOURCE = "profiles.yaml"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
@@ -71,6 +74,9 @@ def _check(options: argparse.Namespace) -> int:
 
 def _render(options: argparse.Namespace) -> int:
     """Write the files; nothing is written when one of them can not be rendered."""
+    folder: Path = options.output
+    if (folder / _SOURCE).exists():
+        raise CommandError(f"--output {folder}: it is a rule pack itself ({_SOURCE}), which stays; name another folder")
     links = {"runbook_url": options.runbook_base, "dashboard_url": options.dashboard_base}
     try:
         texts = render(
@@ -81,7 +87,6 @@ def _render(options: argparse.Namespace) -> int:
         )
     except RulesError as error:
         raise CommandError(str(error)) from error
-    folder: Path = options.output
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
