@@ -89,7 +89,7 @@ class Maker:
         collected = self._collect(now, work)
         # A share of the step that it makes: transfer = share by (own + transfer).
         share = max([job.transfer, *(fault.share for fault in job.of(Transfer) if fault.at(now))])
-        transfer = job.own * share / (1 - share) * np.maximum(0.2, 1 + 0.1 * random.standard_normal(size))
+        transfer = job.own * share / (1 - share) * np.maximum(0.2, 1 + job.transfer_cv * random.standard_normal(size))
         for burst in job.of(Bursts):
             if burst.at(now):
                 transfer += job.own * burst.excess * (random.random(size) < burst.chance)

@@ -103,6 +103,8 @@ class Job:
     mix: tuple[float, ...] = (0.03, 0.03, 0.3, 0.54, 0.06, 0.04)
     #: Share of a healthy step that is exposed transfer.
     transfer: float = 0.05
+    #: And how the transfer varies from step to step, as a share of its usual time.
+    transfer_cv: float = 0.1
     loader: Loader | None = None
     stages: tuple[float, ...] = (1.0,)
     pauses: tuple[Pause, ...] = ()

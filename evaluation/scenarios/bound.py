@@ -122,5 +122,6 @@ def communication_bound_pushed(draw: Draw) -> Case:
 
 @scenario
 def nearly_communication_bound(draw: Draw) -> Case:
-    """The transfer takes up to 15 % of the step."""
-    return well(draw, near=(COMMUNICATION,), minutes=14, transfer=draw.between(0.12, 0.15))
+    """The transfer takes up to 15 % of the step, now the same in each and now not."""
+    share, cv = draw.between(0.12, 0.15), draw.between(0.01, 0.1)
+    return well(draw, near=(COMMUNICATION,), minutes=14, transfer=share, transfer_cv=cv)

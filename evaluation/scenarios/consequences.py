@@ -82,9 +82,10 @@ class _Found:
 
 def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
     job = found.job
-    if job.measures_communication and job.ranks_after is None:
-        # The floor of the waits is the least of 256 steps.
-        enough = found.left > unsteady_patience(now.step) + _STEPS * now.step + 120
+    if job.measures_communication:
+        # The floor of the waits is the least of 256 steps. Fewer ranks wait less for one another, so what was so before
+        # a restart with fewer may be said and need not.
+        enough = job.ranks_after is None and found.left > unsteady_patience(now.step) + _STEPS * now.step + 120
         steady = max(now.agreement, *job.stages) < _AGREEMENT
         # The rule takes the least transfer of these steps for the usual one, and so a little more for waiting.
         waiting = tuple(1.15 * each.imbalance for each in (before, now))

@@ -7,7 +7,7 @@ from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Rank
 
-FAMILIES = ("process",)
+FAMILIES = ("pipeline", "process")
 
 
 def lost_scrapes() -> Scenario:
@@ -263,6 +263,45 @@ def ranks_end_one_by_one() -> Scenario:
     return scenario
 
 
+def behind_the_last_step() -> Scenario:
+    """Where all stand between their phases and nobody waits, a minute may be the script's end, and two are a stall."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    scenario.after(minutes=3)
+    scenario.world.training.clear()
+    for rank in scenario.world.ranks:
+        rank.phase = Phase.OTHER
+    # In run-b one of them has begun the next step.
+    scenario.world.ranks[5].phase = Phase.FORWARD
+    scenario.after(minutes=1)
+    at_work = Firing("TrainingStalled", source="exporter", run="run-b")
+    scenario.fires(at_work)
+    scenario.after(seconds=45)
+    scenario.fires(stalled(), at_work)
+    return scenario
+
+
+def steps_that_compile() -> Scenario:
+    """A step that compiles anew may take twice as long as such steps did, and no longer."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        # Twice a minute, 15 s each.
+        rank.counters["training_steps_excluded_duration_seconds_total{reason=compile}"] = 0.5
+        rank.counters["training_compile_recompilations_total"] = 0.03125
+    scenario.after(minutes=8)
+    for _ in range(4):
+        stick(scenario, culprit=1)
+        scenario.after(seconds=30)
+        resume(scenario)
+        scenario.after(seconds=30)
+    scenario.never()
+    for rank in scenario.world.ranks:
+        rank.counters.clear()
+    stick(scenario, culprit=1)
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(1, "forward", "host-a"))
+    return scenario
+
+
 def end_of_a_stalled_run() -> Scenario:
     """Ends with its run: nothing fires half a minute after the processes are gone, nor later."""
     scenario = Scenario(ranks(4))
@@ -297,5 +336,7 @@ PLAYS: tuple[Play, ...] = (
     slow_steps_without_exporter,
     wrong_clock,
     ranks_end_one_by_one,
+    behind_the_last_step,
+    steps_that_compile,
     end_of_a_stalled_run,
 )

@@ -148,11 +148,14 @@ def communication_bound() -> Scenario:
 
 
 def communication_near_miss() -> Scenario:
-    """A transfer of 0.18 of the step is tolerated."""
+    """A transfer of 0.15 of the step is tolerated, one of 0.18 is not."""
     scenario = Scenario(ranks(4))
-    scenario.world.transfer = 0.04
+    scenario.world.transfer = 0.032
     scenario.after(minutes=15)
     scenario.never()
+    scenario.world.transfer = 0.04
+    scenario.after(minutes=10)
+    scenario.fires(COMMUNICATION)
     return scenario
 
 

@@ -139,15 +139,23 @@ def collections() -> Scenario:
 
 
 def one_rank_alone() -> Scenario:
-    """Slow copies, or slow work between the phases, of one rank are that rank's fault and not the run's."""
+    """Slow copies, or slow work between the phases, of one rank, even of two, are its fault and not the run's."""
     scenario = _runs("copy", "serial", count=4)
+    scenario.world.ranks += _runs("copies", "work").world.ranks
+    scenario.world.training |= {"copies", "work"}
+    phases = {"copy": "h2d", "copies": "h2d", "serial": "other", "work": "other"}
     for rank in scenario.world.ranks:
         if rank.rank == 1:
-            rank.work["h2d" if rank.run == "copy" else "other"] += 0.3
+            # Of two ranks with 2 s, the mean of one step is above each limit, and so is a quarter of the way to it.
+            rank.work[phases[rank.run]] += 0.3 if rank.run in ("copy", "serial") else 2
+    scenario.after(minutes=13)
+    scenario.fires(*(Firing("TrainingStraggler", 1, phase, "host-a", run=run) for run, phase in phases.items()))
+    for rank in scenario.world.ranks:
+        rank.work[phases[rank.run]] = 0.3 if rank.run in ("copies", "work") else 0.01
     scenario.after(minutes=13)
     scenario.fires(
-        Firing("TrainingStraggler", 1, "h2d", "host-a", run="copy"),
-        Firing("TrainingStraggler", 1, "other", "host-a", run="serial"),
+        Firing("TrainingCopyBound", phase="h2d", run="copies"),
+        Firing("TrainingHiddenSerialization", phase="other", run="work"),
     )
     return scenario
 

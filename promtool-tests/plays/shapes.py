@@ -6,7 +6,7 @@ from scenario import Firing, Play, Scenario, ranks
 from slow import make_slow, straggler
 from slow import quantile as _quantile
 from slow import unsteady as _steps
-from world import TRANSFER, WORK
+from world import RUN, TRANSFER, WORK
 
 FAMILIES = ("shape", "process")
 
@@ -127,6 +127,20 @@ def slow_stage() -> Scenario:
     return scenario
 
 
+def steps_at_the_limit_of_a_window() -> Scenario:
+    """Where now a minute has sixteen steps and now it has not, stages are compared nevertheless."""
+    scenario = _stages(1, 1.4)
+    scenario.world.transfer = 0.4
+    # Since Prometheus 3 a window of a minute holds three intervals: 16.4 steps and 15.4, in turn.
+    for longer in 22 * (12, 15):
+        for rank in scenario.world.ranks:
+            factor = 1.4 if rank.peer_group == "stage-1" else 1
+            rank.work = {phase: longer * factor * seconds for phase, seconds in WORK.items()}
+        scenario.after(seconds=15)
+    scenario.fires(_stage("stage-1"))
+    return scenario
+
+
 def even_stages() -> Scenario:
     """Stages that differ by 1.15 are even enough; one slow rank makes no slow stage."""
     scenario = _stages(1, 1.15, 1, 1.1)
@@ -199,6 +213,20 @@ def roaming_near_miss() -> Scenario:
         rank.floor = TRANSFER
     scenario.after(minutes=8)
     scenario.fires(Firing("TrainingStraggler", 1, "data", "host-a", run="run-b"))
+    return scenario
+
+
+def longer_by_chance() -> Scenario:
+    """Where a slow rank is another one in each step, one that is slow a little more often is no straggler."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    for rank in scenario.world.ranks:
+        # In run-b steps vary by 20 % on each rank and by 20 % on all.
+        _steps(rank, 1.8 if rank.run == RUN else 1.5)
+    scenario.after(minutes=5)
+    for rank in (scenario.world.ranks[3], scenario.world.ranks[7]):
+        make_slow(rank, 1.17, "forward")
+    scenario.after(minutes=5)
+    scenario.fires(Firing("TrainingStraggler", 3, "forward", "host-a", run="run-b"))
     return scenario
 
 
@@ -354,9 +382,11 @@ PLAYS: tuple[Play, ...] = (
     slow_host_of_four,
     slow_ranks_on_a_good_host,
     slow_stage,
+    steps_at_the_limit_of_a_window,
     even_stages,
     roaming,
     roaming_near_miss,
+    longer_by_chance,
     bursts,
     bursts_near_miss,
     contention,
