@@ -34,6 +34,7 @@ from tests.exporter.ranks.test_pages import prometheus
 from tests.exporter.support import EXPORTER, Exporter, dead_file, fresh, live_rank, running
 
 PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+
 #: One process for all of them: their fixture is dear.
 pytestmark = pytest.mark.xdist_group("slurm")
 
