@@ -218,9 +218,9 @@ def test_a_wrong_value_is_one_line(setting: str, message: str) -> None:
 
 
 def test_the_documented_commands_render() -> None:
-    """Each ``helm install`` of docs/kubernetes.md gives values that the chart knows."""
+    """Each ``helm upgrade --install`` of docs/kubernetes.md gives values that the chart knows."""
     text = (ROOT / "docs" / "kubernetes.md").read_text().replace("\\\n", "")
-    commands = re.findall(r"^helm install (.*)$", text, re.MULTILINE)
+    commands = re.findall(r"^helm upgrade --install (.*)$", text, re.MULTILINE)
     assert commands
     for command in commands:
         done = helm("template", *shlex.split(command, comments=True), cwd=ROOT)
