@@ -29,8 +29,9 @@ _FITTED = ("to Prometheus", "", "fixed", "each 1,000 ranks", "off by", "grows wi
 
 def tables(results: list[Result]) -> str:
     """Return a table for each path, what broke, and what follows for more ranks, each where there is something."""
-    scraped = [each for each in results if each.path == "scrape"]
-    pushed = [each for each in results if each.path == "otlp"]
+    scraped = [each for each in results if each.path == "scrape" and each.series]
+    # What broke before it was measured has no figures.
+    pushed = [each for each in results if each.path == "otlp" and each.series]
     parts = [
         _table(_COLUMNS, [_cells(each) for each in scraped]) if scraped else "",
         _table(_PUSHED, [_pushed_cells(each) for each in pushed]) if pushed else "",
@@ -119,7 +120,10 @@ def _limits(results: list[Result]) -> list[str]:
         broken = [each for each in same if not each.held]
         for each in broken[:1]:
             held = max((one.ranks for one in same if one.held and one.ranks < each.ranks), default=0)
-            sign = each.broke or ("a sample was lost" if not each.not_said else "a verdict did not come")
+            # The query that failed says nothing to who reads a document.
+            sign = each.broke.partition(" {")[0] + (": no answer" if " {" in each.broke else "") or (
+                "a sample was lost" if not each.not_said else "a verdict did not come"
+            )
             at = f" after {each.broke_at:.0f} s" if each.broke_at else ""
             lines.append(f"- {path} to {engine}: {held:,} ranks hold; with {each.ranks:,} {sign}{at}.")
     return lines
