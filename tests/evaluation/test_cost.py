@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,12 @@ def test_each_size_is_a_row_of_a_document() -> None:
         "| 100 | 15,600 | 1.0 s | 0.1 s | 0.022 s | 0.225 s | 0.10 s | 0 |",
         "| 1,000 | 156,000 | 10.0 s | 1.0 s | 0.225 s | 0.225 s | 1.00 s | 0 |",
     ]
+
+
+def test_the_document_has_a_place_for_the_figures() -> None:
+    """``make bench`` writes them there."""
+    text = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert "| 100 | 15,600 | 1.0 s |" in between(text, cost.BEGIN, cost.END, cost.table(_COSTS))
 
 
 def test_the_picture_has_a_point_for_each_size() -> None:
