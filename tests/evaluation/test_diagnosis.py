@@ -74,6 +74,9 @@ def test_without_a_summary_it_has_said_nothing(traceml: Path, tmp_path: Path, mo
     began = time.monotonic()
     assert diagnosis.traceml("hang", tmp_path / "silent") == []
     assert time.monotonic() - began < 20
+    # The other program has to be up before it can be interrupted.
+    monkeypatch.setattr(diagnosis, "SECONDS", 5)
+    monkeypatch.setattr(diagnosis, "PATIENCE", 15)
     late = f"try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    {_summary('system', 'HANG', 'STALLED', None)}"
     _says(traceml, late)
     assert diagnosis.traceml("hang", tmp_path / "late") == ["STALLED"]

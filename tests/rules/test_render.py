@@ -51,7 +51,8 @@ def test_fast_changes_durations_and_thresholds_alone() -> None:
     assert alerts["fast"] == alerts["production"]
     thresholds = {
         rule["labels"]["name"]: rule["expr"]
-        for rule in yaml.safe_load(fast["thresholds.yml"])["groups"][0]["rules"]
+        for group in yaml.safe_load(fast["thresholds.yml"])["groups"]
+        for rule in group["rules"]
         if rule["record"] == "laggard_threshold"
     }
     assert thresholds["stall_seconds"] == "vector(5)"

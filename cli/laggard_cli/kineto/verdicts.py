@@ -55,6 +55,8 @@ def judge(run: TracedRun) -> Judgement:
         verdicts = [*_stragglers(run, scores), *_shares(run), *_imbalance(run)]
         unsaid += [*_unsaid_of_scores(run, scores), *_unsaid_of_ranks(run)]
     facts = {"ranks_live": float(len(run.ranks)), "step_seconds": run.step_seconds}
+    # What a trace can not tell of waiting stands in what is unsaid.
+    facts["ranks_waiting_known"] = float(sum(rank.steps.communicates for rank in run.ranks))
     if run.size is not None:
         facts["ranks_expected"] = float(run.size)
     facts["data_share"] = run.best_share(Phase.DATA)
