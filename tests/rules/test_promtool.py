@@ -23,7 +23,7 @@ PLAYS = sorted(path.stem for path in (SCENARIOS / "plays").glob("*.py"))
 SAID_IN = "2.53"
 
 #: The version in which the order of groups is turned round.
-REVERSED_IN = "3.5"
+REVERSED_IN = "2.42"
 
 
 def _run(*command: str | Path) -> str:
