@@ -25,13 +25,14 @@ def free_base_port() -> int:
 
 
 def scrape(port: int) -> str:
-    """One page of metrics, as soon as there is one."""
+    """One page of metrics, as soon as all of it is there."""
     deadline = time.monotonic() + 60
     while True:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
                 page = response.read().decode()
-            if "training_step_duration_seconds_count" in page:
+            # What a step has comes when the first is whole, what the rank is doing when the drain looks at it next.
+            if "training_step_duration_seconds_count" in page and "training_rank_state" in page:
                 return page
         except OSError:
             pass
