@@ -103,7 +103,7 @@ class Server:
         try:
             answer = self._client.get(path, params=asked)
         except httpx.TransportError as error:
-            raise CommandError(f"{path} {asked}: {error}") from error
+            raise CommandError(f"{path}: no answer ({error})") from error
         if not answer.is_success:
             raise CommandError(f"{path} {asked}: {answer.text[:200]}")
         return answer.json()["data"]

@@ -120,10 +120,7 @@ def _limits(results: list[Result]) -> list[str]:
         broken = [each for each in same if not each.held]
         for each in broken[:1]:
             held = max((one.ranks for one in same if one.held and one.ranks < each.ranks), default=0)
-            # The query that failed says nothing to who reads a document.
-            sign = each.broke.partition(" {")[0] + (": no answer" if " {" in each.broke else "") or (
-                "a sample was lost" if not each.not_said else "a verdict did not come"
-            )
+            sign = each.broke or ("a sample was lost" if not each.not_said else "a verdict did not come")
             at = f" after {each.broke_at:.0f} s" if each.broke_at else ""
             lines.append(f"- {path} to {engine}: {held:,} ranks hold; with {each.ranks:,} {sign}{at}.")
     return lines
