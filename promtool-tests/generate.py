@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -48,20 +49,23 @@ class Dumper(yaml.CSafeDumper):
 def document(module: str, wording: Wording, *, only: Play | None = None, vmalert: bool = False) -> str:
     """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
 
-    A module may say with which families of rules, beside the core; without a word it plays with all of them.
+    A module may say with which families of rules, beside the core; without a word it plays with all of them. Where the
+    groups of its alerts take their time, it may say as well every how many seconds they are evaluated.
     For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
     content = importlib.import_module(f"plays.{module}")
     plays: tuple[Play, ...] = (only,) if only else content.PLAYS
     plays = tuple(play for play in plays if not vmalert or play.__name__ not in DIFFERENT_UNDER_VMALERT)
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
-    tests = [
-        _played(play).test(
-            f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}",
-            wording.get(module, {}).get(play.__name__),
-        )
-        for play in plays
-    ]
+    worded = wording.get(module, {})
+    scraped = _played(plays[0]).world.tick
+    # What an alert says when it first fires is to be seen when that is.
+    every: int = scraped if worded else getattr(content, "EVERY", scraped)
+    apart = [play for play in plays if only or play.__name__ in worded or _played(play).is_apart]
+    tests = [_played(play).test(_name(play), worded.get(play.__name__)) for play in apart]
+    others = [play for play in plays if play not in apart]
+    ticks = sorted({_played(play).world.tick for play in others})
+    tests += [_together([play for play in others if _played(play).world.tick == tick]) for tick in ticks]
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = test.pop("promql_expr_test")
@@ -71,11 +75,30 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
     groups = [group for name in files for group in _groups(name)]
     file: Yaml = {
         "rule_files": [str(RULES / name) for name in files],
-        "evaluation_interval": tests[0]["interval"],
+        "evaluation_interval": f"{every}s",
         "group_eval_order": groups,
         "tests": tests,
     }
     return yaml.dump(file, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _together(plays: Sequence[Play]) -> Yaml:
+    """Return a test of all scenarios side by side, each with runs and hosts of its own.
+
+    An evaluation's time goes to the rules as much as to the series, so twenty scenarios in one cluster take less than
+    half of the time of twenty clusters.
+    """
+    tests = [_played(play).test(_name(play), place=play.__name__) for play in plays]
+    lists: tuple[str, ...] = ("input_series", "promql_expr_test")
+    return {
+        "name": " | ".join(play.__name__ for play in plays),
+        "interval": tests[0]["interval"],
+        **{key: [entry for test in tests for entry in cast("list[Yaml]", test[key])] for key in lists},
+    }
+
+
+def _name(play: Play) -> str:
+    return f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,19 +30,40 @@ SEVERITY = {
     "TrainingGradientNormSpike": "info",
 }
 
-_WATCHDOG = 'alertname!="LaggardWatchdog"'
+#: Stands for the runs whose alerts an expression means, where scenarios are played side by side.
+_MINE = "<runs>"
+_ALERTS = f'alertstate="firing", alertname!="LaggardWatchdog"{_MINE}'
 #: vmalert adds the name of the group.
-_FIRING = f'count without (alertstate, alertgroup) (ALERTS{{alertstate="firing", {_WATCHDOG}}})'
-_EVER = (
-    "group by (alertname, training_run, training_rank) "
-    f'(last_over_time(ALERTS{{alertstate="firing", {_WATCHDOG}}}[2h]))'
-)
+_FIRING = f"count without (alertstate, alertgroup) (ALERTS{{{_ALERTS}}})"
+_EVER = f"group by (alertname, training_run, training_rank) (last_over_time(ALERTS{{{_ALERTS}}}[2h]))"
 #: A rank under two phases or hosts, or a run twice that no host or group tells apart.
 _TWICE = (
     "max_over_time((count by (alertname, training_run, training_rank) "
-    '(ALERTS{alertstate="firing", host_name="", training_rank=""} or ALERTS{alertstate="firing", training_rank!=""})'
+    f'(ALERTS{{{_ALERTS}, host_name="", training_rank=""}} or ALERTS{{{_ALERTS}, training_rank!=""}})'
     ")[2h:1m]) > 1"
 )
+
+#: Names of runs and hosts that tell a scenario from others when they have its name as well.
+_NAME = re.compile(r"\b((?:run|host)-[a-z])\b")
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What an expression gives at a moment: labels in braces, and values."""
+
+    expression: str
+    moment: str
+    samples: Mapping[str, float]
+
+    def test(self, place: str) -> Yaml:
+        """Return what promtool expects of the runs of a place, and of what has no run."""
+        mine = f', training_run=~"|run-.-{place}"' if place else ""
+        entry: Yaml = {"expr": self.expression.replace(_MINE, mine), "eval_time": self.moment}
+        if self.samples:
+            entry["exp_samples"] = [
+                {"labels": _placed(labels, place), "value": value} for labels, value in self.samples.items()
+            ]
+        return entry
 
 
 @dataclass(frozen=True)
@@ -76,7 +98,7 @@ class Scenario:
 
     def __init__(self, ranks: Iterable[Rank], tick: int = 15) -> None:
         self.world = World(ranks, tick)
-        self._expressions: list[Yaml] = []
+        self._expressions: list[_Expected] = []
         self._alerts: list[Yaml] = []
         self._extra: list[Yaml] = []
         #: When each alert was first expected.
@@ -92,8 +114,7 @@ class Scenario:
 
     def fires(self, *alerts: Firing) -> None:
         """Expect exactly these alerts at this moment, of any kind and run."""
-        samples = [{"labels": _braced({"alertname": each.alert, **each.labels()}), "value": 1} for each in alerts]
-        self._expect(_FIRING, samples)
+        self._expect(_FIRING, {_braced({"alertname": each.alert, **each.labels()}): 1 for each in alerts})
         for each in alerts:
             self.first.setdefault(each.alert, self._moment())
 
@@ -103,11 +124,11 @@ class Scenario:
 
     def never(self) -> None:
         """Expect that no alert has fired so far."""
-        self._expect(_EVER, [])
+        self._expect(_EVER, {})
 
     def value(self, expression: str, samples: Mapping[str, float]) -> None:
         """Expect the samples of an expression at this moment: labels in braces, and values."""
-        self._expect(expression, [{"labels": labels, "value": value} for labels, value in samples.items()])
+        self._expect(expression, samples)
 
     def says(self, *alerts: Firing, **annotations: str) -> None:
         """Expect these alerts of one name at this moment, with exactly these annotations; {rank} stands for theirs."""
@@ -130,40 +151,55 @@ class Scenario:
         """Override a threshold for a run."""
         self.given("laggard_threshold_override", value, name=name, training_run=run)
 
-    def test(self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None) -> Yaml:
+    @property
+    def is_apart(self) -> bool:
+        """Whether it needs a cluster of its own: what it expects or gives is not of runs that their names tell apart.
+
+        The words of an alert are among those, for they are compared with what all alerts of its name say.
+        """
+        return bool(self._alerts or self.world.devices) or not (
+            all(_MINE in each.expression for each in self._expressions)
+            and all(f'training_run="{RUN}"' in str(each["series"]) for each in self._extra)
+            and all(_NAME.fullmatch(rank.run) and _NAME.fullmatch(rank.host) for rank in self.world.ranks)
+        )
+
+    def test(self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None, *, place: str = "") -> Yaml:
         """Return the scenario as one entry of a promtool file.
 
         Args:
             name: the test's name.
             wording: alert to what its alerts say when they first fire, as promtool expects them.
+            place: what all names of runs and hosts end with, and what is expected is said of them and of what has no
+                run at all: for scenarios that are played side by side.
         """
         worded: list[Yaml] = [
             {"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)}
             for alert, expected in (wording or {}).items()
         ]
-        series = [
-            {"series": metric + _braced(dict(labels)), "values": encode(line)}
+        series: list[Yaml] = [
+            {"series": _placed(metric + _braced(dict(labels)), place), "values": encode(line)}
             for (metric, labels), line in self.world.series().items()
         ]
-        entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series + self._extra}
+        series += [{**each, "series": _placed(str(each["series"]), place)} for each in self._extra]
+        entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series}
         if alerts := [*self._alerts, *worded]:
             entry["alert_rule_test"] = alerts
-        entry["promql_expr_test"] = [*self._expressions, self._expected(_TWICE, [])]
+        twice = _Expected(_TWICE, self._moment(), {})
+        entry["promql_expr_test"] = [each.test(place) for each in (*self._expressions, twice)]
         return entry
 
-    def _expect(self, expression: str, samples: Sequence[Mapping[str, object]]) -> None:
-        self._expressions.append(self._expected(expression, samples))
-
-    def _expected(self, expression: str, samples: Sequence[Mapping[str, object]]) -> Yaml:
-        entry: Yaml = {"expr": expression, "eval_time": self._moment()}
-        if samples:
-            entry["exp_samples"] = list(samples)
-        return entry
+    def _expect(self, expression: str, samples: Mapping[str, float]) -> None:
+        self._expressions.append(_Expected(expression, self._moment(), samples))
 
     def _moment(self) -> str:
         """Return the time of the last scrape."""
         minutes, seconds = divmod(self.world.now - self.world.tick, 60)
         return f"{minutes}m{seconds}s"
+
+
+def _placed(text: str, place: str) -> str:
+    """Let the names of runs and hosts end with that of a place."""
+    return _NAME.sub(rf"\1-{place}", text) if place else text
 
 
 def _braced(labels: Mapping[str, str]) -> str:

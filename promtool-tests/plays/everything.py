@@ -7,6 +7,8 @@ from plays.memory import ALLOCATED, DEVICE_LIMIT, HOST_LIMIT, PEAK, RESERVED, RE
 from scenario import Play, Scenario, ranks
 from slow import make_slow, straggler
 
+EVERY = 60
+
 GIB = 2.0**30
 
 

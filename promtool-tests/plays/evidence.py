@@ -7,6 +7,7 @@ from slow import unsteady
 from world import TRANSFER, Device
 
 FAMILIES = ("shape", "process", "node")
+EVERY = 60
 
 PRESSURE = "host_pressure_seconds_total{resource=cpu,tasks=some}"
 RETRANSMISSIONS = "host_infiniband_errors_total{device=mlx5_0,port=1,error=packet_seq_err}"

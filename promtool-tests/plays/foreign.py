@@ -6,6 +6,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import Device
 
 FAMILIES = ("dcgm", "gpu", "optional/dcgm")
+EVERY = 60
 
 GIB = 2.0**30
 

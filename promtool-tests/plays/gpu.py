@@ -8,6 +8,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Device
 
 FAMILIES = ("gpu",)
+EVERY = 60
 
 HEAT = "gpu_clock_event_seconds_total{reason=hw_thermal}"
 CAP = "gpu_clock_event_seconds_total{reason=sw_power_cap}"

@@ -6,6 +6,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Rank
 
 FAMILIES = ("process", "telemetry")
+EVERY = 60
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 _DROPPED = "training_telemetry_dropped_total{reason=buffer_full}"

@@ -6,6 +6,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import Rank
 
 FAMILIES = ("memory", "node")
+EVERY = 120
 
 GIB = 2.0**30
 

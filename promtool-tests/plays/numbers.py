@@ -6,6 +6,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import Rank
 
 FAMILIES = ("memory",)
+EVERY = 60
 
 LOSS, NORM = "training_loss", "training_gradient_norm"
 BAD_LOSS = "training_nonfinite_total{value=loss}"

@@ -8,6 +8,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import Device, Rank
 
 FAMILIES = ("pipeline", "shape")
+EVERY = 60
 
 CPU = "training_dataloader_worker_cpu_time_seconds_total"
 GC = "training_gc_duration_seconds_total{gc_generation=2}"

@@ -9,6 +9,7 @@ from slow import unsteady as _steps
 from world import RUN, TRANSFER, WORK
 
 FAMILIES = ("shape", "process")
+EVERY = 30
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 

@@ -8,6 +8,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import RUN
 
 FAMILIES = ("process",)
+EVERY = 30
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 

@@ -7,6 +7,7 @@ from slow import make_slow, straggler
 from world import RUN, Device
 
 FAMILIES = ("shape", "process", "gpu")
+EVERY = 60
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 

@@ -6,6 +6,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import WORK
 
 FAMILIES = ("pipeline", "shape")
+EVERY = 120
 
 SAVED = "training_checkpoint_last_save_timestamp_seconds"
 FIRST_BATCH = "training_steps_excluded_duration_seconds_total{reason=first_batch}"

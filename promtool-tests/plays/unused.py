@@ -7,6 +7,7 @@ from scenario import Firing, Play, Scenario, ranks
 from world import Device, Rank
 
 FAMILIES = ("gpu",)
+EVERY = 60
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
