@@ -76,7 +76,10 @@ class Process:
         unknown = disabled.difference(known)
         if unknown:
             _logger.warning(
-                "%s names no hook: %s; known are %s", environment.LAGGARD_DISABLED_HOOKS, unknown, ", ".join(known)
+                "%s=%s: no such hook; known are %s",
+                environment.LAGGARD_DISABLED_HOOKS,
+                ",".join(sorted(unknown)),
+                ", ".join(known),
             )
         self._hooks = [hook for hook in (*(kind(self) for kind in HOOKS), *self._parts) if hook.name not in disabled]
         for hook in self._hooks:
