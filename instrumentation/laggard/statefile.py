@@ -56,8 +56,9 @@ LAST_STEP = _LIVE_WORD + 4
 GROUPS = _LIVE_WORD + 8
 GROUP_WORDS = 3  # identity, started, finished
 
-_CODE_SHIFT = 56
-_VALUE_MASK = (1 << _CODE_SHIFT) - 1
+#: In a packed word the code stands in the bits from here on, the value below.
+CODE_SHIFT = 56
+_VALUE_MASK = (1 << CODE_SHIFT) - 1
 
 # struct flock as the kernel of a 64-bit Linux lays it out: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -88,12 +89,12 @@ def default_directory() -> Path:
 
 def pack(code: int, value: int) -> int:
     """Pack a small code (0 to 127) and a value below 2**56 into one word."""
-    return code << _CODE_SHIFT | value & _VALUE_MASK
+    return code << CODE_SHIFT | value & _VALUE_MASK
 
 
 def unpack(word: int) -> tuple[int, int]:
     """Return the code and the value of a packed word."""
-    return word >> _CODE_SHIFT, word & _VALUE_MASK
+    return word >> CODE_SHIFT, word & _VALUE_MASK
 
 
 @dataclass(frozen=True)
