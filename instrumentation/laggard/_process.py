@@ -25,12 +25,12 @@ from laggard._hang import HangDump
 from laggard._hooks import HOOKS, Hook, Traced
 from laggard._hooks.exposure import Exposure
 from laggard._log import Log
-from laggard._peers import PeerGroup
 from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
 from laggard.conventions import RankState
+from laggard.peers import PeerGroup
 
 _logger = logging.getLogger(__name__)
 

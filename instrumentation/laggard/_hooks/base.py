@@ -13,9 +13,9 @@ from laggard._hooks.compiler import Traced
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
-    from laggard._peers import PeerGroup
     from laggard._recorder import Recorder
     from laggard._report import Report
+    from laggard.peers import PeerGroup
 
 _Arguments = ParamSpec("_Arguments")
 
