@@ -19,11 +19,10 @@ from laggard import conventions, environment
 from laggard.version import VERSIONS
 from laggard_exporter.filters import Filter
 from laggard_exporter.kernel_log import KERNEL_LOG, KernelLog
-from laggard_exporter.web.address import Address, parse_address
+from laggard_exporter.web.address import PORT, Address, parse_address
 from laggard_exporter.web.ranks import METRICS_PATH, TARGETS_PATH
 
 PROGRAM = "laggard-exporter"
-PORT = 9495
 DEFAULT_ADDRESS = f"localhost:{PORT}"
 #: Paths that are served beside that of the metrics.
 RESERVED_PATHS = frozenset({METRICS_PATH, TARGETS_PATH})

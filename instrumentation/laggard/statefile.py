@@ -33,6 +33,7 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from laggard import untrusted
 from laggard.conventions import NAME_BYTES, Phase, RankState, clip_name
 
 MAGIC = b"LAGGARD\0"
@@ -199,8 +200,7 @@ def read(path: Path) -> Snapshot:
     Raises :class:`StateFileError` for anything that is not a whole state file of this version and this boot.
     """
     try:
-        # A FIFO must not block the reader and a symbolic link must not lead it elsewhere.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = untrusted.open_file(path)
     except OSError as error:
         raise StateFileError(f"state file {path}: {error.strerror}") from error
     try:
