@@ -140,7 +140,7 @@ def default_path(identity: Identity, kind: str) -> Path:
 def json_lines(
     identity: Identity, steps: Sequence[Step], memory: Mapping[str, int] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's begin.
+    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's start.
 
     What the rank used most of each kind of memory, until now, stands in the newest.
     """

@@ -31,7 +31,7 @@ _MAX_TIME = 1e16
 
 @dataclass(frozen=True)
 class Events:
-    """Events as arrays of one length, ordered by their begin."""
+    """Events as arrays of one length, ordered by their start."""
 
     kind: NDArray[np.int8]
     begin: Times
