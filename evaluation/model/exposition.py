@@ -19,6 +19,8 @@ from evaluation.model.steps import RECENT_PHASES, Moment, Training
 from evaluation.model.surroundings import EXCESS, SPARE, exported_rows, own_rows
 from evaluation.model.target import EPOCH, Target
 from laggard.conventions import QUANTILES, STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase
+from laggard.environment import PROMETHEUS_PORT
+from laggard_exporter.web.address import PORT
 
 #: Ranks' own metrics are scraped at so many moments of an interval, where there are enough of them.
 _PARTS = 3
@@ -76,7 +78,7 @@ class Incarnation:
             found = {"training_run": self.job.run, "training_rank": str(rank), **dict(labels)}
         if name == "gpu_workload_info":
             found["uuid"] = f"GPU-{self.job.run}-{rank}"
-        found["instance"] = f"{self._hosts[rank]}:{9495 if exported else 9464 + rank % self.job.per_host}"
+        found["instance"] = f"{self._hosts[rank]}:{PORT if exported else PROMETHEUS_PORT + rank % self.job.per_host}"
         if "host_name" in found:
             found["host_name"] = self._hosts[rank]
         if len(self.job.stages) > 1 and not exported:
