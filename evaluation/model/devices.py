@@ -144,7 +144,7 @@ class Devices:
             if "xid" in series:
                 found[series][fault.rank] = epoch + fault.begin
             elif grows:
-                found[series][fault.rank] += np.floor(fault.size * (min(time, fault.end) - fault.begin) / 60)
+                found[series][fault.rank] += fault.times(time, fault.size)
             elif fault.at(time):
                 found[series][fault.rank] = fault.size
             if fault.kind == "reset" and fault.at(time):

@@ -11,7 +11,7 @@ from evaluation.model.blocks import REASONS, Array
 from evaluation.model.devices import Devices
 from evaluation.model.faults import FOREVER, Dropped, WrongClock
 from evaluation.model.job import OWN, Job
-from evaluation.model.life import DEAD_FILE_SECONDS, Life
+from evaluation.model.life import Life
 from evaluation.model.memory import memory_rows
 from evaluation.model.numbers import number_rows
 from evaluation.model.rows import Key, Rows, add
@@ -40,8 +40,6 @@ class Incarnation:
         self._start = start
         self._training = Training(job, self._ranks, start + job.startup, int(self._random.integers(2**31)))
         self._life = Life(job, self._training, self._random, ranks=self._ranks, start=start, killed=killed)
-        #: A restart on the same host takes the exporter's rows over.
-        self._end = killed + (DEAD_FILE_SECONDS if job.moves else job.down)
         self._hosts = [job.host(rank, number if job.moves else 0) for rank in range(self._ranks)]
         self._devices = Devices(job, job.gpus, self._ranks, start, self._random) if job.gpus else None
         self._moment: tuple[float, Moment] | None = None
@@ -65,7 +63,7 @@ class Incarnation:
                 marks=exported or not job.push,
                 begin=self._start,
                 # The mark of what is gone, and a last word, come with the scrapes that follow.
-                end=self._end + 60,
+                end=self._life.rows_end + 60,
             )
 
     def _line(self, key: Key, rank: int, exported: bool) -> str:  # noqa: FBT001
