@@ -19,7 +19,7 @@ from laggard_cli.prometheus import Prometheus
 
 _PROMETHEUS_SECONDS = 150.0
 _ENDPOINT_SECONDS = 120.0
-#: From the begin of a job until the rules know its ranks, and until they miss them.
+#: From the start of a job until the rules know its ranks, and until they miss them.
 _KNOWN_SECONDS, _MISSED_SECONDS = 60.0, 100.0
 _CLOCK_SECONDS = 3600
 #: Long enough for a stall to be called one.

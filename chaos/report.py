@@ -11,9 +11,10 @@ from chaos.faults import FAULTS, PROCESS_SECONDS, STALL_MARGIN_SECONDS, Fault
 from chaos.own import OWN_FAULTS
 from chaos.own_play import OwnResult
 from chaos.play import Result
+from evaluation.report import between
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "reliability.md"
-_BEGIN, _END = "<!-- tables: python -m chaos --document -->\n", "<!-- end of tables -->\n"
+_BEGIN, _END = "<!-- tables: python -m chaos --document -->", "<!-- end of tables -->"
 
 
 def plain(results: Sequence[Result], own: Sequence[OwnResult]) -> dict[str, Any]:
@@ -48,10 +49,8 @@ def plain(results: Sequence[Result], own: Sequence[OwnResult]) -> dict[str, Any]
 
 
 def document(text: str) -> str:
-    """Return the document with the tables as they should be."""
-    head, _, rest = text.partition(_BEGIN)
-    _, _, tail = rest.partition(_END)
-    return f"{head}{_BEGIN}\n{_tables()}\n{_END}{tail}"
+    """Return the document with the tables as they should be; errors as those of ``between``."""
+    return between(text, _BEGIN, _END, _tables())
 
 
 def _tables() -> str:
@@ -76,7 +75,6 @@ def _tables() -> str:
             "| fault | what you see | what is lost | test |",
             "|---|---|---|---|",
             *(f"| {fault.title} | {fault.sees} | {fault.lost} | `{fault.name}` |" for fault in OWN_FAULTS),
-            "",
         ]
     )
 

@@ -24,6 +24,7 @@ from dashboards.sdk import (
     table,
     timeseries,
 )
+from laggard_cli import pack
 
 #: More lines than this nobody can tell apart, and a browser draws slowly.
 MOST_SERIES = 50
@@ -32,7 +33,7 @@ POINTS = 120
 #: And of plots that look through all ranks of a run.
 COARSE = 60
 #: From where on TrainingStraggler holds a rank to be slow, as shipped: where colours of own times become bright.
-STRAGGLER_SCORE = 1.2
+STRAGGLER_SCORE = pack.threshold("straggler_score")
 #: Lines of a plot in which each is a rank or a GPU.
 FEW = 12
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"

@@ -23,8 +23,6 @@ from evaluation.report import between
 
 #: All groups are evaluated, the slowest twice, and the windows that most cost is in are full.
 _SECONDS = 600.0
-
-
 #: Between these lines of a document stand the figures.
 BEGIN, END = "<!-- cost: made by python -m evaluation.cost --document -->", "<!-- end of cost -->"
 

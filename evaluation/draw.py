@@ -23,11 +23,8 @@ _STEPS = (
 )
 #: Up to so many seconds a step, a verdict on means takes so long. See rules/README.md.
 _PATIENCE = ((3.6, 330.0), (11.0, 720.0), (37.0, 1900.0), (FOREVER, 4400.0))
-
-
 #: The same for a verdict on steps that differ, whose windows must hold 150 steps.
 _UNSTEADY = ((0.37, 420.0), (1.1, 900.0), (3.6, 2100.0), (FOREVER, 4400.0))
-
 #: With more ranks than these, steps are of seconds at most, for which minutes suffice.
 _MANY = 100
 

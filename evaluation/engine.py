@@ -68,7 +68,6 @@ def run(
     seed: int,
     *,
     files: list[Path] | None = None,
-    rules: bool = True,
     ask: str = "",
 ) -> Result:
     """Evaluate the rules over some jobs that one Prometheus scrapes.
@@ -77,7 +76,6 @@ def run(
         jobs: the jobs, with the earlier runs of theirs; what fires after a job's horizon is left out.
         seed: decides when in an interval each group is evaluated.
         files: rule files, the shipped ones by default.
-        rules: False stores the samples and evaluates nothing, to tell the cost of the rules.
         ask: an expression to answer each time the first target of all is scraped.
     """
     files = rule_files() if files is None else files
@@ -90,7 +88,7 @@ def run(
         for target in each.targets(names)
     ]
     horizons = {job.run: job.horizon for job in jobs}
-    return evaluate(targets, seed, files=files if rules else [], horizons=horizons, ask=ask)
+    return evaluate(targets, seed, files=files, horizons=horizons, ask=ask)
 
 
 def evaluate(

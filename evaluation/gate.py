@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from evaluation.report import between
+from laggard.conventions import RECENT_STEPS
 from laggard_cli.gate.measured import Array, Measured
 from laggard_cli.gate.verdict import Outcome, judge
 
@@ -38,11 +40,9 @@ _SLOWED = (tuple(_SHARES), ("backward",), ("data",))
 #: Coefficients of variation of the step, and how much of a deviation is left in the next step.
 NOISE = (0.02, 0.05, 0.1, 0.2)
 DECAY = (0.0, 0.6, 0.9)
-#: What the instrumentation keeps, and a recording has without ado.
 #: Shares of the steps that pause, and by how many steps; at this noise.
 PAUSES = ((0.05, 1.0), (0.02, 3.0), (0.01, 10.0))
 PAUSED_NOISE = 0.05
-_RECENT = 256
 #: Steps that are simulated at once.
 _AT_ONCE = 128
 _FOUND = 0.95
@@ -59,6 +59,17 @@ class Cell:
     """What the gate says that it needs; the median."""
     equal: dict[str, int]
     slow: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Paused:
+    """What became of pairs with pauses of one kind: in such a share of the steps, by so many steps longer."""
+
+    share: float
+    longer: float
+    steps: int
+    both: dict[str, int]
+    one: dict[str, int]
 
 
 def simulate(  # noqa: PLR0917 - what a run is like
@@ -132,37 +143,38 @@ def until_found(kind: tuple[int, float, float]) -> list[Cell]:
     pairs, noise, decay = kind
     found: list[Cell] = []
     while not found or found[-1].slow.get(Outcome.FAIL.value, 0) < _FOUND * pairs:
-        found.append(cell(pairs, _RECENT * 2 ** len(found), noise, decay))
+        found.append(cell(pairs, RECENT_STEPS * 2 ** len(found), noise, decay))
     return found
 
 
-def pauses_until_found(kind: tuple[int, float, float]) -> list[Cell]:
+def pauses_until_found(kind: tuple[int, float, float]) -> list[Paused]:
     """For pauses in few steps judge pairs that both have them, and pairs of which one has, until 95 % are found."""
     pairs, share, longer = kind
     pauses = share, longer
-    found: list[Cell] = []
-    while not found or found[-1].slow.get(Outcome.FAIL.value, 0) < _FOUND * pairs:
-        steps, said = _RECENT * 2 ** len(found), (Counter[str](), Counter[str]())
+    found: list[Paused] = []
+    while not found or found[-1].one.get(Outcome.FAIL.value, 0) < _FOUND * pairs:
+        # What the instrumentation keeps, and a recording has without ado; then more.
+        steps, both, alone = RECENT_STEPS * 2 ** len(found), Counter[str](), Counter[str]()
         for pair in range(pairs):
             chance = np.random.default_rng((1, pair, steps, *(round(1000 * number) for number in pauses)))
             without, one, two = (
                 simulate(chance, steps, PAUSED_NOISE, 0.0, pauses=each) for each in ((0.0, 0.0), pauses, pauses)
             )
-            said[0][judge(one, two, LIMIT).outcome.value] += 1
-            said[1][judge(without, one, LIMIT).outcome.value] += 1
-        found.append(Cell(share, longer, steps, 0, *map(dict, said)))
+            both[judge(one, two, LIMIT).outcome.value] += 1
+            alone[judge(without, one, LIMIT).outcome.value] += 1
+        found.append(Paused(share, longer, steps, dict(both), dict(alone)))
         print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
-def pauses_table(found: list[Cell], pairs: int) -> str:
+def pauses_table(found: list[Paused], pairs: int) -> str:
     """Return the result for pauses as Markdown."""
     lines = ["| steps that are longer | by | mean | steps | both have them: false failure | one has them: found |"]
     lines.append("|" + "---:|" * 6)
     for each in found:
-        failed, caught = (100 * said.get(Outcome.FAIL.value, 0) / pairs for said in (each.equal, each.slow))
-        share, longer = each.noise, each.decay
-        cells = [f"1 in {1 / share:.0f}", f"{longer:g} steps", f"+{100 * share * longer:.0f} %", f"{each.steps}"]
+        failed, caught = (100 * said.get(Outcome.FAIL.value, 0) / pairs for said in (each.both, each.one))
+        more = 100 * each.share * each.longer
+        cells = [f"1 in {1 / each.share:.0f}", f"{each.longer:g} steps", f"+{more:.0f} %", f"{each.steps}"]
         lines.append(f"| {' | '.join(cells)} | {failed:.3g} % | {caught:.3g} % |")
     return "\n".join(lines)
 
@@ -199,11 +211,11 @@ def main() -> int:
     parser.add_argument("--pauses", action="store_true", help="only pairs of which one has pauses in few of its steps")
     parser.add_argument("--document", type=Path, metavar="FILE", help="whose figures are to be replaced")
     given = parser.parse_args()
-    found: list[Cell] = []
     if given.pauses:
-        found = [each for pauses in PAUSES for each in pauses_until_found((given.pairs, *pauses))]
-        print(pauses_table(found, given.pairs))
+        paused = [each for pauses in PAUSES for each in pauses_until_found((given.pairs, *pauses))]
+        print(pauses_table(paused, given.pairs))
         return 0
+    found: list[Cell] = []
     with ProcessPoolExecutor(given.workers) as pool:
         for each in pool.map(until_found, [(given.pairs, noise, decay) for noise in NOISE for decay in DECAY]):
             found += each
@@ -213,9 +225,8 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps([asdict(each) for each in found]) + "\n", encoding="utf-8")
     if given.document:
-        before, begin, rest = given.document.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        given.document.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+        old = given.document.read_text(encoding="utf-8")
+        given.document.write_text(between(old, BEGIN, END, text), encoding="utf-8")
     return 0
 
 

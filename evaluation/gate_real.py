@@ -25,9 +25,10 @@ from laggard_cli.gate.steps import read_steps, step_files
 from laggard_cli.gate.verdict import Outcome, judge
 
 LIMIT = 0.05
-#: What is slower in a run, and what it is called.
-GROUPS = (3, 5)
+#: What is slower in each run, by turns; the name of its folder ends with it.
 KINDS = ("equal", "forward", "equal", "data")
+#: So many recordings are compared with as many others.
+GROUPS = (3, 5)
 #: Units of work that every second step of the calibration has more.
 _MORE = 60
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from evaluation.model.blocks import Array
 from evaluation.model.target import EPOCH, Target
 from laggard.conventions import EXCLUSION_REASONS, OWN_PHASES, QUANTILE_PHASES, QUANTILES, SIGNALS, Phase, RankState
+from laggard.environment import PROMETHEUS_PORT
+from laggard_exporter.web.address import PORT
 
 #: Seconds of a step: the rank's own phases, the transfer, and what comes once in a while.
 _OWN = dict(zip(sorted(OWN_PHASES), (0.02, 0.02, 0.02, 0.15, 0.27, 0.02), strict=True))
@@ -60,7 +62,7 @@ def _target(rows: list[_Row], ranks: int, chosen: NDArray[np.int64], exported: b
 
 def _line(name: str, labels: dict[str, str], rank: int, exported: bool) -> str:  # noqa: FBT001
     host = f"node-{rank // _PER_HOST}"
-    found = {"instance": f"{host}:{9495 if exported else 9464 + rank % _PER_HOST}", "job": "laggard"}
+    found = {"instance": f"{host}:{PORT if exported else PROMETHEUS_PORT + rank % _PER_HOST}", "job": "laggard"}
     if not name.startswith("gpu_") or name == "gpu_workload_info":
         found |= {"training_run": "cost", "training_rank": str(rank)}
     for label, value in labels.items():
@@ -173,7 +175,7 @@ def _exported(ranks: int, chance: np.random.Generator) -> Iterator[_Row]:
     yield _rank("process_last_step_age_seconds", age)
     yield _rank("process_world_size", float(ranks))
     yield _rank("process_start_timestamp_seconds", EPOCH - 60.0)
-    info = _rank("process_info", 1.0, workload="model", local_rank="0", metrics_port="9464", restarts="0")
+    info = _rank("process_info", 1.0, workload="model", local_rank="0", metrics_port=str(PROMETHEUS_PORT), restarts="0")
     yield info[0], {**info[1], "host_name": "HOST", "uuid": "GPU", "process_pid": "1"}, *info[2:]
 
 

@@ -36,7 +36,7 @@ def record(case: Case, fired: Iterable[Fired]) -> Record:
         "cv": round(job.cv, 3),
         "facts": {name: round(value, 3) for name, value in case.facts.items()},
         "expected": sorted({each.alert for each in case.expected}),
-        "near": list(case.near),
+        "near": sorted(case.near),
         "others": sorted({each.alert for each in own if each.alert not in ALL}),
         "outcomes": [{**_plain(outcome), "info": outcome.alert in told} for outcome in outcomes],
     }

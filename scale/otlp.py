@@ -20,7 +20,8 @@ from evaluation.model.blocks import Array
 from evaluation.model.job import Job
 from laggard.conventions import METER_NAME, TRAINING_METRICS, Attribute, Metric, prometheus_label, prometheus_name
 from laggard.version import __version__
-from scale.values import EXPORTER_PORT, Values, name_and_labels
+from laggard_exporter.web.address import PORT
+from scale.values import Values, name_and_labels
 
 _METRICS = {prometheus_name(metric): metric for metric in TRAINING_METRICS}
 _BY_NAME = {metric.name: metric for metric in TRAINING_METRICS}
@@ -123,7 +124,7 @@ class Requests:
         for row, each in enumerate(target.series):
             name, pairs = name_and_labels(each)
             host, port = pairs.pop("instance").split(":")
-            if int(port) == EXPORTER_PORT:
+            if int(port) == PORT:
                 return
             run, rank = pairs["training_run"], pairs["training_rank"]
             if rank not in ranks:

@@ -8,7 +8,8 @@ import numpy as np
 
 from evaluation.model.job import Job
 from laggard.conventions import STEP_BOUNDS
-from scale.values import EXPORTER_PORT, Values, name_and_labels
+from laggard_exporter.web.address import PORT
+from scale.values import Values, name_and_labels
 
 #: Where the exporter serves both.
 EXPORTER, RANKS = "/metrics", "/ranks/metrics"
@@ -63,7 +64,7 @@ class Pages:
         for row, each in enumerate(series):
             name, pairs = name_and_labels(each)
             host, port = pairs.pop("instance").split(":")
-            exported = int(port) == EXPORTER_PORT
+            exported = int(port) == PORT
             if not exported and not ranks:
                 return
             part = parts.setdefault(f"/{host}{EXPORTER if exported else RANKS}", _Part(number))

@@ -14,9 +14,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from laggard_cli.errors import CommandError
+from laggard_exporter.web.address import PORT
 from scale.pages import EXPORTER, RANKS
 from scale.programs import Programs
-from scale.values import EXPORTER_PORT
 
 _ANSWER_SECONDS = 60
 _GROUP_SECONDS, _GROUP_INTERVAL = (
@@ -151,7 +151,7 @@ def targets(port: int, paths: list[str]) -> list[dict[str, object]]:
             "static_configs": [
                 {
                     "targets": [f"127.0.0.1:{port}"],
-                    "labels": {"__metrics_path__": path, "instance": f"{path.split('/')[1]}:{EXPORTER_PORT}"},
+                    "labels": {"__metrics_path__": path, "instance": f"{path.split('/')[1]}:{PORT}"},
                 }
                 for path in paths
                 if path.endswith(RANKS) == (end == RANKS)

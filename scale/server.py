@@ -22,7 +22,7 @@ class Show:
 
     Args:
         jobs: the runs.
-        tick: values are those at the beginning of a so long time, in seconds.
+        tick: values change once in so many seconds.
         pushed: ranks push, and are on no page.
     """
 

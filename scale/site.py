@@ -35,7 +35,7 @@ class Pace:
     """How fast all goes. Seconds."""
 
     interval: float
-    #: Values are those at the beginning of a so long time.
+    #: Values change once in so much.
     tick: float
     #: From the beginning until all have been seen twice; between two looks at the server.
     settled: float

@@ -12,9 +12,6 @@ from evaluation.model.exposition import incarnations
 from evaluation.model.job import Job
 from evaluation.model.target import EPOCH, Target
 
-#: The port of an exporter, in what the model calls the instance.
-EXPORTER_PORT = 9495
-
 
 class _Everything:
     """Holds every name."""
@@ -34,7 +31,7 @@ class Values:
 
     Args:
         jobs: the runs.
-        tick: values are those at the beginning of a so long time, in seconds.
+        tick: values change once in so many seconds.
     """
 
     def __init__(self, jobs: list[Job], tick: float) -> None:

@@ -19,7 +19,8 @@ from laggard.version import __version__
 from laggard_cli.errors import CommandError
 from laggard_cli.run import defaults
 
-Mapping = dict[str, Any]
+Object = dict[str, Any]
+"""A mapping of a manifest, by the word that Kubernetes has for it."""
 
 _IMAGE = f"laggard-instrumentation:{__version__}"
 #: Where the packages lie in the pod, and what of them Python imports at its start.
@@ -94,39 +95,39 @@ def _read(file: str, source: str) -> list[Any]:
 def _unshared(value: Any) -> Any:
     """Return a document in which what is said once and referred to again (anchors) stands at each place for itself."""
     if isinstance(value, dict):
-        return {name: _unshared(entry) for name, entry in cast(Mapping, value).items()}
+        return {name: _unshared(entry) for name, entry in cast(Object, value).items()}
     if isinstance(value, list):
         return [_unshared(entry) for entry in cast("list[Any]", value)]
     return value
 
 
-def _pods(value: Any, owner: Mapping) -> Iterator[tuple[Mapping, Mapping]]:
+def _pods(value: Any, owner: Object) -> Iterator[tuple[Object, Object]]:
     """Yield each pod's specification with the resource that it is part of, the innermost that has a kind."""
     if isinstance(value, list):
         for entry in cast("list[Any]", value):
             yield from _pods(entry, owner)
     elif isinstance(value, dict):
-        node = cast(Mapping, value)
+        node = cast(Object, value)
         owner = node if "kind" in node else owner
         spec = node.get("spec")
-        if isinstance(spec, dict) and isinstance(cast(Mapping, spec).get("containers"), list):
-            yield owner, cast(Mapping, spec)
+        if isinstance(spec, dict) and isinstance(cast(Object, spec).get("containers"), list):
+            yield owner, cast(Object, spec)
             return
         for entry in node.values():
             yield from _pods(entry, owner)
 
 
-def _entries(node: Mapping, name: str, source: str) -> list[Mapping]:
+def _entries(node: Object, name: str, source: str) -> list[Object]:
     """Return a list of a manifest to add to, whose entries are mappings; a new one where there is none."""
     if node.get(name) is None:
         node[name] = []
     value: Any = node[name]
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[Any]", value)):
         raise CommandError(f"{source}: {name} is no list of mappings")
-    return cast("list[Mapping]", value)
+    return cast("list[Object]", value)
 
 
-def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, source: str) -> None:
+def _instrument(owner: Object, pod: Object, options: argparse.Namespace, source: str) -> None:
     container = _container(pod, options.container, source)
     initial = _entries(pod, "initContainers", source)
     if any(entry.get("name") == _VOLUME for entry in initial):
@@ -141,8 +142,8 @@ def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, sourc
             "securityContext": _security(container),
         }
     )
-    volumes: list[Mapping] = [{"name": _VOLUME, "emptyDir": {}}]
-    mounts: list[Mapping] = [{"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
+    volumes: list[Object] = [{"name": _VOLUME, "emptyDir": {}}]
+    mounts: list[Object] = [{"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
     if not options.no_host_path:
         # The folder is made where no node exporter has made it: then it is nobody's, and a rank does without.
         volumes.append({"name": _STATE_VOLUME, "hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}})
@@ -157,10 +158,10 @@ def _instrument(owner: Mapping, pod: Mapping, options: argparse.Namespace, sourc
         )
 
 
-def _security(container: Mapping) -> Mapping:
+def _security(container: Object) -> Object:
     """Return what the init container may: nothing, as the user of the container that trains."""
     own = container.get("securityContext")
-    named: Mapping = cast(Mapping, own) if isinstance(own, dict) else {}
+    named: Object = cast(Object, own) if isinstance(own, dict) else {}
     return {
         **{name: named[name] for name in _USER if name in named},
         "allowPrivilegeEscalation": False,
@@ -169,7 +170,7 @@ def _security(container: Mapping) -> Mapping:
     }
 
 
-def _container(pod: Mapping, name: str | None, source: str) -> Mapping:
+def _container(pod: Object, name: str | None, source: str) -> Object:
     containers = _entries(pod, "containers", source)
     if not containers:
         raise CommandError(f"{source}: a pod has no container")
@@ -180,14 +181,14 @@ def _container(pod: Mapping, name: str | None, source: str) -> Mapping:
     raise CommandError(f"{source}: no container is called {name!r}; there are {names}")
 
 
-def _add_environment(owner: Mapping, container: Mapping, options: argparse.Namespace, source: str) -> bool:
+def _add_environment(owner: Object, container: Object, options: argparse.Namespace, source: str) -> bool:
     """Add what loads laggard; return whether the ranks send their metrics, and serve none."""
     entries = _entries(container, "env", source)
     present = {str(entry.get("name")): entry for entry in entries}
     values = {name: str(entry.get("value", "")) for name, entry in present.items()}
     metadata = owner.get("metadata")
-    name = str(cast(Mapping, metadata).get("name", "")) if isinstance(metadata, dict) else ""
-    wanted: Mapping = {}
+    name = str(cast(Object, metadata).get("name", "")) if isinstance(metadata, dict) else ""
+    wanted: Object = {}
     if options.otlp_endpoint:
         wanted["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp_endpoint
     wanted |= defaults({**values, **wanted}, options.name, options.workload)
@@ -211,7 +212,7 @@ def _add_environment(owner: Mapping, container: Mapping, options: argparse.Names
     return pushes
 
 
-def _extend_python_path(entries: list[Mapping], entry: Mapping | None, source: str) -> None:
+def _extend_python_path(entries: list[Object], entry: Object | None, source: str) -> None:
     if entry is None:
         entries.append({"name": "PYTHONPATH", "value": _PYTHON_PATH})
     elif "value" in entry:

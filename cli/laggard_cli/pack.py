@@ -1,4 +1,4 @@
-"""What travels with the command line: where rules and examples lie, and what the rules are."""
+"""What travels with the command line: where rules and examples lie, and what the rules say."""
 
 from __future__ import annotations
 
@@ -27,3 +27,31 @@ def pack_rules() -> tuple[dict[str, Any], ...]:
         for group in yaml.load(path.read_text(encoding="utf-8"), _LOADER)["groups"]:  # noqa: S506 - a safe one
             rules += group["rules"]
     return tuple(rules)
+
+
+def threshold(name: str) -> float:
+    """Return a threshold's value in the production profile. Raises :class:`KeyError` for one that the pack lacks."""
+    return _thresholds()[name]
+
+
+def alert(name: str) -> dict[str, Any]:
+    """Return an alert: ``labels`` and ``annotations``. Raises :class:`KeyError` for one that the pack lacks."""
+    return _alerts()[name]
+
+
+@cache
+def _thresholds() -> dict[str, float]:
+    found: dict[str, float] = {}
+    for rule in pack_rules():
+        if rule.get("record") == "laggard_threshold" and str(rule["expr"]).startswith("vector("):
+            found.setdefault(rule["labels"]["name"], float(rule["expr"].removeprefix("vector(").rstrip(")")))
+    return found
+
+
+@cache
+def _alerts() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for rule in pack_rules():
+        if "alert" in rule:
+            found.setdefault(rule["alert"], rule)
+    return found

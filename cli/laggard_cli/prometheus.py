@@ -31,6 +31,12 @@ class Range:
     values: dict[float, float]
 
 
+def quoted(text: str) -> str:
+    """Return a text as a string of PromQL, which is also how the text format writes the value of a label."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
 def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = True) -> None:
     """Add the arguments that say which server is asked, and how it is reached."""
     parser.add_argument("--prometheus", required=required, metavar="URL", help=text)

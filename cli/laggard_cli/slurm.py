@@ -17,18 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard import control, dumps, statefile
+from laggard import control, dumps, statefile, untrusted
 from laggard.conventions import clip_name
+from laggard.environment import HIGHEST_PORT
 from laggard.statefile import Facts, StateFileError
 from laggard_cli.errors import CommandError
-from laggard_exporter.web.address import Address
+from laggard_exporter.web.address import PORT, Address
 
 #: Name, address, partition and state of each node, once for each of its partitions.
 _SINFO = ("sinfo", "--Node", "--noheader", "--format=%N|%o|%R|%t")
 _SECONDS = 60.0
 #: What sinfo says of nodes that are switched off, or just switched on or off: nothing there can be scraped.
 _SWITCHED_OFF = re.compile(r"[~#%]$|^futr")
-_PORT, _HIGHEST_PORT = 9495, 65535
 
 _ENDED = ".ended"
 #: A note is a line for each task of the job; it is the user's, who may write anything.
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     targets.epilog = "Example: laggard slurm targets --output /etc/prometheus/laggard-nodes.json"
     targets.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the targets go")
     targets.add_argument(
-        "--port", type=int, default=_PORT, metavar="NUMBER", help="port of the node exporters (default %(default)s)"
+        "--port", type=int, default=PORT, metavar="NUMBER", help="port of the node exporters (default %(default)s)"
     )
     targets.add_argument(
         "--partition", action="append", metavar="NAME", help="nodes of this partition only; may be repeated"
@@ -81,8 +81,8 @@ class _Node(NamedTuple):
 
 def _targets(options: argparse.Namespace) -> int:
     """Write the file, whole or not at all. Raises :class:`CommandError` where Slurm or the folder refuses."""
-    if not 1 <= options.port <= _HIGHEST_PORT:
-        raise CommandError(f"--port {options.port}: not between 1 and {_HIGHEST_PORT}")
+    if not 1 <= options.port <= HIGHEST_PORT:
+        raise CommandError(f"--port {options.port}: not between 1 and {HIGHEST_PORT}")
     # Partitions that are hidden from this user have nodes too.
     command = [*_SINFO, f"--partition={','.join(options.partition)}" if options.partition else "--all"]
     partitions: dict[tuple[str, str], set[str]] = {}
@@ -193,7 +193,7 @@ def _ended(folder: Path) -> Iterator[_Job]:
 
 def _remove(folder: Path, jobs: list[_Job]) -> None:
     """Remove the dead state files of these jobs and the other files of the same ranks. No link is followed."""
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    directory = untrusted.open_folder(folder)
     try:
         files = dict(_regular_files(directory))
         stems = {job: set[str]() for job in jobs}

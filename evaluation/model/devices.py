@@ -16,7 +16,7 @@ _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _REASONS = ("sw_power_cap", "hw_thermal", "sw_thermal", "hw_power_brake")
 _CRITICAL, _CONTAINED, _APPLICATION = "79", "94", "31"
 
-#: Kind of fault -> series that it sets to its size from its begin on, or adds its size to each minute.
+#: Kind of fault -> series that it sets to its size from its beginning on, or adds its size to each minute.
 FAULTS: dict[str, tuple[str, bool]] = {
     "lost": ("gpu_up", False),  # its size is 0
     "ecc": ("gpu_ecc_volatile_errors_total/uncorrected", True),
@@ -144,7 +144,7 @@ class Devices:
             if "xid" in series:
                 found[series][fault.rank] = epoch + fault.begin
             elif grows:
-                found[series][fault.rank] += np.floor(fault.size * (min(time, fault.end) - fault.begin) / 60)
+                found[series][fault.rank] += fault.times(time, fault.size)
             elif fault.at(time):
                 found[series][fault.rank] = fault.size
             if fault.kind == "reset" and fault.at(time):

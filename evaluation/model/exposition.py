@@ -11,7 +11,7 @@ from evaluation.model.blocks import REASONS, Array
 from evaluation.model.devices import Devices
 from evaluation.model.faults import FOREVER, Dropped, WrongClock
 from evaluation.model.job import OWN, Job
-from evaluation.model.life import DEAD_FILE_SECONDS, Life
+from evaluation.model.life import Life
 from evaluation.model.memory import memory_rows
 from evaluation.model.numbers import number_rows
 from evaluation.model.rows import Key, Rows, add
@@ -19,6 +19,8 @@ from evaluation.model.steps import RECENT_PHASES, Moment, Training
 from evaluation.model.surroundings import EXCESS, SPARE, exported_rows, own_rows
 from evaluation.model.target import EPOCH, Target
 from laggard.conventions import QUANTILES, STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase
+from laggard.environment import PROMETHEUS_PORT
+from laggard_exporter.web.address import PORT
 
 #: Ranks' own metrics are scraped at so many moments of an interval, where there are enough of them.
 _PARTS = 3
@@ -38,8 +40,6 @@ class Incarnation:
         self._start = start
         self._training = Training(job, self._ranks, start + job.startup, int(self._random.integers(2**31)))
         self._life = Life(job, self._training, self._random, ranks=self._ranks, start=start, killed=killed)
-        #: A restart on the same host takes the exporter's rows over.
-        self._end = killed + (DEAD_FILE_SECONDS if job.moves else job.down)
         self._hosts = [job.host(rank, number if job.moves else 0) for rank in range(self._ranks)]
         self._devices = Devices(job, job.gpus, self._ranks, start, self._random) if job.gpus else None
         self._moment: tuple[float, Moment] | None = None
@@ -63,7 +63,7 @@ class Incarnation:
                 marks=exported or not job.push,
                 begin=self._start,
                 # The mark of what is gone, and a last word, come with the scrapes that follow.
-                end=self._end + 60,
+                end=self._life.rows_end + 60,
             )
 
     def _line(self, key: Key, rank: int, exported: bool) -> str:  # noqa: FBT001
@@ -76,7 +76,7 @@ class Incarnation:
             found = {"training_run": self.job.run, "training_rank": str(rank), **dict(labels)}
         if name == "gpu_workload_info":
             found["uuid"] = f"GPU-{self.job.run}-{rank}"
-        found["instance"] = f"{self._hosts[rank]}:{9495 if exported else 9464 + rank % self.job.per_host}"
+        found["instance"] = f"{self._hosts[rank]}:{PORT if exported else PROMETHEUS_PORT + rank % self.job.per_host}"
         if "host_name" in found:
             found["host_name"] = self._hosts[rank]
         if len(self.job.stages) > 1 and not exported:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor
 from typing import TypeVar
 
 from laggard.conventions import Phase
@@ -20,6 +21,10 @@ class Fault:
     def at(self, time: float) -> bool:
         """Say whether it is there."""
         return self.begin <= time < self.end
+
+    def times(self, time: float, a_minute: float) -> float:
+        """Return how often something has happened by now that this makes happen so many times a minute."""
+        return float(floor(max(0.0, a_minute * (min(time, self.end) - self.begin)) / 60))
 
 
 AnyFault = TypeVar("AnyFault", bound=Fault)

@@ -24,7 +24,8 @@ class Life:
     ) -> None:
         self._job, self._ranks, self._start, self._killed = job, ranks, start, killed
         self._training, self._random = training, random
-        self._rows_end = killed + (DEAD_FILE_SECONDS if job.moves else job.down)
+        #: When exporters show these processes no longer: a restart on the same host takes their rows over.
+        self.rows_end = killed + (DEAD_FILE_SECONDS if job.moves else job.down)
         self._late = job.apart * random.random(ranks)
         self._told_end = np.zeros(ranks, dtype=bool)
 
@@ -67,7 +68,7 @@ class Life:
             hosts = np.arange(self._ranks) // job.per_host
             lost |= (self._random.random(hosts[-1] + 1) < job.lost_scrapes)[hosts]
             old = finished & (time >= self._training.done + self._late + DEAD_FILE_SECONDS)
-            return ~lost & ~old & (time < self._rows_end)
+            return ~lost & ~old & (time < self.rows_end)
         # A pushing rank's last word is that it has finished.
         last_word = finished & ~self._told_end & job.push
         self._told_end |= finished

@@ -38,7 +38,7 @@ def memory_rows(job: Job, ranks: int, start: float, time: float, random: np.rand
         count = np.zeros(ranks)
         for fault in job.of(Memory):
             if fault.kind == name and time >= fault.begin >= start:
-                count[fault.rank] += np.floor(fault.value * (min(time, fault.end) - fault.begin) / 60)
+                count[fault.rank] += fault.times(time, fault.value)
         add(rows, ranks, f"training_memory_{name}_total", count)
     return rows
 

@@ -28,7 +28,7 @@ def number_rows(job: Job, moment: Moment, random: np.random.Generator, *, start:
         count = 0.0
         for fault in job.of(NotFinite):
             if fault.number == kind and time >= fault.begin >= start:
-                count += np.floor(fault.rate * (min(time, fault.end) - fault.begin) / 60)
+                count += fault.times(time, fault.rate)
         add(rows, ranks, "training_nonfinite_total", count, training_value=kind)
         if kind == "gradient" and numbers.scaler:
             # A scaler tries a larger scale every so many steps, too.

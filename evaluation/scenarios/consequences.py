@@ -17,16 +17,21 @@ from evaluation.model.faults import Death, Hang, Recompile
 from evaluation.model.job import OWN, Case, Expectation, Job
 from evaluation.scenarios.registry import COPY, GOODPUT, IMBALANCE, INPUT, JITTER, SAVES, SERIAL, STAGE, TAIL
 from laggard.conventions import Phase
+from laggard_cli.pack import threshold
 
 #: Below the first share of a limit an alert must not fire, above the second it must.
 _NEAR, _CLEAR = 0.85, 1.2
 _STEPS = 256
-_IMBALANCE, _AGREEMENT, _JITTER, _TAIL, _SAVES, _GOODPUT = 0.15, 1.05, 0.3, 1.0, 0.1, 0.6
-_STAGE = 1.2
-#: Phases whose share of the step makes an alert, where it is not what the case is about.
-_SHARES = {Phase.DATA: (INPUT, 0.2), Phase.H2D: (COPY, 0.1), Phase.OTHER: (SERIAL, 0.2)}
-#: A run younger than this has no goodput worth an alert; seconds for a verdict on steps that differ.
-_GOODPUT_SECONDS, _UNSTEADY_SECONDS = 2700.0, 1500.0
+#: Ranks whose mean own times differ by less than this are alike.
+_AGREEMENT = 1.05
+#: Phases whose share of the step makes an alert, where it is not what the case is about, and the threshold of each.
+_SHARES = {
+    Phase.DATA: (INPUT, "input_bound_share"),
+    Phase.H2D: (COPY, "copy_bound_share"),
+    Phase.OTHER: (SERIAL, "serialization_share"),
+}
+#: Seconds for a verdict on steps that differ.
+_UNSTEADY_SECONDS = 1500.0
 
 
 @dataclass
@@ -89,14 +94,15 @@ def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
         steady = max(now.agreement, *job.stages) < _AGREEMENT
         # The rule takes the least transfer of these steps for the usual one, and so a little more for waiting.
         waiting = tuple(1.15 * each.imbalance for each in (before, now))
-        found.judge(IMBALANCE, waiting, _IMBALANCE, enough=enough and steady)
+        found.judge(IMBALANCE, waiting, threshold("imbalance_share"), enough=enough and steady)
     enough = found.left > _UNSTEADY_SECONDS + 600 * job.own
     for phase in now.jitter:
         # The quantiles of one rank are taken over so few steps that they vary themselves.
-        found.judge(JITTER, (before.jitter[phase], 0.9 * now.jitter[phase]), _JITTER, enough=enough, detail=phase)
-        found.judge(TAIL, (before.tail[phase], now.tail[phase]), 0.75 * _TAIL)
+        jitter = before.jitter[phase], 0.9 * now.jitter[phase]
+        found.judge(JITTER, jitter, threshold("jitter_share"), enough=enough, detail=phase)
+        found.judge(TAIL, (before.tail[phase], now.tail[phase]), 0.75 * threshold("long_tail_share"))
     for phase, (alert, limit) in _SHARES.items():
-        found.judge(alert, (now.shares[phase.label],), limit)
+        found.judge(alert, (now.shares[phase.label],), threshold(limit))
 
 
 def _stages(found: _Found) -> None:
@@ -106,7 +112,7 @@ def _stages(found: _Found) -> None:
         culprit = f"stage-{job.stages.index(max(job.stages))}"
         enough = not job.faults and found.left > 900 + 60 * job.own
         # Of two stages whose ranks differ by 2 % themselves.
-        limit = 1 + 0.9 * (_STAGE - 1)
+        limit = 1 + 0.9 * (threshold("stage_score") - 1)
         found.judge(STAGE, (ratio,), limit, enough=enough, culprits=(culprit,), begin=job.start + job.startup)
 
 
@@ -115,14 +121,14 @@ def _losses(found: _Found, waiting: float) -> None:
     lived = job.horizon - job.start - job.startup
     shares = {pause: min(pause.seconds / pause.every, 1) for pause in job.pauses}
     saving = sum(share for pause, share in shares.items() if pause.phase is Phase.CHECKPOINT)
-    found.judge(SAVES, (saving * min(1.0, lived / 3600),), _SAVES)
+    found.judge(SAVES, (saving * min(1.0, lived / 3600),), threshold("checkpoint_share"))
     starting = (job.startup + job.compile + job.warmup * job.own) / 3600
     stopped = any(isinstance(fault, (Hang, Death)) for fault in job.faults) or bool(job.restarts)
     # What compiles anew, and what waits for the first batch of an epoch.
     again = sum(fault.seconds / fault.every for fault in job.of(Recompile))
     again += job.epochs[1] / job.epochs[0] if job.epochs else 0
     goodput = (1 - sum(shares.values()) - again) * (1 - waiting) - starting
-    if lived > _GOODPUT_SECONDS and (stopped or goodput < _GOODPUT / _NEAR):
+    if lived > threshold("goodput_seconds") and (stopped or goodput < threshold("goodput_ratio") / _NEAR):
         found.judge(GOODPUT, (1.0,), 1.0)
 
 

@@ -44,7 +44,7 @@ def ends_pushed(draw: Draw) -> Case:
 @scenario
 def ends_unseen(draw: Draw) -> Case:
     """A run ends that no node exporter sees."""
-    return _ends(draw, push=bool(draw.random.random() < 0.5), exporter=False)  # noqa: PLR2004
+    return _ends(draw, push=draw.chance(0.5), exporter=False)
 
 
 def _death(draw: Draw, ranks: tuple[int, ...], *, with_host: bool = False) -> Case:
@@ -98,7 +98,7 @@ def restart(draw: Draw) -> Case:
             at + draw.patience() + 400,
             restarts=(at,),
             down=draw.between(2, 20),
-            moves=bool(draw.random.random() < 0.5),  # noqa: PLR2004
+            moves=draw.chance(0.5),
             pauses=(),
         ),
         near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FROZEN, RESTARTS, CLASH),

@@ -40,8 +40,9 @@ def _hang(draw: Draw, phase: Phase, *, named: bool = True, stopped: bool = False
         ),
         # With long steps a rank may be silent for the limit while the others are still on their way to it.
         allowed=(FROZEN,),
+        # No TrainingStraggler: a run that stands still has no step to be late in, but what was slow before is said a
+        # little longer.
         near=(MISSING, COMMUNICATION, DIED) if stopped else (MISSING, TELEMETRY, COMMUNICATION, DIED),
-        # A run that stands still has no step to be late in, but what was slow before is said a little longer.
         facts={"limit": limit},
     )
 
@@ -111,7 +112,7 @@ def short_pause(draw: Draw) -> Case:
 @scenario
 def long_checkpoint(draw: Draw) -> Case:
     """A checkpoint takes minutes."""
-    pauses = (Pause(Phase.CHECKPOINT, draw.between(250, 400), draw.between(60, 400), bool(draw.random.random() < 0.5)),)  # noqa: PLR2004
+    pauses = (Pause(Phase.CHECKPOINT, draw.between(250, 400), draw.between(60, 400), draw.chance(0.5)),)
     return well(draw, near=(STALLED, STRAGGLER, COMMUNICATION), pauses=pauses)
 
 

@@ -126,7 +126,7 @@ def slow_after_restart(draw: Draw) -> Case:
             begin + draw.patience(factor) + 180,
             restarts=(restart,),
             down=down,
-            moves=bool(draw.random.random() < 0.5),  # noqa: PLR2004
+            moves=draw.chance(0.5),
             faults=(Slow(begin=begin, ranks=(rank,), phase=Phase.FORWARD, factor=factor),),
         ),
         expected=(Expectation(STRAGGLER, (rank,), "forward", begin),),

@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from laggard import conventions, environment
 from laggard.version import VERSIONS
 from laggard_exporter.filters import Filter
 from laggard_exporter.kernel_log import KERNEL_LOG, KernelLog
-from laggard_exporter.web.address import Address, parse_address
+from laggard_exporter.web.address import PORT, Address, parse_address
 from laggard_exporter.web.ranks import METRICS_PATH, TARGETS_PATH
 
 PROGRAM = "laggard-exporter"
-PORT = 9495
 DEFAULT_ADDRESS = f"localhost:{PORT}"
 #: Paths that are served beside that of the metrics.
 RESERVED_PATHS = frozenset({METRICS_PATH, TARGETS_PATH})
@@ -79,6 +78,12 @@ def reject(problem: str) -> NoReturn:
     """End the process with one line about bad input. Raises :class:`SystemExit` with code 2."""
     print(f"{PROGRAM}: error: {problem}", file=sys.stderr)  # noqa: T201 - the console is where a user looks
     raise SystemExit(2)
+
+
+class _Add(Protocol):
+    """Adds a flag: its name without dashes, what it does, and what argparse takes."""
+
+    def __call__(self, name: str, text: str, **more: Any) -> None: ...
 
 
 class _Parser(argparse.ArgumentParser):
@@ -146,6 +151,28 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         result.add_argument(f"--{name}", dest=name, help=text, **more)
 
     add("json", "doctor alone: a JSON document instead of a table", action="store_true")
+    _add_serving(add)
+    _add_node(add)
+    _add_collectors(add, collectors)
+    add(
+        "otlp.endpoint",
+        "push the same facts by OTLP to this URL as well (default: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, else no push)",
+        type=_url,
+        default="",
+        metavar="URL",
+    )
+    add(
+        "log.level",
+        "what to log: debug, info, warning or error (default %(default)s)",
+        choices=LOG_LEVELS,
+        default="info",
+    )
+    return result
+
+
+def _add_serving(add: _Add) -> None:
+    """Add the flags of what is served and told to Prometheus."""
     add(
         "web.listen-address",
         "address to serve on; may be repeated; :PORT is every address of the node (default "
@@ -195,6 +222,10 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         type=_targets_file,
         metavar="FILE",
     )
+
+
+def _add_node(add: _Add) -> None:
+    """Add the flags of where things are on the node, and what it is called."""
     add(
         "state.directory",
         f"folder of the state files (default {environment.LAGGARD_STATE_DIR}, else laggard in shared memory)",
@@ -216,6 +247,10 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         default="",
         metavar="NAME",
     )
+
+
+def _add_collectors(add: _Add, collectors: Mapping[str, str]) -> None:
+    """Add the flags of the collectors."""
     for name, excluded in DEVICE_FILTERS.items():
         add(
             f"collector.{name}.device-include",
@@ -242,21 +277,6 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
             f"{text} (default on)",
             action=argparse.BooleanOptionalAction,
         )
-    add(
-        "otlp.endpoint",
-        "push the same facts by OTLP to this URL as well (default: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or "
-        "OTEL_EXPORTER_OTLP_ENDPOINT, else no push)",
-        type=_url,
-        default="",
-        metavar="URL",
-    )
-    add(
-        "log.level",
-        "what to log: debug, info, warning or error (default %(default)s)",
-        choices=LOG_LEVELS,
-        default="info",
-    )
-    return result
 
 
 def _devices(options: Mapping[str, Any], name: str) -> Filter:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from laggard_exporter import files
+
 SYSFS = Path("/sys")
 
 _NVIDIA = "0x10de"
@@ -21,14 +23,8 @@ def count_gpus(sysfs: Path = SYSFS) -> int | None:
 
 
 def _is_gpu(device: Path) -> bool:
-    if _read(device / "vendor") != _NVIDIA or not _read(device / "class").startswith(_CLASSES):
+    vendor, kind = (files.read_text(device / name) or "" for name in ("vendor", "class"))
+    if vendor != _NVIDIA or not kind.startswith(_CLASSES):
         return False
     # A virtual function is a part of a GPU, for a virtual machine.
     return not (device / "physfn").exists()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # unplugged meanwhile
-        return ""

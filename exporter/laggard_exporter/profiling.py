@@ -19,7 +19,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
-from laggard import control
+from laggard import control, untrusted
 from laggard.control import ControlError, Request
 from laggard_exporter.ranks.files import Rank, RankFiles
 
@@ -181,9 +181,7 @@ class Profiling:
         if newest[0] < asked.began - _LATE:
             raise ProfilingError(HTTPStatus.NOT_FOUND, "the file is not in the state folder any more")
         try:
-            descriptor = os.open(
-                self._directory / newest[1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
+            descriptor = untrusted.open_file(self._directory / newest[1])
         except OSError as error:
             raise ProfilingError(HTTPStatus.FORBIDDEN, f"{newest[1]}: {error.strerror}") from error
         file = os.fdopen(descriptor, "rb")

@@ -30,6 +30,8 @@ class Collector(Protocol):
         Raises :class:`UnsupportedError` where the node has no such source; the collector then has nothing to say.
         Raises :class:`~laggard_exporter.samples.PartialFailureError` at its end: the collector counts as failed, and
         what it yielded is kept. Raises anything else: the collector counts as failed.
+
+        What a run that succeeds leaves out, and why, a collector may keep as texts in its attribute ``notes``.
         """
         ...
 

@@ -154,7 +154,7 @@ class StateCollector:
 
     def _stopped(self, pid: int) -> bool | None:
         times = processes.process_times(self._procfs, pid) if pid else None
-        return times.state in {"T", "t"} if times else None
+        return times.stopped if times else None
 
 
 def _pace(first: tuple[int, int] | None, file: Snapshot) -> tuple[tuple[int, int], float]:

@@ -40,8 +40,8 @@ def uninstrument() -> None:
 def set_peer_group(name: str) -> None:
     """Say which ranks do the same work: those that give the same name, for example a pipeline stage.
 
-    Only ranks of one peer group are compared. Before the first step has ended, for the group is part of every series;
-    wins over ``LAGGARD_PEER_GROUP`` and over what a device mesh shows.
+    Only ranks of one peer group are compared. Call it before the first step has ended: the group is part of every
+    series from then on. It wins over ``LAGGARD_PEER_GROUP`` and over what a device mesh shows.
     """
     process = _process.current()
     if process is not None:

@@ -6,9 +6,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from laggard import control, environment
@@ -37,10 +35,6 @@ class ControlFile(Hook):
         self._handled: deque[str] = deque(maxlen=64)
         #: What was asked of an earlier process of the same rank is not for this one.
         self._not_before = time.time_ns()
-
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing."""
-        return {}
 
     def report(self, report: Report) -> None:
         """Look for a request, and write replies, also those to earlier ones."""

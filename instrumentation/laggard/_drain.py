@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from laggard._exit import ExitHandling
     from laggard._hooks import Hook
     from laggard._identity import Identity
-    from laggard._peers import PeerGroup
     from laggard._recorder import Recorder
     from laggard._wakeup import Wakeup
+    from laggard.peers import PeerGroup
 
 _logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from laggard.conventions import RankState
 
 #: What the last report may take. A process that nobody listens to must still end.
 FLUSH_SECONDS = 2.0
-#: What an exit may take with the providers' last sending, from the begin of the last report.
+#: What an exit may take with the providers' last sending, from the beginning of the last report.
 _END_SECONDS = 2.2
 #: How long the main thread gets to act on SIGTERM before the drain thread does it.
 _GRACE_SECONDS = 0.5

@@ -12,9 +12,8 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from laggard import control, dumps, environment, statefile
@@ -50,10 +49,6 @@ class HangDump(Hook):
         self._since = 0.0
         self._tried = False
         self._written: Path | None = None
-
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing."""
-        return {}
 
     def uninstall(self) -> None:
         """Leave no dump behind."""

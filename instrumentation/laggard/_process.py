@@ -25,12 +25,12 @@ from laggard._hang import HangDump
 from laggard._hooks import HOOKS, Hook, Traced
 from laggard._hooks.exposure import Exposure
 from laggard._log import Log
-from laggard._peers import PeerGroup
 from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
 from laggard.conventions import RankState
+from laggard.peers import PeerGroup
 
 _logger = logging.getLogger(__name__)
 
@@ -76,7 +76,10 @@ class Process:
         unknown = disabled.difference(known)
         if unknown:
             _logger.warning(
-                "%s names no hook: %s; known are %s", environment.LAGGARD_DISABLED_HOOKS, unknown, ", ".join(known)
+                "%s=%s: no such hook; known are %s",
+                environment.LAGGARD_DISABLED_HOOKS,
+                ",".join(sorted(unknown)),
+                ", ".join(known),
             )
         self._hooks = [hook for hook in (*(kind(self) for kind in HOOKS), *self._parts) if hook.name not in disabled]
         for hook in self._hooks:

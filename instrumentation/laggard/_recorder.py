@@ -15,7 +15,7 @@ from types import CellType
 from typing import Any
 
 from laggard.conventions import Phase
-from laggard.statefile import PHASE, PROGRESS, boottime_ns
+from laggard.statefile import CODE_SHIFT, PHASE, PROGRESS, boottime_ns
 
 Event = tuple[int, int, int]
 """A code with the ``perf_counter_ns`` at which it began and ended. The code is a phase or one of the codes below."""
@@ -45,8 +45,6 @@ _PHASE_BITS = 15
 EARLY_CAPACITY = 1024
 #: Events kept between two drains: several seconds of steps below a millisecond, about 10 MB.
 CAPACITY = 65536
-
-_PHASE_SHIFT = 56
 
 #: One call in so many is timed: to read the clock is the dearest part of a call when caches are cold. Both ends of each
 #: phase take their turn, unless the calls of a step are a multiple of it.
@@ -278,7 +276,7 @@ class Recorder:
     def synchronize_clock(self) -> None:
         """Follow a suspend of the machine, which moves one clock and not the other."""
         offset_ns = boottime_ns() - perf_counter_ns()
-        in_training = tuple((phase << _PHASE_SHIFT) + offset_ns for phase in range(_PHASE_BITS + 1))
+        in_training = tuple((phase << CODE_SHIFT) + offset_ns for phase in range(_PHASE_BITS + 1))
         in_evaluation = (in_training[Phase.EVALUATION], *in_training[1:])
         cells = self.variables
         evaluating = cells["bases"].cell_contents is cells["in_evaluation"].cell_contents

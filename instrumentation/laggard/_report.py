@@ -22,8 +22,6 @@ from laggard.conventions import Attribute, Phase, RankState
 from laggard.statefile import Facts
 from laggard.version import __version__
 
-Attributes = Mapping[str, str]
-
 _NANOSECOND = 1e-9
 
 

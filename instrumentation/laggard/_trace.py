@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from laggard import control, environment
@@ -48,10 +48,6 @@ class TraceDump(Hook):
         self._intervals = 0
         self._requests: deque[tuple[str, Answer]] = deque(maxlen=16)
         self._signal = 0
-
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing."""
-        return {}
 
     def request(self, path: str = "", answer: Answer | None = None) -> None:
         """Have the last steps written, to a file in the state folder unless ``path`` names another. On any thread."""
@@ -144,7 +140,7 @@ def default_path(identity: Identity, kind: str) -> Path:
 def json_lines(
     identity: Identity, steps: Sequence[Step], memory: Mapping[str, int] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's begin.
+    """Return one object for each step. Times are nanoseconds, those of the intervals since the step's start.
 
     What the rank used most of each kind of memory, until now, stands in the newest.
     """

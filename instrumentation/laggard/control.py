@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from laggard import untrusted
+
 REQUEST_SUFFIX = ".control"
 REPLY_SUFFIX = ".reply"
 MAX_BYTES = 8192
@@ -121,8 +123,7 @@ def write_atomically(path: Path, parts: Iterable[str]) -> None:
 def _read(path: Path, users: set[int | None]) -> tuple[int, dict[str, Any]]:
     """Return who owns a file and the JSON object in it."""
     try:
-        # A FIFO must not block the reader and a symbolic link must not lead it elsewhere.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = untrusted.open_file(path)
     except OSError as error:
         raise ControlError(f"{path}: {error.strerror}") from error
     try:
@@ -131,7 +132,7 @@ def _read(path: Path, users: set[int | None]) -> tuple[int, dict[str, Any]]:
             raise ControlError(f"{path}: not a regular file")
         if status.st_uid not in users:
             raise ControlError(f"{path}: belongs to user {status.st_uid}, who may not ask this process for anything")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_mode & untrusted.OTHERS_WRITE:
             raise ControlError(f"{path}: others than its owner may write it")
         data = os.read(fd, MAX_BYTES + 1)
     except OSError as error:

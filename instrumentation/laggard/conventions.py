@@ -196,8 +196,8 @@ PHASE_QUANTILE = Metric(
     "training.phase.duration.quantile",
     "gauge",
     "s",
-    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps, from so many on that it is not the longest "
-    "(p95: 20, p99: 100); not of checkpoint and evaluation.",
+    f"Quantile of a phase's duration over the last {RECENT_STEPS} steps. Absent until there are enough steps to tell "
+    "it from the longest (p95: 20, p99: 100), and for checkpoint and evaluation.",
     (Attribute.PHASE, Attribute.QUANTILE),
 )
 COMMUNICATION_FLOOR = Metric(

@@ -6,6 +6,7 @@ A value that can not be read is named in one warning and the default is used: tr
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pwd
 from pathlib import Path
@@ -164,30 +165,43 @@ OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
 PROMETHEUS_PORT = 9464
 """Of local rank 0, unless the variable says otherwise."""
 
+HIGHEST_PORT = 65535
+
 
 def text(name: str) -> str:
     """Return the variable's value without surrounding blanks, or an empty string."""
     return os.environ.get(name, "").strip()
 
 
-def number(name: str, default: float, *, minimum: float = 0) -> float:
-    """Return the variable as a number of at least ``minimum``, else ``default`` with one warning."""
+def number(name: str, default: float) -> float:
+    """Return the variable as a finite number of at least 0, else ``default`` with one warning."""
     value = text(name)
     if not value:
         return default
-    try:
-        parsed = float(value)
-    except ValueError:
-        parsed = float("nan")
-    if parsed >= minimum:
+    parsed = _parsed(value)
+    if 0 <= parsed < math.inf:
         return parsed
-    _logger.warning("%s=%r is not a number of at least %g; using %g", name, value, minimum, default)
+    _logger.warning("%s=%r is not a number of at least 0; using %g", name, value, default)
     return default
 
 
-def whole_number(name: str, default: int, *, minimum: int = 0) -> int:
-    """Return the variable as a whole number of at least ``minimum``, else ``default`` with one warning."""
-    return int(number(name, default, minimum=minimum))
+def whole_number(name: str, default: int, *, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
+    """Return the variable as a whole number within these bounds, else ``default`` with one warning."""
+    value = text(name)
+    if not value:
+        return default
+    parsed = _parsed(value)
+    if parsed.is_integer() and minimum <= parsed <= maximum:
+        return int(parsed)
+    _logger.warning("%s=%r is not a whole number of %d to %d; using %d", name, value, minimum, maximum, default)
+    return default
+
+
+def _parsed(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
 
 
 def choice(name: str, *options: str) -> str:

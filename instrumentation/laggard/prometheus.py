@@ -20,7 +20,12 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 
 from laggard import environment
-from laggard.environment import OTEL_EXPORTER_PROMETHEUS_HOST, OTEL_EXPORTER_PROMETHEUS_PORT, PROMETHEUS_PORT
+from laggard.environment import (
+    HIGHEST_PORT,
+    OTEL_EXPORTER_PROMETHEUS_HOST,
+    OTEL_EXPORTER_PROMETHEUS_PORT,
+    PROMETHEUS_PORT,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -98,10 +103,11 @@ class PrometheusReader(PrometheusMetricReader):
         if self._server is not None:
             return self._server.server_port
         host = environment.text(OTEL_EXPORTER_PROMETHEUS_HOST) or "localhost"
-        base = environment.whole_number(OTEL_EXPORTER_PROMETHEUS_PORT, PROMETHEUS_PORT, minimum=1)
+        base = environment.whole_number(OTEL_EXPORTER_PROMETHEUS_PORT, PROMETHEUS_PORT, minimum=1, maximum=HIGHEST_PORT)
         first = base + local_rank
-        reason = ""
-        for port in range(first, first + _PORTS):
+        last = first + _PORTS - 1
+        reason = f"the highest port is {HIGHEST_PORT}"
+        for port in range(first, min(last, HIGHEST_PORT) + 1):
             try:
                 self._server, _ = start_http_server(port, addr=host, registry=self.registry)
             except OSError as error:
@@ -116,7 +122,7 @@ class PrometheusReader(PrometheusMetricReader):
         _logger.warning(
             "no port of %d to %d on %s can be opened (%s); training goes on without an endpoint. Set %s",
             first,
-            first + _PORTS - 1,
+            last,
             host,
             reason,
             OTEL_EXPORTER_PROMETHEUS_PORT,

@@ -33,6 +33,7 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from laggard import untrusted
 from laggard.conventions import NAME_BYTES, Phase, RankState, clip_name
 
 MAGIC = b"LAGGARD\0"
@@ -56,8 +57,9 @@ LAST_STEP = _LIVE_WORD + 4
 GROUPS = _LIVE_WORD + 8
 GROUP_WORDS = 3  # identity, started, finished
 
-_CODE_SHIFT = 56
-_VALUE_MASK = (1 << _CODE_SHIFT) - 1
+#: In a packed word the code stands in the bits from here on, the value below.
+CODE_SHIFT = 56
+_VALUE_MASK = (1 << CODE_SHIFT) - 1
 
 # struct flock as the kernel of a 64-bit Linux lays it out: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -88,12 +90,12 @@ def default_directory() -> Path:
 
 def pack(code: int, value: int) -> int:
     """Pack a small code (0 to 127) and a value below 2**56 into one word."""
-    return code << _CODE_SHIFT | value & _VALUE_MASK
+    return code << CODE_SHIFT | value & _VALUE_MASK
 
 
 def unpack(word: int) -> tuple[int, int]:
     """Return the code and the value of a packed word."""
-    return word >> _CODE_SHIFT, word & _VALUE_MASK
+    return word >> CODE_SHIFT, word & _VALUE_MASK
 
 
 @dataclass(frozen=True)
@@ -198,8 +200,7 @@ def read(path: Path) -> Snapshot:
     Raises :class:`StateFileError` for anything that is not a whole state file of this version and this boot.
     """
     try:
-        # A FIFO must not block the reader and a symbolic link must not lead it elsewhere.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = untrusted.open_file(path)
     except OSError as error:
         raise StateFileError(f"state file {path}: {error.strerror}") from error
     try:

@@ -21,9 +21,9 @@ from laggard import _process, statefile
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.exposure import Exposure
 from laggard._hooks.groups import Groups
-from laggard._peers import PeerGroup
 from laggard._recorder import Recorder
 from laggard.conventions import Phase
+from laggard.peers import PeerGroup
 from tests.instrumentation.programs.collectives import OBJECT, STEPS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver

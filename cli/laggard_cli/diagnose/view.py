@@ -12,6 +12,7 @@ from rich.text import Text
 
 from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
 from laggard_cli.terminal import printable
+from laggard_cli.units import duration
 
 #: Ranks shown: the slowest tell, a list of thousands does not.
 _MAX_RANKS = 8
@@ -131,10 +132,3 @@ def _bar(rank: Rank, longest: float) -> str:
     own = round(24 * rank.own_seconds / longest)
     wait = round(24 * (rank.wait_seconds or 0) / longest)
     return "█" * own + "░" * wait
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in the unit that reads best."""
-    if seconds >= 0.9995:  # noqa: PLR2004 - what three digits make a second
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms"

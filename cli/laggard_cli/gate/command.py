@@ -52,7 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--ignore", nargs="+", default=[], choices=_NAMES, metavar="NAME", help="tell and do not judge, e.g. host_rss"
     )
     parser.add_argument(
-        "--warmup", type=int, default=0, metavar="N", help="leave out N more steps at the begin of each JSON-lines run"
+        "--warmup",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leave out N more steps at the start of each run in JSON lines",
     )
     add_server(parser, "the server that has the runs", required=False)
     parser.add_argument(

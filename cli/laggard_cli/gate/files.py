@@ -7,8 +7,9 @@ from xml.etree import ElementTree as ET
 
 from laggard_cli.gate.measured import Measured
 from laggard_cli.gate.verdict import LEVEL, WHOLE, Comparison, Outcome, Verdict
-from laggard_cli.gate.view import amount, facts, headline, rule
+from laggard_cli.gate.view import facts, headline, rule
 from laggard_cli.terminal import printable
+from laggard_cli.units import amount
 
 
 def plain(verdict: Verdict) -> dict[str, Any]:

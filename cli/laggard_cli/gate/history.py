@@ -25,7 +25,8 @@ from laggard.conventions import (
 )
 from laggard_cli.errors import CommandError
 from laggard_cli.gate.measured import PAUSES, Array, Measured
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.past.times import parse_moment
+from laggard_cli.prometheus import Prometheus, quoted
 
 #: How a run of Prometheus is given.
 FORM = "run:NAME or run:NAME@FROM/TO"
@@ -80,15 +81,10 @@ def parse(source: str) -> Span:
 
 def _moment(source: str, text: str) -> float:
     try:
-        return float(text) if text.replace(".", "", 1).isdigit() else _iso(text)
+        return parse_moment(text)
     except ValueError:
         example = "run:pretrain-7@2026-01-31T08:00:00Z/2026-01-31T09:00:00Z"
         raise CommandError(f"{source!r}: {text!r} is no time; example: {example}") from None
-
-
-def _iso(text: str) -> float:
-    moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def read_span(server: Prometheus, span: Span, interval: float) -> Measured:
@@ -104,7 +100,7 @@ def read_span(server: Prometheus, span: Span, interval: float) -> Measured:
     """
     length = max(interval, math.ceil((span.end - span.begin) / _MAX_INTERVALS / interval) * interval)
     ranks = _ranks(server, span)
-    run = f'{{{_RUN}="{_escaped(span.run)}"}}[{length:.0f}s]'
+    run = f"{{{_RUN}={quoted(span.run)}}}[{length:.0f}s]"
 
     def values(expression: str) -> dict[str, dict[float, float]]:
         begin = min(span.begin + length, span.end)
@@ -142,7 +138,7 @@ def read_span(server: Prometheus, span: Span, interval: float) -> Measured:
 def _ranks(server: Prometheus, span: Span) -> int:
     """Return the number of ranks of a run, all of which must have been there."""
     seconds = f"[{math.ceil(span.end - span.begin)}s]"
-    own = f'{{{_RUN}="{_escaped(span.run)}"}}{seconds}'
+    own = f"{{{_RUN}={quoted(span.run)}}}{seconds}"
     seen = server.query(f"count(count by ({_RANK}) (last_over_time({prometheus_name(STEPS)}{own})))", span.end)
     if not seen:
         known = server.query(f"count by ({_RUN}) (last_over_time({prometheus_name(STEPS)}{seconds}))", span.end)
@@ -164,7 +160,7 @@ def _ranks(server: Prometheus, span: Span) -> int:
 
 
 def _memory(server: Prometheus, span: Span) -> dict[str, float]:
-    own = f'{prometheus_name(MEMORY_USAGE)}{{{_RUN}="{_escaped(span.run)}"}}[{math.ceil(span.end - span.begin)}s]'
+    own = f"{prometheus_name(MEMORY_USAGE)}{{{_RUN}={quoted(span.run)}}}[{math.ceil(span.end - span.begin)}s]"
     found = server.query(f"max by ({_KIND}) (max_over_time({own}))", span.end)
     return {sample.labels[_KIND]: sample.value for sample in found if _KIND in sample.labels}
 
@@ -177,7 +173,3 @@ def _series(values: dict[float, float], times: list[float]) -> Array:
     """Return values at the times; a phase that is not there took no time."""
     array: Array = np.array([values.get(moment, 0.0) for moment in times], dtype=np.float64)
     return np.where(np.isfinite(array), np.maximum(array, 0.0), 0.0)
-
-
-def _escaped(name: str) -> str:
-    return name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

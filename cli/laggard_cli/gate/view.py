@@ -11,6 +11,7 @@ from laggard_cli.gate.measured import Measured
 from laggard_cli.gate.statistics import CONFIDENCE
 from laggard_cli.gate.verdict import LEVEL, Comparison, Outcome, Verdict
 from laggard_cli.terminal import printable
+from laggard_cli.units import amount
 
 _STYLES = {
     Outcome.PASS: "green",
@@ -23,7 +24,6 @@ _MARKS = {Outcome.PASS: "✓", Outcome.FAIL: "✗", Outcome.UNDECIDED: "?", Outc
 #: How wide a terminal must be for a column that a narrow one does without: how sure it is, then both runs.
 _WIDTHS = {5: 88, 1: 76, 2: 76}
 _HEADINGS = ("", "baseline", "candidate", "worse by", "at most", "p", "verdict")
-_SUFFIXES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
 
 def rule(limit: float) -> str:
@@ -153,13 +153,3 @@ def _cells(comparison: Comparison) -> tuple[str, ...]:
 
 def _signed(share: float) -> str:
     return f"{100 * share:+.1f} %"
-
-
-def amount(value: float, unit: str) -> str:
-    """Return a number with its unit, three digits."""
-    if unit == "By":
-        size, name = next((found for found in _SUFFIXES if value >= found[0]), (1.0, "B"))
-        return f"{value / size:.4g} {name}"
-    if unit != "s":
-        return f"{value:.4g} {unit}"
-    return f"{value:.4g} s" if value >= 1 else f"{value * 1e3:.3g} ms"

@@ -10,7 +10,7 @@ from laggard_cli.kineto.trace import OWN_NAME, Events, Times, Trace
 
 
 def bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
-    """Return numbers, begins and ends of the steps as the host marks them.
+    """Return numbers, starts and ends of the steps as the host marks them.
 
     Raises:
         CommandError: it marks none.

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from laggard_cli.diagnose.view import duration
 from laggard_cli.kineto.partition import PHASES
 from laggard_cli.kineto.run import TracedRank
 from laggard_cli.terminal import printable
+from laggard_cli.units import duration
 
 #: Phases as they come in a step.
 _ORDER = (*PHASES[1:], PHASES[0])

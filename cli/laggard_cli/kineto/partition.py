@@ -172,7 +172,7 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
 
 
 def _passes(trace: Trace) -> list[tuple[float, float]]:
-    """Return begin and end of each backward pass: what the engine does with no forward, batch or update between."""
+    """Return start and end of each backward pass: what the engine does with no forward, batch or update between."""
     events = trace.events
     engine = events.of(Kind.BACKWARD)
     if not len(engine):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard.conventions import OWN_PHASES, Phase
-from laggard_cli.kineto.pack import threshold
 from laggard_cli.kineto.run import TracedRank, TracedRun
 from laggard_cli.kineto.trace import Times
+from laggard_cli.pack import threshold
 
 #: One that leads in most steps may be one of several that take turns; a probability beyond this is no verdict.
 BY_TURNS = 0.1

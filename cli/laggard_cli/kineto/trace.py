@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard._peers import PeerGroup
+from laggard.peers import PeerGroup
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.kinds import DEVICE, Kind, kind_of
 from laggard_cli.kineto.reader import EVENTS, scan
@@ -31,7 +31,7 @@ _MAX_TIME = 1e16
 
 @dataclass(frozen=True)
 class Events:
-    """Events as arrays of one length, ordered by their begin."""
+    """Events as arrays of one length, ordered by their start."""
 
     kind: NDArray[np.int8]
     begin: Times

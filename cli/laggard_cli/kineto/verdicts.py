@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 import numpy as np
 
 from laggard.conventions import Phase
 from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
-from laggard_cli.diagnose.view import duration
-from laggard_cli.kineto.pack import alert, recommendation, threshold
 from laggard_cli.kineto.run import TracedRank, TracedRun, best_off
 from laggard_cli.kineto.stragglers import (
     BY_TURNS,
@@ -28,6 +27,9 @@ from laggard_cli.kineto.stragglers import (
     phase_of,
     usual_limit,
 )
+from laggard_cli.pack import alert, threshold
+from laggard_cli.past.templates import render
+from laggard_cli.units import duration
 
 #: A mean over fewer steps is no mean.
 MIN_STEPS = 3
@@ -256,6 +258,12 @@ def _verdict(
         value=value,
         summary=rule["annotations"]["summary"],
         description=description,
-        recommendation=recommendation(name, phase),
+        recommendation=_recommendation(rule, phase),
         runbook_url=rule["annotations"]["runbook_url"],
     )
+
+
+def _recommendation(rule: dict[str, Any], phase: str) -> str:
+    """Return what an alert recommends where a phase is at fault; a trace has no answers to a template's queries."""
+    template = rule["annotations"]["recommendation"]
+    return " ".join(render(template, {"training_phase": phase}, 0.0, lambda _: []).split())

@@ -73,7 +73,7 @@ def render(template: str, labels: Mapping[str, str], value: float, query: Query)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise error if isinstance(error, TemplateError) else TemplateError(str(error)) from error
     if body.parts:
-        raise TemplateError("an end without a begin")
+        raise TemplateError("an end without a beginning")
     return " ".join(said.split())
 
 

@@ -18,11 +18,17 @@ def moment(flag: str, text: str) -> float:
         CommandError: it is neither.
     """
     try:
-        if text.replace(".", "", 1).isdigit():
-            return float(text)
-        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+        return parse_moment(text)
     except ValueError:
         raise CommandError(f"{flag} {text!r} is no time; example: 2026-01-31T08:00:00Z") from None
+
+
+def parse_moment(text: str) -> float:
+    """Return a time as :func:`moment` does. Raises :class:`ValueError` for anything else."""
+    if text.replace(".", "", 1).isdigit():
+        return float(text)
+    # Python before 3.11 does not know the letter.
+    found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
 

@@ -163,7 +163,7 @@ class _Seen:
                         verdict.alert, verdict.severity, verdict.run, verdict.rank, verdict.phase, begin=now
                     )
                     since = datetime.fromtimestamp(position, timezone.utc).isoformat(timespec="seconds")
-                    self._verdicts[key] = replace(verdict, since=f"{since}, {now:.0f} s after the begin")
+                    self._verdicts[key] = replace(verdict, since=f"{since}, {now:.0f} s after the start")
                 self._verdicts[key] = replace(verdict, since=self._verdicts[key].since)
         for key, fired in self._fired.items():
             self._fired[key] = replace(fired, end=float("inf") if key in firing else min(fired.end, now))

@@ -26,6 +26,7 @@ import yaml
 
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_folder
+from laggard_cli.prometheus import quoted
 from laggard_cli.replay.recording import Recording, Series
 from laggard_cli.rules import render
 from laggard_cli.rules.profiles import PRODUCTION, load_profile
@@ -125,10 +126,7 @@ def sample(series: Series, position: float) -> float | None:
 
 
 def _head(series: Series) -> str:
-    pairs = [
-        (label, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for label, value in series.labels
-    ]
-    return series.name + "{" + ",".join(f'{label}="{value}"' for label, value in pairs) + "}"
+    return series.name + "{" + ",".join(f"{label}={quoted(value)}" for label, value in series.labels) + "}"
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What is known of a run, and how what fired compares with it.
 
-A truth file is YAML or JSON; times are seconds since the recording's begin:
+A truth file is YAML or JSON; times are seconds since the start of the recording:
 
     runs:
       my-run:
@@ -46,7 +46,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Fired:
-    """An alert that fired, from when to when, in seconds since the begin."""
+    """An alert that fired, from when to when, in seconds since the start of the recording."""
 
     alert: str
     severity: str
@@ -81,8 +81,8 @@ class _Open:
 def judge(truth: Truth, fired: Iterable[Fired]) -> list[Outcome]:
     """Compare what fired for a run with what is known of it.
 
-    An alert without a rank settles an expectation with ranks only where no rank could be told; that is, never: it is
-    missed then, and the alert counts as naming a wrong rank.
+    An alert without a rank does not settle an expectation with ranks: that is missed then, and the alert counts as
+    naming a wrong rank.
     """
     wanted = [_Open(each, rank) for each in truth.expected for rank in sorted(each.ranks) or [""]]
     wrong: dict[tuple[str, str], Outcome] = {}

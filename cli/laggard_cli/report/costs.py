@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard_cli.diagnose.view import duration
+from laggard_cli.pack import threshold
 from laggard_cli.report.arrays import Array, by_time, known, mean, middle, most, there
 from laggard_cli.report.history import GROUP, HOST, RANK, Counted, History
 from laggard_cli.report.span import Span, matcher
 from laggard_cli.report.verdicts import Problem
+from laggard_cli.units import duration
 
 #: Alerts about ranks that work longer than their peers: the excess is lost on all ranks.
 _SLOW = (
@@ -37,8 +38,6 @@ _SHARES = {
     "TrainingRecompilationStorm": ("run:training_recompiled_share:ratio", "compiles anew"),
 }
 _STILL = ("TrainingStalled",)
-#: From so many peers on their median is the reference, from so many their lower quartile, as in rules/baseline.yml.
-_MEDIAN_RANKS, _QUARTILE_RANKS = 8, 3
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,11 @@ class Losses:
 
 
 def reference(own: Array) -> Array:
-    """Return the own time that peers need, of rank by time: one value for each time."""
+    """Return the own time that peers need, of rank by time: one value for each time, as rules/baseline.yml has it."""
+    for_median, for_quartile = threshold("peer_median_ranks"), threshold("peer_quartile_ranks")
 
     def needed(values: Array) -> float:
-        share = 0.5 if len(values) >= _MEDIAN_RANKS else 0.25 if len(values) >= _QUARTILE_RANKS else 0.0
+        share = 0.5 if len(values) >= for_median else 0.25 if len(values) >= for_quartile else 0.0
         return float(np.quantile(values, share))
 
     return by_time(own, needed)

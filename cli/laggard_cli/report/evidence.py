@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 
 from laggard.conventions import PHASE_DURATION, STEP_DURATION, prometheus_name
+from laggard_cli.prometheus import quoted
 from laggard_cli.report.costs import concerned
 from laggard_cli.report.history import PHASE, RANK, Counted, History
-from laggard_cli.report.span import matcher, quoted
+from laggard_cli.report.span import matcher
 from laggard_cli.report.verdicts import Problem
 
 #: Verdicts on ranks that work longer than their peers.

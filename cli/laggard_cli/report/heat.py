@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laggard_cli.diagnose.view import duration
 from laggard_cli.report import pictures, raster
 from laggard_cli.report.arrays import Array, known, mean
 from laggard_cli.report.costs import excess
@@ -15,6 +14,7 @@ from laggard_cli.report.markup import details, element, figure, table, text
 from laggard_cli.report.pictures import Axis, Row
 from laggard_cli.report.sentences import clock, suspects
 from laggard_cli.report.verdicts import Problem
+from laggard_cli.units import duration
 
 #: Up to so many ranks each has a row of its own; of more, those that verdicts name have one, and all are grouped.
 _MOST_ROWS, _MOST_NAMED, _GROUPS, _GROUP_OF = 64, 16, 40, 8

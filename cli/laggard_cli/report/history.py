@@ -90,19 +90,19 @@ class History:
     """Mean over the ranks, in seconds of a step."""
     facts: dict[str, Array]
     """Recorded series of the run as a whole, by name."""
-    limits: dict[str, float]
-    """Thresholds of the run, by name."""
-    hosts: dict[str, str]
     groups: dict[str, str]
-    information: list[dict[str, str]]
+    expected: int = 0
+    limits: dict[str, float] = field(default_factory=dict[str, float])
+    """Thresholds of the run, by name."""
+    hosts: dict[str, str] = field(default_factory=dict[str, str])
+    information: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     """What the run runs on, one for each variant."""
-    signals: dict[str, float]
+    signals: dict[str, float] = field(default_factory=dict[str, float])
     """Share of the time in which every rank that ended steps measured a signal."""
-    started: float
+    started: float = float("nan")
     """When the first process of the run that was seen started, in seconds since 1970; NaN where none says."""
     restarts: list[float] = field(default_factory=list[float])
     """When ranks started once more, in seconds since 1970."""
-    expected: int = 0
     places: Array | None = None
     """Index of :data:`PLACES`, rank by time; asked for where a rank or the run stood still."""
     memory: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -155,8 +155,27 @@ def read(server: Counted, run: str, span: Span) -> History:
     found = server.over('{__name__=~"run:(training|gpu|host)_.+",' + own_run[1:], span)
     facts = {each.labels["__name__"]: line(each, times) for each in found if len(each.labels) == 2}  # noqa: PLR2004 - name and run
     expected = facts.get("run:training_ranks_expected:max", np.full(len(times), np.nan))
+    history = History(
+        run=run,
+        span=span,
+        times=times,
+        ranks=ranks,
+        own=own,
+        wait=wait,
+        reports=reports,
+        phases=phases,
+        facts=facts,
+        groups=groups,
+        expected=int(np.nanmax(expected)) if np.isfinite(expected).any() else 0,
+    )
+    _read_configuration(server, history)
+    return history
 
+
+def _read_configuration(server: Counted, history: History) -> None:
+    """Add what changes seldom: hosts, restarts, what the run runs on, signals and thresholds."""
     server.say("hosts and configuration")
+    span, own_run = history.span, matcher(history.run)
     seldom = max(span.step, (span.end - span.begin) / _FEW)
     starts = server.over(f"max by ({RANK}, {HOST}) ({_START}{own_run})", span, seldom)
     information = server.over(
@@ -170,32 +189,15 @@ def read(server: Counted, run: str, span: Span) -> History:
         seldom,
     )
     limits = server.at(f"last_over_time(run:laggard_threshold:value{own_run}[1h])", span.end)
-    return History(
-        run=run,
-        span=span,
-        times=times,
-        ranks=ranks,
-        own=own,
-        wait=wait,
-        reports=reports,
-        phases=phases,
-        facts=facts,
-        limits={sample.labels["name"]: sample.value for sample in limits if "name" in sample.labels},
-        hosts=_hosts(starts),
-        groups=groups,
-        information=[
-            {
-                name: text
-                for name, text in each.labels.items()
-                if name not in _NOT_FACTS and not name.startswith("otel_")
-            }
-            for each in information
-        ],
-        signals={each.labels.get(SIGNAL, ""): fmean(each.values.values()) for each in signals if each.values},
-        started=min((value for each in starts for value in each.values.values()), default=float("nan")),
-        restarts=_restarts(starts),
-        expected=int(np.nanmax(expected)) if np.isfinite(expected).any() else 0,
-    )
+    history.limits = {sample.labels["name"]: sample.value for sample in limits if "name" in sample.labels}
+    history.hosts = _hosts(starts)
+    history.information = [
+        {name: text for name, text in each.labels.items() if name not in _NOT_FACTS and not name.startswith("otel_")}
+        for each in information
+    ]
+    history.signals = {each.labels.get(SIGNAL, ""): fmean(each.values.values()) for each in signals if each.values}
+    history.started = min((value for each in starts for value in each.values.values()), default=float("nan"))
+    history.restarts = _restarts(starts)
 
 
 def read_places(server: Counted, history: History) -> None:

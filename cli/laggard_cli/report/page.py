@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.version import __version__
-from laggard_cli.diagnose.view import duration
 from laggard_cli.past.times import iso
 from laggard_cli.report import heat, plots, tables
 from laggard_cli.report.arrays import known
@@ -21,6 +20,7 @@ from laggard_cli.report.markup import details, element, facts, figure, table, te
 from laggard_cli.report.pictures import Axis, timeline
 from laggard_cli.report.sentences import clock, sentence, short, wrong
 from laggard_cli.report.verdicts import Problem
+from laggard_cli.units import duration
 
 _HATCH = (
     '<svg class="hidden" aria-hidden="true"><defs>'

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from laggard.conventions import Phase
-from laggard_cli.diagnose.view import duration
-from laggard_cli.gate.view import amount
 from laggard_cli.report import pictures
 from laggard_cli.report.arrays import Array, known, mean, middle, most
 from laggard_cli.report.history import History
@@ -17,6 +15,7 @@ from laggard_cli.report.markup import details, figure, table
 from laggard_cli.report.pictures import Axis
 from laggard_cli.report.sentences import clock, suspects
 from laggard_cli.report.verdicts import Problem
+from laggard_cli.units import amount, duration
 
 #: From the bottom up: own work, what is done once in a while, and waiting.
 PHASES = tuple(

@@ -10,7 +10,7 @@ import numpy as np
 
 from laggard_cli.errors import CommandError
 from laggard_cli.past.times import iso
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, quoted
 from laggard_cli.report.arrays import Array
 
 #: How far back a run is looked for, and in which steps: a server gives at most 11,000 points.
@@ -45,9 +45,9 @@ def find(server: Prometheus, run: str, begin: float | None, end: float | None, l
     Args:
         server: that has the run.
         run: its name.
-        begin: seconds since 1970; without it the run's own begin.
+        begin: seconds since 1970; without it the run's own start.
         end: the same; without it the run's own end, or now.
-        last: seconds before the end, instead of a begin.
+        last: seconds before the end, instead of ``begin``.
 
     Raises:
         CommandError: there is no such run, or it was not there in that time.
@@ -83,12 +83,6 @@ def find(server: Prometheus, run: str, begin: float | None, end: float | None, l
 def matcher(run: str, *more: str) -> str:
     """Return the matchers of a run's series; its name may hold anything."""
     return "{" + ",".join((f"training_run={quoted(run)}", *more)) + "}"
-
-
-def quoted(text: str) -> str:
-    """Return a text as a string of PromQL."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def _seen(server: Prometheus, run: str, since: float, until: float) -> tuple[float, float] | None:

@@ -11,9 +11,9 @@ from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_folder
 from laggard_cli.past.rules import AlertRules, matches_of
 from laggard_cli.past.templates import TemplateError, render
-from laggard_cli.prometheus import Prometheus, Sample
+from laggard_cli.prometheus import Prometheus, Sample, quoted
 from laggard_cli.report.history import GROUP, HOST, PHASE, RANK, Counted, ordered
-from laggard_cli.report.span import Span, matcher, quoted
+from laggard_cli.report.span import Span, matcher
 
 SEVERITIES = ("critical", "warning", "info")
 #: Labels that tell members of one problem apart; all others say which problem it is.
@@ -163,7 +163,6 @@ def _evaluate(server: Counted, problem: Problem, rule: Mapping[str, Any]) -> Non
         if matches:
             break
     else:
-        matches, moment = [(float("nan"), longest.labels)], longest.end
         problem.worst = longest.labels
         raise TemplateError("its condition can not be evaluated at that time any more")
     problem.at = moment

@@ -17,6 +17,7 @@ import promql_parser
 import yaml
 from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, display_duration, parse_duration
 
+from laggard_cli.pack import pack_folder
 from laggard_cli.rules.formats import FORMATS
 from laggard_cli.rules.labels import rename
 from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
@@ -33,10 +34,8 @@ WAITS = ("for", "keep_firing_for")
 
 
 def rules_folder() -> Path:
-    """Return the folder of the rule pack: in an installation beside the package, in a checkout its own."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "pack" / "rules"
-    return installed if installed.is_dir() else package.parents[1] / "rules"
+    """Return the folder of the rule pack."""
+    return pack_folder("rules")
 
 
 def rule_files(folder: Path | None = None) -> tuple[str, ...]:

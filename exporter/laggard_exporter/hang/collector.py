@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from laggard import dumps, statefile
+from laggard import dumps, statefile, untrusted
 from laggard_exporter.hang.dump import DumpError
 from laggard_exporter.hang.facts import Facts
 from laggard_exporter.hang.reader import read_facts
@@ -86,8 +86,7 @@ class HangCollector:
         if not names:
             return
         with contextlib.suppress(OSError):
-            # Files are removed relative to this descriptor: the name of the folder may be swapped meanwhile.
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            directory = untrusted.open_folder(self._directory)
             try:
                 for name in names:
                     _remove_old(directory, name)

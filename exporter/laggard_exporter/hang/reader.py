@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laggard import dumps
+from laggard import dumps, untrusted
 from laggard_exporter.hang.dump import DumpError
 from laggard_exporter.hang.facts import MAX_BYTES, Facts, from_json
 
@@ -22,8 +22,7 @@ def read_facts(path: Path, user: int, seconds: float) -> Facts | None:
         DumpError: the file is another user's, or can not be read in so many seconds.
     """
     try:
-        # A FIFO must not block the reader and a symbolic link must not lead it elsewhere.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = untrusted.open_file(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -32,7 +31,7 @@ def read_facts(path: Path, user: int, seconds: float) -> Facts | None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise DumpError("not a regular file")
-        if status.st_uid != user or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_uid != user or status.st_mode & untrusted.OTHERS_WRITE:
             raise DumpError("others than the rank's user can write it")
         if status.st_size > dumps.MAX_BYTES:
             raise DumpError(f"{status.st_size} bytes are more than the {dumps.MAX_BYTES} that are read")

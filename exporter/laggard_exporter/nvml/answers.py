@@ -12,12 +12,12 @@ from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
 from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.table import Call, Field, Source, part
 
+#: NVML's type of a field that counts in 32 bits.
 _UNSIGNED_INT = 1
 
 # The driver's utilization is over a sixth of a second to a second (nvml.h, nvmlUtilization_t); half of it is no noise.
 _UTILIZATION_SECONDS = 1.0
 _BUSY_PERCENT = 50
-"""NVML's type of a field that counts in 32 bits."""
 
 #: The functions of nvidia-ml-py that a GPU is read with.
 FUNCTIONS = (FIELD_VALUES, table.GPM, table.FAN, nvlink.STATE_FUNCTION, *Plan(details=True).functions)

@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 
 Answer = tuple[int, Any]
-"""A return code of NVML, or of :mod:`laggard_exporter.nvml.child.driver`, and a plain value."""
+"""A return code of NVML, or of :mod:`laggard_exporter.nvml.child.codes`, and a plain value."""
 
 
 class Event(NamedTuple):

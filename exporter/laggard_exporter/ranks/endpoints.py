@@ -51,7 +51,7 @@ class Endpoints:
         for rank in sorted(serving, key=lambda rank: (rank.file.facts.run, rank.file.facts.rank)):
             address = sockets.get((rank.file.facts.metrics_port, rank.user), "")
             times = processes.process_times(self._procfs, rank.file.holder_pid) if rank.file.holder_pid else None
-            stopped = times is not None and times.state in {"T", "t"}
+            stopped = times is not None and times.stopped
             local = not address or ipaddress.ip_address(address).is_loopback
             found.append(Endpoint(rank.file.facts, _REACHABLE.get(address, address), local, stopped))
         return found

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard import statefile
+from laggard import statefile, untrusted
 from laggard.statefile import Snapshot, StateFileError
 from laggard_exporter.conventions import STATE_FILE_RESULTS
 from laggard_exporter.logs import LogOnce
@@ -90,8 +90,7 @@ class RankFiles:
         """
         self.results = Counter(dict.fromkeys(STATE_FILE_RESULTS, 0))
         try:
-            # Files are removed relative to this descriptor: the name of the folder may be swapped meanwhile.
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            directory = untrusted.open_folder(self._directory)
         except FileNotFoundError:
             self.exists = False
             return []
@@ -141,7 +140,7 @@ class RankFiles:
             per_user[user] += 1
             if per_user[user] > FILES_PER_USER:
                 self._reject(f"user {user} has more than {FILES_PER_USER} files in {self._directory}")
-            elif stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            elif stat.S_ISREG(status.st_mode) and status.st_mode & untrusted.OTHERS_WRITE:
                 self._reject(f"state file {self._directory / file.name}: others than its owner can write it")
             else:
                 yield file.name, user

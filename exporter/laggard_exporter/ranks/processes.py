@@ -25,6 +25,11 @@ class ProcessTimes(NamedTuple):
     start_ticks: int
     io_wait: float
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal or a debugger holds the process."""
+        return self.state in {"T", "t"}
+
 
 def process_times(procfs: Path, pid: int) -> ProcessTimes | None:
     """Return the process's times, None where there is no such process or not all of its entry."""

@@ -6,7 +6,10 @@ import ipaddress
 import socket
 from typing import NamedTuple
 
-_HIGHEST_PORT = 65535
+from laggard.environment import HIGHEST_PORT
+
+#: The node exporter's, unless it is told another.
+PORT = 9495
 
 
 class Address(NamedTuple):
@@ -37,7 +40,7 @@ def parse_address(text: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         separator = ""
-    if not separator or not (port.isascii() and port.isdecimal()) or int(port) > _HIGHEST_PORT:
+    if not separator or not (port.isascii() and port.isdecimal()) or int(port) > HIGHEST_PORT:
         raise ValueError(f"{text!r} is no HOST:PORT; examples: localhost:9495, :9495, [::1]:9495")
     return Address(host, int(port))
 

@@ -6,16 +6,18 @@ import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol
 
 from laggard._hooks.compiler import Traced
 
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
-    from laggard._peers import PeerGroup
     from laggard._recorder import Recorder
     from laggard._report import Report
+    from laggard.peers import PeerGroup
+
+_Arguments = ParamSpec("_Arguments")
 
 _MISSING = object()
 
@@ -30,11 +32,11 @@ class HookHost(Protocol):
     recorder: Recorder
     #: Called on the training thread with UPDATE or STEP_END when a step has ended, while somebody waits for that.
     at_step: Callable[[int], None] | None
-    #: The newest waits for a collective of a millisecond or more: operation and the ``perf_counter_ns`` of its begin
+    #: The newest waits for a collective of a millisecond or more: operation and the ``perf_counter_ns`` of its start
     #: and end.
     slow_collectives: deque[tuple[str, int, int]]
     traced: Traced
-    #: Called at the end of each backward pass with the ``perf_counter_ns`` of its begin and end. Must not raise.
+    #: Called at the end of each backward pass with the ``perf_counter_ns`` of its start and end. Must not raise.
     backward_observers: list[Callable[[int, int], None]]
     #: Called with True when the compiler begins to look at code, with False when it has. Must not raise.
     compilation_observers: list[Callable[[bool], None]]
@@ -81,6 +83,7 @@ class Hook:
         self._drains = 0
         self._patches: list[_Patch] = []
         self._suspended: list[_Patch] = []
+        self._observed: list[tuple[list[Any], Any]] = []
 
     @property
     def available(self) -> bool:
@@ -88,8 +91,8 @@ class Hook:
         return self.installed
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Return the torch modules that the hook waits for, each with what is done then."""
-        raise NotImplementedError
+        """Return the torch modules that the hook waits for, each with what is done then; none if it only looks on."""
+        return {}
 
     def report(self, report: Report) -> None:
         """Report what the hook gathered since the last call. Called by the drain thread."""
@@ -145,6 +148,12 @@ class Hook:
                 _undo(self._patches.pop(index))
                 return
 
+    def observe(self, observers: list[Callable[_Arguments, None]], observer: Callable[_Arguments, None]) -> None:
+        """Add an observer to a list of the host's, once, until the hook is uninstalled."""
+        if observer not in observers:
+            observers.append(observer)
+            self._observed.append((observers, observer))
+
     def suspend(self, begins: bool) -> None:  # noqa: FBT001 - an observer of compilations
         """Take the patches out while the compiler looks, so that nothing of ours is in what it makes or guards."""
         if begins:
@@ -157,10 +166,13 @@ class Hook:
                 setattr(owner, name, replacement)
 
     def uninstall(self) -> None:
-        """Undo every patch, the newest first."""
+        """Undo every patch, the newest first, and observe nothing any more."""
         self.installed = False
         while self._patches:
             _undo(self._patches.pop())
+        while self._observed:
+            observers, observer = self._observed.pop()
+            observers.remove(observer)
 
     def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """Return ``function`` so that an exception in it disables this hook instead of reaching the caller."""

@@ -76,8 +76,6 @@ class CollectivesHook(Hook):
     def uninstall(self) -> None:
         """Undo the patches and leave the process groups."""
         super().uninstall()
-        if self._observer in self.host.backward_observers:
-            self.host.backward_observers.remove(self._observer)
         self._groups.closed = True
         # A group that is just calling our hook must not lose it: it would crash. After a failure, and on a thread other
         # than the one that trains, the hooks stay and do nothing.
@@ -169,8 +167,7 @@ class CollectivesHook(Hook):
     def _watch_all(self, c10d: ModuleType) -> None:
         for group in c10d._world.pg_map:  # noqa: SLF001 - the one list of all groups
             watched = self._groups.add(group)
-            if self._observer not in self.host.backward_observers:
-                self.host.backward_observers.append(self._observer)
+            self.observe(self.host.backward_observers, self._observer)
             if watched is not None and self._has_pre_hooks:
                 failed = functools.partial(self.host.hook_failed, self)
                 group.register_pre_hook(self._hook_id, self._groups.pre_hook(watched, self._kinds, failed))

@@ -80,8 +80,6 @@ class CompiledHook(Hook):
     def uninstall(self) -> None:
         """Undo the patch and stop listening; functions that are compiled already are only called through."""
         super().uninstall()
-        if self._observer in self.host.backward_observers:
-            self.host.backward_observers.remove(self._observer)
         for observer in self.host.compilation_observers:
             observer(False)  # an end that was waited for does not come
         compiler, self._compiler = self._compiler, None
@@ -141,8 +139,7 @@ class CompiledHook(Hook):
             # As a decorator with options it returns a function that comes back here for what it decorates.
             if given is None or of_module or not isinstance(compiled, FunctionType):
                 return compiled
-            if self._observer not in self.host.backward_observers:
-                self.host.backward_observers.append(self._observer)
+            self.observe(self.host.backward_observers, self._observer)
             return self._time(compiled)
 
         return compile

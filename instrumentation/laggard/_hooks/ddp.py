@@ -53,12 +53,6 @@ class DistributedDataParallelHook(Hook):
         """Wait for torch, which brings DistributedDataParallel."""
         return {"torch": self._patch}
 
-    def uninstall(self) -> None:
-        """Undo the patches and stop listening to backward."""
-        super().uninstall()
-        if self._observer in self.host.backward_observers:
-            self.host.backward_observers.remove(self._observer)
-
     def _patch(self, torch: ModuleType) -> None:
         if not torch.distributed.is_available():
             return
@@ -99,8 +93,7 @@ class DistributedDataParallelHook(Hook):
         clock = self._clocks.get(reducer)
         if clock is None:
             clock = self._clocks[reducer] = _Clock()
-            if self._observer not in self.host.backward_observers:
-                self.host.backward_observers.append(self._observer)
+            self.observe(self.host.backward_observers, self._observer)
         clock.started = time.perf_counter_ns()
 
     def _after_backward(self, started: int, ended: int) -> None:

@@ -40,8 +40,6 @@ class DeviceHook(Hook):
         """Go back to the host's clock."""
         super().uninstall()
         self.recorder.device = self.clock = self.host.exposure.current_stream = None
-        if self._observer in self.host.backward_observers:
-            self.host.backward_observers.remove(self._observer)
 
     def steps_ended(self, steps: list[Step]) -> None:
         """Start the clock when CUDA is in use. On the drain thread, which asks for the events."""
@@ -55,7 +53,7 @@ class DeviceHook(Hook):
         cuda = torch.cuda
         _keep_out_of_captures()
         self.clock = DeviceClock(lambda: cuda.Event(enable_timing=True), lambda: not cuda.is_current_stream_capturing())
-        self.host.backward_observers.append(self._observer)
+        self.observe(self.host.backward_observers, self._observer)
         self.host.exposure.current_stream = cuda.current_stream
         self.recorder.device = self.clock.edge
 

@@ -25,7 +25,6 @@ _OUTERMOST = {
     "torch._dynamo.eval_frame": "OptimizedModule",
 }
 
-
 #: Steps that a search lasts: the first may have begun before it.
 _SEARCHED_STEPS = 2
 #: Steps without any forward after which the outermost modules are looked for again, and how often.
@@ -58,12 +57,6 @@ class ForwardHook(Hook):
         named = {module: functools.partial(self._wrap_named, name) for module, name in _OUTERMOST.items()}
         return {"torch": self._start, "torch._dynamo": self._hide, **named}
 
-    def uninstall(self) -> None:
-        """Undo the patches and stop listening to the compiler."""
-        super().uninstall()
-        if self._observer in self.host.compilation_observers:
-            self.host.compilation_observers.remove(self._observer)
-
     def steps_ended(self, steps: list[Step]) -> None:
         """End the search for outermost modules, or begin another one when no forward is seen any more.
 
@@ -85,7 +78,7 @@ class ForwardHook(Hook):
         # Not when their own modules are imported: torch is then only half there.
         self._module_class = torch.nn.Module
         self._graph_module_class = torch.fx.GraphModule
-        self.host.compilation_observers.append(self._observer)
+        self.observe(self.host.compilation_observers, self._observer)
         self._wrap(torch.nn.parallel.DistributedDataParallel)
         self._search()
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
+from laggard._hooks.backends import backends_in_use
 from laggard._hooks.base import Hook, HookHost
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 _ROOT = Path("/")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Device modules of torch whose allocator gives ``memory_stats``.
-_BACKENDS = ("cuda", "xpu")
 #: Drains after which the busiest device is looked for again.
 _RESCAN = 64
 #: A limit of version 1 that stands for none is the largest whole page below 2**63.
@@ -51,10 +48,6 @@ class MemoryHook(Hook):
         super().__init__(host)
         self._root = root
         self._limit_files: list[Path] | None = None
-
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing."""
-        return {}
 
     def report(self, report: Report) -> None:
         """Report usage and limit."""
@@ -83,10 +76,6 @@ class DeviceMemoryHook(Hook):
         self._age = 0
         self._counted: dict[str, int] = {}
 
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing."""
-        return {}
-
     def report(self, report: Report) -> None:
         """Report the device, if one is in use."""
         if self._module is None or self._age >= _RESCAN:
@@ -106,10 +95,9 @@ class DeviceMemoryHook(Hook):
                 report.measure(metric, stats[key] - last if stats[key] >= last else stats[key])
 
     def _find(self) -> None:
-        torch = sys.modules.get("torch")
         reserved: list[tuple[int, int, Any]] = []
-        for module in (getattr(torch, backend, None) for backend in _BACKENDS):
-            if module is not None and hasattr(module, "memory_stats") and module.is_initialized():
+        for module in backends_in_use():
+            if hasattr(module, "memory_stats"):
                 for index in range(module.device_count()):
                     amount = module.memory_stats(index).get(_USAGE["device_reserved"], 0)
                     reserved.append((amount, index, module))

@@ -14,16 +14,15 @@ import types
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import perf_counter_ns
-from types import ModuleType
 from typing import Any
 
+from laggard._hooks.backends import backends_in_use
 from laggard._hooks.base import Hook
 from laggard._partition import Step
 from laggard._recorder import Recorder
 from laggard.conventions import Phase
 
 _METHODS = ("to", "cuda")
-_BACKENDS = ("cuda", "xpu")
 #: Names of the argument of ``Tensor.to`` that says where to.
 _TARGETS = ("device", "tensor", "other")
 
@@ -33,17 +32,12 @@ class TransferHook(Hook):
 
     name = "transfer"
 
-    def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Patch nothing at first."""
-        return {}
-
     def steps_ended(self, steps: list[Step]) -> None:  # noqa: ARG002 - only the moment matters
         """Patch as soon as a device is in use. On the drain thread, so the process trains."""
         torch = sys.modules.get("torch")
         if self._patches or torch is None:
             return
-        backends = (getattr(torch, name, None) for name in _BACKENDS)
-        if any(backend is not None and backend.is_initialized() for backend in backends):
+        if backends_in_use():
             plain = (torch.Tensor, torch.nn.Parameter)
             for name in _METHODS:
                 make = functools.partial(_Timed, self.recorder, plain, torch.compiler.is_compiling)

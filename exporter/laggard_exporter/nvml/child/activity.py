@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-NOT_SUPPORTED = 3
+from laggard_exporter.nvml.child.codes import NOT_SUPPORTED
 
 #: Two samples of GPM closer than this say nothing (nvml.h asks for 100 ms); the newest answer is given again.
 SHORTEST_WINDOW = 0.25

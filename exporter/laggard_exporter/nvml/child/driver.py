@@ -13,19 +13,20 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from laggard_exporter.nvml.child.activity import Activity
+from laggard_exporter.nvml.child.codes import (
+    ARGUMENT_VERSION_MISMATCH,
+    FUNCTION_NOT_FOUND,
+    NO_TEXT,
+    NOT_SUPPORTED,
+    REFUSED,
+    SUCCESS,
+    UNKNOWN,
+)
 from laggard_exporter.nvml.child.events import Events
 from laggard_exporter.nvml.child.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SUCCESS = 0
-NOT_SUPPORTED = 3
-FUNCTION_NOT_FOUND = 13
-ARGUMENT_VERSION_MISMATCH = 25
-UNKNOWN = 999
-#: Codes of our own, beside NVML's: a text that is no UTF-8, and a call that nvidia-ml-py refused.
-NO_TEXT, REFUSED = -1, -2
 
 # nvml.h, nvmlFieldValue_t: number, scope, time stamp, latency, type of the value, return code, and the value as a word.
 _FIELD = struct.Struct("@IIqqiiQ")

@@ -8,12 +8,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from laggard_exporter.nvml.child.codes import TIMEOUT
 from laggard_exporter.nvml.child.frames import EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TIMEOUT = 10
 _XID = 0x8
 _WAIT_MILLISECONDS = 10_000
 
@@ -50,7 +50,7 @@ class Events:
                 event = self._library.nvmlEventSetWait_v2(events, _WAIT_MILLISECONDS)
             except self._library.NVMLError as error:
                 # A lost GPU is told as an error for ever; the other GPUs still have events.
-                if error.value != _TIMEOUT:
+                if error.value != TIMEOUT:
                     time.sleep(1)
                 continue
             gpu = watched.get(_pointer(event.device))

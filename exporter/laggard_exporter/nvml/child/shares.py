@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-SUCCESS = 0
-NOT_FOUND = 6
+from laggard_exporter.nvml.child.codes import NOT_FOUND, SUCCESS
 
 #: The driver samples at least so often what processes use (nvml.h): until then its last samples are the newest.
 SAMPLE_SECONDS = 1.0
