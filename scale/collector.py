@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.errors import CommandError
 from scale.programs import Programs
 from scale.prometheus import Metrics, metrics, targets, total
@@ -48,7 +48,7 @@ class Collectors:
     ) -> None:
         if not COLLECTOR.exists():
             raise CommandError("no Collector: run scripts/build_collector.sh, which needs Go")
-        ports = iter(_free_ports(4 * agents + 3))
+        ports = iter(free_ports(4 * agents + 3))
         self._own = {GATEWAY: next(ports)}
         #: Where agents take what ranks push.
         self.ports: list[int] = []

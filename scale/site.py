@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.errors import CommandError
 from laggard_cli.rules import render
 from scale import prometheus
@@ -137,7 +137,7 @@ def _server(started: Programs, plan: Plan, port: int, paths: list[str]) -> Serve
         (rules / name).write_text(_not_below(text, plan.pace.interval), encoding="utf-8")
     if plan.engine == "thanos":
         return thanos(started)
-    (free,) = _free_ports(1)
+    (free,) = free_ports(1)
     scraped = prometheus.targets(port, paths) if plan.path == "scrape" else []
     return prometheus.start(
         started, plan.program, address=f"127.0.0.1:{free}", scraped=scraped, rules=rules, interval=plan.pace.interval

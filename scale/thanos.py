@@ -8,7 +8,7 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.errors import CommandError
 from scale.programs import Programs
 from scale.prometheus import Server
@@ -38,7 +38,7 @@ class Topology:
     """The hosts of the document by name, and what runs on each; the rules lie in ``rules`` of the same folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._free = iter(_free_ports(16))
+        self._free = iter(free_ports(16))
         self._ports: defaultdict[tuple[str, int], int] = defaultdict(lambda: next(self._free))
         #: Where the files of deploy/thanos are, with ports for hosts.
         self.files = folder / "deploy" / "thanos"

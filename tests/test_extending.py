@@ -26,7 +26,7 @@ from laggard import _process
 from laggard._hooks import HOOKS
 from laggard._partition import StepPartition
 from laggard.conventions import Phase
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.rules.render import render
 from laggard_exporter.collection import UnsupportedError
 from tests.dashboards.test_schema import _check, modules  # noqa: F401 - a fixture
@@ -100,7 +100,7 @@ def test_the_collector_is_on_the_page_of_an_exporter(tmp_path: Path) -> None:
     """Once it stands in the table it has a flag, and a scrape has its metrics with the values of procfs."""
     (tmp_path / "sys" / "fs").mkdir(parents=True)
     (tmp_path / "sys" / "fs" / "file-nr").write_text("4096\t0\t524288\n", encoding="ascii")
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     program = (
         "from collector import DESCRIPTORS; from laggard_exporter.collectors import COLLECTORS;"
         "from laggard_exporter.main import main; COLLECTORS['descriptors'] = DESCRIPTORS; main()"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def test_the_quick_start_leads_to_its_verdict(
 ) -> None:
     """The script of the page is trained by the commands of the page, and rank 2 is named, with its phase."""
     (tmp_path / "state").mkdir()
-    exporter, prometheus = _free_ports(2)
+    exporter, prometheus = free_ports(2)
 
     def here(text: str) -> str:
         """Return a text of the page with the test's own ports."""

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.support import agent, gateway, named, processes, wait_until
 from tests.exporter.support import parse, starting_with
 from tests.support.otlp import Receiver
@@ -32,7 +32,7 @@ def span(step: int, rank: int, *, slow: bool) -> dict[str, Any]:
 
 def test_slow_steps_are_kept_whole(tmp_path: Path) -> None:
     """A step that one rank marks is kept with the spans of all ranks, by whichever gateway; the others are dropped."""
-    ports = _free_ports(11)
+    ports = free_ports(11)
     names = ("grpc", "health", "self")
     first, second = named(ports[:3], *names), named(ports[3:6], *names)
     third = named(ports[6:], *names, "http", "exporter")

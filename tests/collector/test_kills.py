@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.pusher import Pusher, lost, stored
 from tests.collector.support import agent, gateway, missing, named, processes, wait_until
 
@@ -17,7 +17,7 @@ def test_nothing_that_was_accepted_is_lost(tmp_path: Path) -> None:
     """Agent and gateway are killed, together and in turn, with Prometheus away and back: every sample is there."""
     if shutil.which("prometheus") is None:
         missing("prometheus is missing: apt-get install prometheus")
-    ports = _free_ports(9)
+    ports = free_ports(9)
     ours = named(ports[:5], "grpc", "http", "health", "self", "exporter")
     theirs = named(ports[5:8], "grpc", "health", "self")
     server = f"http://127.0.0.1:{ports[8]}"

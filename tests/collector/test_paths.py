@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from laggard_cli.demo import stack
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.demo.stack import Stack
 from laggard_cli.prometheus import Prometheus
 from tests.collector.support import agent, gateway, named, newest_prometheus, processes, wait_until
@@ -118,7 +118,7 @@ def test_three_paths_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """
     newest = newest_prometheus()
     monkeypatch.setattr(stack, "RANKS", RANKS)
-    ports = _free_ports(10)
+    ports = free_ports(10)
     ours, theirs = named(ports[:4], "grpc", "http", "health", "self"), named(ports[4:7], "grpc", "health", "self")
     pushed, written = (f"http://127.0.0.1:{port}" for port in ports[7:9])
     tee = Tee([f"http://127.0.0.1:{ours['http']}", f"{pushed}/api/v1/otlp"])

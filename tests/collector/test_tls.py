@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.support import CONFIGURATIONS, agent, collector, gateway, named, processes, wait_until
 from tests.collector.test_gateway import accepted, span
 from tests.exporter.web.certificates import Authority, Pair
@@ -42,7 +42,7 @@ def test_a_gateway_takes_from_agents_with_a_certificate_alone(tmp_path: Path) ->
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     of_gateway = ours.issue("gateway")
     of_agents = {"known": ours.issue("agent"), "stranger": theirs.issue("stranger")}
-    ports = _free_ports(18)
+    ports = free_ports(18)
     of_port = named(ports[:3], "grpc", "health", "self")
     places = dict(zip(("known", "stranger", "plain"), (ports[3:8], ports[8:13], ports[13:18]), strict=True))
     agents = {name: named(place, "grpc", "http", "health", "self", "exporter") for name, place in places.items()}
@@ -88,7 +88,7 @@ def test_a_certificate_that_is_not_there_is_said(role: str, tmp_path: Path) -> N
     """The Collector ends at once and names the file."""
     authority = Authority(tmp_path, "ours")
     missing = Pair(tmp_path / "nowhere.crt", tmp_path / "nowhere.key")
-    ports = _free_ports(5)
+    ports = free_ports(5)
     command, environment = (
         agent(tmp_path, named(ports, "grpc", "http", "health", "self", "exporter"), [1])
         if role == "agent"

@@ -20,7 +20,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.support import TIMEOUT, processes, wait_until
 from tests.deploy.manifests import Manifest, tool
 
@@ -151,7 +151,7 @@ def refused(response: httpx.Response, code: int) -> str:
 def running(folder: Path) -> Generator[Cluster, None, None]:
     """Run etcd and the API server, with what they keep in this folder."""
     server, etcd = tool("kube-apiserver"), tool("etcd")
-    port, clients, peers = _free_ports(3)
+    port, clients, peers = free_ports(3)
     token, key = secrets.token_urlsafe(), folder / "accounts.pem"
     _write(folder / "tokens.csv", f'{token},admin,admin,"system:masters"\n')
     (folder / "admission.json").write_text(json.dumps(_ADMISSION))

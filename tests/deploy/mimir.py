@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.support import ROOT, Processes, missing
 
 TOOLS = ROOT / ".cache" / "tools" / "bin"
@@ -23,7 +23,7 @@ class Mimir:
         if not (TOOLS / "mimir").exists():
             missing("no Mimir: run scripts/build_mimir.sh, which needs Go")
         self._started = started
-        http, grpc, gossip = _free_ports(3)
+        http, grpc, gossip = free_ports(3)
         self.url = f"http://127.0.0.1:{http}"
         data = folder / "mimir"
         here = {"instance_addr": "127.0.0.1", "kvstore": {"store": "inmemory"}}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.support import Processes, processes, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -194,7 +194,7 @@ def _running(folder: Path) -> Generator[Cluster, None, None]:
     key.chmod(0o600)
     plugins = next(UNPACKED.glob("usr/lib/*/slurm-wlm"))
     (folder / "slurm.conf").write_text(
-        _CONFIGURATION.format(folder=folder, plugins=plugins, user=getpass.getuser(), ports=_free_ports(3))
+        _CONFIGURATION.format(folder=folder, plugins=plugins, user=getpass.getuser(), ports=free_ports(3))
     )
     with processes(folder) as started:
         slurm = Cluster(folder, started)

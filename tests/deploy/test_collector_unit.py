@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from tests.collector.support import COLLECTOR, CONFIGURATIONS, ROOT, agent, collector, named, wait_until
 from tests.deploy import booted
 from tests.exporter.support import TIMEOUT
@@ -53,7 +53,7 @@ def test_systemd_runs_it(tmp_path: Path) -> None:
     drop_ins.mkdir()
     tmp_path.chmod(0o755)
     shutil.copy(UNIT, tmp_path)
-    ports = named(_free_ports(6), "grpc", "http", "health", "self", "exporter", "gateway")
+    ports = named(free_ports(6), "grpc", "http", "health", "self", "exporter", "gateway")
     _, variables = agent(tmp_path, ports, [ports["gateway"]])
     del variables["STATE_DIR"]
     # Where the program and its configuration are, which the unit hides.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from laggard import conventions
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
 from tests.collector.support import agent, gateway, named, processes, wait_until
@@ -67,7 +67,7 @@ def test_a_real_mimir_names_the_slow_rank(tmp_path: Path, capsys: pytest.Capture
         assert "msg=SUCCESS" in mimirtool("rules", "lint", "--dry-run", *files)
         mimirtool("rules", "load", f"--address={mimir.url}", f"--id={TENANT}", *files)
 
-        ports = _free_ports(7)
+        ports = free_ports(7)
         ours, theirs = named(ports[:4], "grpc", "http", "health", "self"), named(ports[4:], "grpc", "health", "self")
         headers = {"METRICS_HEADERS": f"{{X-Scope-OrgID: {TENANT}}}"}
         command, environment = gateway(tmp_path, theirs, f"{mimir.url}/api/v1/push", "http://127.0.0.1:1")

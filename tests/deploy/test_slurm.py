@@ -24,7 +24,7 @@ import yaml
 import laggard
 from laggard import statefile
 from laggard.conventions import RankState
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.run import defaults
 from tests.collector.support import wait_until
@@ -136,7 +136,7 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
     """A job that asks for it shows its run in Prometheus by the nodes' targets, ends, and is cleaned up later."""
     program = slurm.folder / "pretrain.py"
     program.write_text(TRAINING)
-    exporter_port, master_port = _free_ports(2)
+    exporter_port, master_port = free_ports(2)
     targets = tmp_path / "nodes.json"
     done = laggard_slurm(slurm, "targets", "--output", targets, "--port", str(exporter_port))
     assert (done.returncode, done.stderr) == (0, "")
@@ -365,7 +365,7 @@ def test_what_slurm_does_not_tell_changes_nothing(slurm: Cluster, tmp_path: Path
     file = tmp_path / "nodes.json"
     file.write_text("[]\n")
     nowhere = tmp_path / "slurm.conf"
-    port = f"SlurmctldPort={_free_ports(1)[0]}"
+    port = f"SlurmctldPort={free_ports(1)[0]}"
     text = re.sub("SlurmctldPort=.*", port, (slurm.folder / "slurm.conf").read_text())
     nowhere.write_text(text.replace("MessageTimeout=5", "MessageTimeout=1"))
     silent = laggard_slurm(slurm, "targets", "--output", file, SLURM_CONF=str(nowhere))

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.errors import CommandError
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         thanos = Thanos(folder, started)
         thanos.start("receive-0", "receive-1", "rule", "query")
         target = after.enter_context(serving(play))
-        ports = _free_ports(7)
+        ports = free_ports(7)
         ours, theirs = named(ports[:4], "grpc", "http", "health", "self"), named(ports[4:], "grpc", "health", "self")
         write = f"{thanos.url('receive-0', 19291)}/api/v1/receive"
         started.start("gateway", *gateway(folder, theirs, write, "http://127.0.0.1:1"))

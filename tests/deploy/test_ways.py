@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.demo.servers import _free_ports  # pyright: ignore[reportPrivateUsage] - as the demo finds them
+from laggard_cli.demo.servers import free_ports
 from laggard_cli.rules import render
 from tests.collector.support import COLLECTOR, ROOT, TIMEOUT, collector, newest_prometheus, wait_until
 
@@ -45,8 +45,8 @@ class Way:
     def __init__(self, title: str, folder: Path) -> None:
         self._folder = folder / "checkout"
         self._processes: list[subprocess.Popen[bytes]] = []
-        exporter, prometheus, agent, rest = (f"127.0.0.1:{port}" for port in _free_ports(4))
-        ours, *health = _free_ports(5)
+        exporter, prometheus, agent, rest = (f"127.0.0.1:{port}" for port in free_ports(4))
+        ours, *health = free_ports(5)
         self._places = {
             "localhost:9495": exporter,
             "localhost:9090": prometheus,

@@ -228,7 +228,6 @@ class Host:
         self.backward_observers: list[Any] = []
         self.recorder = Recorder()
         self.exposure = Exposure()
-        self.backward_observers: list[Any] = []
         self.failed: list[str] = []
 
     def hook_failed(self, hook: Any, error: Exception) -> None:

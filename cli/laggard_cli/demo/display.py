@@ -15,7 +15,7 @@ from rich.text import Text
 from laggard_cli.demo.acts import ACTS, Act, Truth
 from laggard_cli.demo.play import Play, Progress, Result
 from laggard_cli.diagnose.model import Verdict
-from laggard_cli.diagnose.view import duration
+from laggard_cli.units import duration
 
 _BAR_WIDTH = 30
 

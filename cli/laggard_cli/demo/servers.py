@@ -69,7 +69,7 @@ class Servers:
         self._cleanup = contextlib.ExitStack()
         self._rules = rules
         self._interval = interval
-        ports = _free_ports(ranks + nodes + 2)
+        ports = free_ports(ranks + nodes + 2)
         self.rank_ports, exporters = ports[:ranks], ports[ranks:-2]
         self._targets = {"ranks": self.rank_ports, "exporter": exporters}
         addresses = {
@@ -195,7 +195,7 @@ def _find(name: str, alternatives: tuple[str, ...]) -> str:
     raise CommandError(f"{name} is not on PATH; on Debian: apt-get install prometheus prometheus-alertmanager")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return consecutive ports that are free now, and that the kernel gives to no outgoing connection meanwhile."""
     first_outgoing = int(_OUTGOING_PORTS.read_text().split()[0])
     for _ in range(100):
