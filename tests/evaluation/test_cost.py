@@ -75,4 +75,4 @@ def test_rules_cost_something(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert cost.main() == 0
     out = capsys.readouterr().out
     assert "| 16 | 2,496 |" in out
-    assert "| laggard-means | 30 s |" in out
+    assert "| laggard-means | 15 s |" in out
