@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.chart import growth
-from evaluation.engine import BINARY, INTERVAL, evaluate, read_by_rules, rule_files
+from evaluation.engine import BINARY, INTERVAL, Result, evaluate, read_by_rules, rule_files
 from evaluation.load import targets
 from evaluation.report import between
 
 #: All groups are evaluated, the slowest twice, and the windows that most cost is in are full.
 _SECONDS = 600.0
+#: Prometheus' own default for its garbage collector.
+_COLLECTION = 75
 #: Between these lines of a document stand the figures.
 BEGIN, END = "<!-- cost: made by python -m evaluation.cost --document -->", "<!-- end of cost -->"
 
@@ -53,6 +55,8 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="of virtual time (default %(default)s)")
     parser.add_argument("--top", type=int, default=0, metavar="COUNT", help="the dearest rules as well")
+    parser.add_argument("--collection", type=int, default=_COLLECTION, metavar="PERCENT",
+                        help="by which the heap grows before it is collected, GOGC (default %(default)s)")  # fmt: skip
     parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files other than the shipped ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what each rule costs, of the last number of ranks")
     parser.add_argument("--document", type=Path, metavar="FILE", help="where a document has a place for the figures")
@@ -64,7 +68,7 @@ def main() -> int:
         print("evaluation: no rule engine; run scripts/build_rule_engine.sh, which needs Go", file=sys.stderr)
         return 2
     files = rule_files(options.rules)
-    costs = [_cost(ranks, options.seconds, files) for ranks in options.ranks]
+    costs = [_cost(ranks, options.seconds, files, options.collection) for ranks in options.ranks]
     print(table(costs))
     rows = [(each["group"], f"{each['interval']:.0f} s", _share(each)) for each in costs[-1].rules]
     print(f"\nBy group, for 15 s and {options.ranks[-1]:,} ranks:\n\n| group | every | takes |\n|---|---:|---:|")
@@ -107,10 +111,14 @@ def picture(costs: list[Cost]) -> str:
     )
 
 
-def _cost(ranks: int, seconds: float, files: list[Path]) -> Cost:
+def _cost(ranks: int, seconds: float, files: list[Path], collection: int) -> Cost:
     names = read_by_rules(files)
-    loaded = evaluate([(each, seconds) for each in targets(ranks, names)], 1, files=files, horizons={})
-    bare = evaluate([(each, seconds) for each in targets(ranks, names)], 1, files=[], horizons={})
+
+    def play(chosen: list[Path]) -> Result:
+        played = [(each, seconds) for each in targets(ranks, names)]
+        return evaluate(played, 1, files=chosen, horizons={}, collection=collection)
+
+    loaded, bare = play(files), play([])
     for name, error in loaded.failed.items():
         print(f"evaluation: {name} failed: {error}", file=sys.stderr)
     used, stored = loaded.cost["process_seconds"], bare.cost["process_seconds"]

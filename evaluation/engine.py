@@ -99,6 +99,7 @@ def evaluate(
     horizons: dict[str, float],
     ask: str = "",
     blocks: Path | None = None,
+    collection: int = 400,
 ) -> Result:
     """Evaluate rule files over targets that are scraped until a time each.
 
@@ -109,12 +110,13 @@ def evaluate(
         horizons: until when what fires for a run counts; for ever if it is not among them.
         ask: an expression to answer each time the first target of all is scraped.
         blocks: a folder into which all series are written, recorded ones and ALERTS too, for a Prometheus to serve.
+        collection: by how many percent the engine's heap grows before it is collected (``GOGC``).
     """
     command: list[str | Path] = [BINARY, "-seed", str(seed), *(["-ask", ask] if ask else [])]
     command += [*(["-blocks", blocks] if blocks else []), *files]
     with tempfile.TemporaryFile() as events:
         # Half of a machine is often somebody else's: the engine's garbage collector takes one core, not all.
-        environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": "400"}
+        environment = {**os.environ, "GOMAXPROCS": "2", "GOGC": str(collection)}
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=events, env=environment)
         try:
             assert process.stdin is not None

@@ -161,4 +161,18 @@ def one_rank_alone() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (faults, near_misses, collections, one_rank_alone)
+def workers_that_come_and_go() -> Scenario:
+    """Workers that compute all the time are told where data is too slow for most minutes, not for two in five."""
+    scenario = _runs("workers", "seldom")
+    scenario.after(minutes=4)
+    for _ in range(5):
+        for minutes, slow in ((2, ("workers", "seldom")), (1, ("workers",)), (2, ())):
+            for run in ("workers", "seldom"):
+                _loaders(scenario, run, data=0.1 if run in slow else 0.02, fetch=0.3, cpu=0.8)
+            scenario.after(minutes=minutes)
+    scenario.fires(WORKERS)
+    scenario.value('count(last_over_time(ALERTS{training_run="seldom"}[1h]))', {})
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (faults, near_misses, collections, one_rank_alone, workers_that_come_and_go)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hang import died, frozen, resume, stalled, stick
 from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
+from world import RUN
 
 FAMILIES = ("process",)
 
@@ -145,6 +146,32 @@ def silent() -> Scenario:
     return scenario
 
 
+def slow_batches() -> Scenario:
+    """A rank whose data workers all became slow may wait for as long as a batch takes then, and no longer."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    for rank in scenario.world.ranks:
+        # A batch may take 40 s before anybody waits for it.
+        rank.fetch, rank.workers = 0.2, 200 if rank.run == RUN else 2
+    scenario.after(minutes=3)
+    begin = scenario.world.now
+    waiting = [scenario.world.ranks[number] for number in (1, 5)]
+    for rank in waiting:
+        rank.phase = Phase.DATA
+        rank.groups.clear()
+    for _ in range(5):
+        scenario.after(seconds=15)
+        for rank in waiting:
+            rank.last_edge = begin
+    other = Firing("TrainingRankFrozen", 1, "data", "host-a", run="run-b", more=(("training_cause", "silent"),))
+    scenario.fires(other)
+    for _ in range(6):
+        scenario.after(seconds=15)
+        for rank in waiting:
+            rank.last_edge = begin
+    scenario.fires(other, frozen(1, "silent", "data"))
+    return scenario
+
+
 def waits_for_long() -> Scenario:
     """A rank that waits in a collective while others go on is not frozen, and in a stalled run nobody is."""
     scenario = Scenario(ranks(4))
@@ -210,6 +237,7 @@ PLAYS: tuple[Play, ...] = (
     stopped,
     stopped_for_a_moment,
     silent,
+    slow_batches,
     waits_for_long,
     restarts,
     restarts_in_containers,

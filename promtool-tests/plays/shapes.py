@@ -16,6 +16,8 @@ RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 IMBALANCE = Firing("TrainingDataImbalance")
 NETWORK = Firing("TrainingNetworkBursty")
 
+GC = "training_gc_duration_seconds_total{gc_generation=2}"
+
 
 def _node(host: str) -> Firing:
     return Firing("TrainingNodeSlow", host=host)
@@ -292,6 +294,8 @@ def contention() -> Scenario:
         _steps(rank)
     scenario.after(minutes=3)
     _steps(scenario[2], 1.6)
+    # It collects garbage too, too little to explain it: for 0.04 s in 25 steps.
+    scenario[2].counters[GC] = 1 / 128
     scenario.after(minutes=5.25)
     contended = Firing("TrainingContention", 2, host="host-a")
     scenario.fires(contended)
@@ -330,13 +334,15 @@ def contention_near_miss() -> Scenario:
 
 
 def unsteady_for_a_reason() -> Scenario:
-    """A rank that waits for its own data workers is not in contention, nor one that is slow and differs as much."""
-    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    """Not in contention: who waits for its own data workers, who is slow and differs as much, who collects garbage."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
     for rank in scenario.world.ranks:
         _steps(rank)
     scenario.after(minutes=3)
-    starved, slow = scenario.world.ranks[2], scenario.world.ranks[6]
+    starved, slow, collecting = (scenario.world.ranks[number] for number in (2, 6, 10))
     _steps(starved, 1.6)
+    _steps(collecting, 1.6)
+    collecting.counters[GC] = 3 / 128
     # Two workers, for steps of 0.2 s.
     starved.fetch = 0.36
     make_slow(slow, 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluation import cost
-from evaluation.engine import BINARY
+from evaluation.engine import BINARY, Result
 from evaluation.report import between
 
 _COSTS = [
@@ -50,6 +50,22 @@ def test_a_picture_of_one_size_is_refused(capsys: pytest.CaptureFixture[str], mo
     with pytest.raises(SystemExit, match="2"):
         cost.main()
     assert "--picture: takes two numbers of ranks or more" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not BINARY.exists(), reason="scripts/build_rule_engine.sh builds the engine")
+def test_garbage_is_collected_as_prometheus_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of the difference have Prometheus' default, or what is asked for."""
+    chosen: list[tuple[bool, int]] = []
+
+    def play(_targets: object, _seed: int, *, files: list[Path], collection: int, **_: object) -> Result:
+        chosen.append((bool(files), collection))
+        return Result(cost={"process_seconds": 1.0, "longest_cycle_seconds": 0.1, "late_evaluations": 0, "rules": []})
+
+    monkeypatch.setattr(cost, "evaluate", play)
+    for arguments in ([], ["--collection", "200"]):
+        monkeypatch.setattr("sys.argv", ["cost", "--ranks", "16", *arguments])
+        assert cost.main() == 0
+    assert chosen == [(True, 75), (False, 75), (True, 200), (False, 200)]
 
 
 @pytest.mark.skipif(not BINARY.exists(), reason="scripts/build_rule_engine.sh builds the engine")

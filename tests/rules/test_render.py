@@ -59,6 +59,18 @@ def test_fast_changes_durations_and_thresholds_alone() -> None:
     assert thresholds["straggler_score"] == "vector(1.2)"
 
 
+def test_fast_spares_no_evaluations() -> None:
+    """What production evaluates less often for its cost, the fast profile evaluates as often as its neighbours."""
+    pairs = {
+        (before["interval"], after["interval"])
+        for before_text, after_text in zip(render("production").values(), render("fast").values(), strict=True)
+        for before, after in zip(
+            yaml.safe_load(before_text)["groups"], yaml.safe_load(after_text)["groups"], strict=True
+        )
+    }
+    assert pairs == {("15s", "1s"), ("30s", "1s"), ("1m", "8s"), ("2m", "8s"), ("5m", "30s")}
+
+
 def test_fast_loads(promtool: Path, tmp_path: Path) -> None:
     """Prometheus loads the rendered files, in every version."""
     _write(render("fast"), tmp_path)

@@ -29,6 +29,8 @@ class Profile:
     evaluation_interval: timedelta
     #: Production's durations and what they become.
     durations: dict[timedelta, timedelta]
+    #: Production's intervals of groups to those whose groups they are evaluated as often as.
+    intervals: dict[timedelta, timedelta]
     #: Thresholds that differ from production's.
     thresholds: dict[str, float]
     #: Annotation to the address with which it begins in the rule files.
@@ -45,6 +47,14 @@ class Profile:
         except KeyError:
             text = display_duration(production)
             raise RulesError(f"{place}: {PROFILES} has no duration {text}; add it there for each profile") from None
+
+    def interval(self, production: timedelta, place: str) -> timedelta:
+        """Return what the interval of a group becomes.
+
+        Raises:
+            RulesError: the table has no such duration.
+        """
+        return self.duration(self.intervals.get(production, production), place)
 
 
 def load_profile(folder: Path, name: str) -> Profile:
@@ -68,6 +78,10 @@ def load_profile(folder: Path, name: str) -> Profile:
         scrape_interval=parse_duration(profiles[name]["scrape_interval"]),
         evaluation_interval=parse_duration(profiles[name]["evaluation_interval"]),
         durations=durations,
+        intervals={
+            parse_duration(production): parse_duration(like)
+            for production, like in table["intervals"].get(name, {}).items()
+        },
         thresholds=table["thresholds"].get(name, {}),
         links=table["links"],
     )

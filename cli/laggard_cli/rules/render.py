@@ -85,7 +85,7 @@ def render(
         content: dict[str, list[dict[str, Any]]] = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
         for group in content["groups"]:
             place = f"{name}, group {group['name']}"
-            group["interval"] = _duration(group["interval"], wanted, place)
+            group["interval"] = display_duration(wanted.interval(parse_duration(group["interval"]), place))
             for rule in group["rules"]:
                 _render_rule(rule, wanted, links, f"{place}, {rule.get('record') or rule.get('alert')}")
                 rename(rule, labels or {})
