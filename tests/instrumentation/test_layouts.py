@@ -46,6 +46,8 @@ MATRIX = {
     "pipeline": ("pp-0", "pp-0", "pp-1", "pp-1"),
 }
 CONFIGURATIONS = ("eager-amp", "eager-accumulation", "compiled-amp", "compiled-accumulation")
+#: What the compiler has a part in. The loader, the optimizer and the script around them are called as they are.
+COMPILED_PLACES = ("none", "forward", "backward")
 #: Layouts that differ from one of the matrix in one respect, all in one launch: one configuration, fewer places.
 VARIANTS = (
     "fsdp2_keep",
@@ -130,10 +132,10 @@ def _launch(layout: str, folder: Path) -> list[Rank]:
         program += [",".join(VARIANTS), "--modes", "accumulation", "--compiled", "0"]
         program += ["--places", ",".join(VARIANT_PLACES)]
     else:
-        program += [layout]
+        program += [layout, "--compiled-places", ",".join(COMPILED_PLACES)]
     program += ["--slow-rank", str(slow), "--out", folder]
     with Launcher(folder) as launcher:
-        launcher.run("torchrun", "--nproc-per-node", str(size), *program)
+        launcher.run_ranks(size, *program)
         files = [statefile.read(path) for path in launcher.state_directory.iterdir()]
     groups = {file.facts.rank: file.facts.peer_group for file in files}
     ranks: list[Rank] = []
@@ -193,13 +195,18 @@ def numbers(ranks: list[Rank], *segment: str) -> str:
     return "\n".join(("", *lines))
 
 
+def places_of(configuration: str) -> tuple[str, ...]:
+    """Return the places of a delay that a configuration goes through."""
+    return COMPILED_PLACES if configuration.startswith("compiled") else tuple(PLACES)
+
+
 CELLS = [
     *(
         (layout, configuration, place)
         for layout in MATRIX
         if layout != "single"
         for configuration in CONFIGURATIONS
-        for place in PLACES
+        for place in places_of(configuration)
     ),
     *((layout, VARIANT_CONFIGURATION, place) for layout in VARIANTS for place in VARIANT_PLACES),
 ]
@@ -228,8 +235,15 @@ def _judge(ranks: list[Rank], layout: str, configuration: str, place: str) -> No
         assert phases[SLOW_RANK][name] - usual == pytest.approx(extra, abs=NOISE), f"{name}{known}"
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "none"])
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    ("configuration", "place"),
+    [
+        (configuration, place)
+        for configuration in CONFIGURATIONS
+        for place in places_of(configuration)
+        if place != "none"
+    ],
+)
 def test_a_single_process_shows_the_phase_that_moved(configuration: str, place: str, training: Training) -> None:
     """Without peers the delay stands in its phase against the healthy steps of the same process."""
     with training.judged("single") as (rank,):

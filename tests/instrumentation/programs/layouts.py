@@ -369,6 +369,7 @@ def main() -> None:
     parser.add_argument("--modes", default="amp,accumulation")
     parser.add_argument("--compiled", default="0,1")
     parser.add_argument("--places", default=",".join(PLACES))
+    parser.add_argument("--compiled-places", default=",".join(PLACES))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rank = 0
@@ -378,7 +379,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for layout in arguments.layouts.split(","):
         for compiled, mode in itertools.product(arguments.compiled.split(","), arguments.modes.split(",")):
-            places = arguments.places.split(",")
+            places = (arguments.compiled_places if compiled == "1" else arguments.places).split(",")
             rows += run(layout, mode, places, compiled=compiled == "1", slow=rank == arguments.slow_rank)
     Path(arguments.out, f"stopwatch-{rank}.json").write_text(json.dumps(rows))
     if dist.is_initialized():
