@@ -47,11 +47,11 @@ run() {
     version=$1
     shift
     environment=".cache/pythons/$version"
-    sum=$(cat pyproject.toml constraints.txt | sha256sum)
+    sum=$(cat pyproject.toml constraints.txt scripts/test_pythons.sh | sha256sum)
     if [ ! -e "$environment/.installed" ] || [ "$(cat "$environment/.installed")" != "$sum" ]; then
         "python$version" -m venv --clear "$environment"
         "$environment/bin/python" -m pip install --quiet --constraint constraints.txt --editable '.[all]' \
-            cryptography hypothesis pytest pytest-timeout
+            cryptography hypothesis pytest pytest-rerunfailures pytest-timeout
         echo "$sum" >"$environment/.installed"
     fi
     "$environment/bin/python" -c '
@@ -65,12 +65,12 @@ for package in (laggard, laggard_cli, laggard_exporter):
     "$environment/bin/python" -m pytest "$@"
 }
 
-# Side by side; what a version prints comes when it has ended.
+# Side by side; what a version prints comes when it has ended. As in make test, what fails is tried once more and listed.
 mkdir -p .cache/pythons
 trap 'kill 0' INT  # which what runs in the background ignores
 running=
 for version in $PYTHONS; do
-    (run "$version" -p no:cacheprovider "$@") >".cache/pythons/$version.log" 2>&1 &
+    (run "$version" -p no:cacheprovider --reruns=1 -rR "$@") >".cache/pythons/$version.log" 2>&1 &
     running="$running $version:$!"
 done
 failed=
