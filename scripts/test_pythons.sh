@@ -42,16 +42,18 @@ if [ -z "${PYTHONS:-}" ]; then
     PYTHONS="$oldest $newest"
 fi
 
-for version in $PYTHONS; do
+# Sets up the environment of a version and runs the tests in it; ends where one fails.
+run() {
+    version=$1
+    shift
     environment=".cache/pythons/$version"
-    sum=$(cat pyproject.toml constraints.txt | sha256sum)
+    sum=$(cat pyproject.toml constraints.txt scripts/test_pythons.sh | sha256sum)
     if [ ! -e "$environment/.installed" ] || [ "$(cat "$environment/.installed")" != "$sum" ]; then
         "python$version" -m venv --clear "$environment"
         "$environment/bin/python" -m pip install --quiet --constraint constraints.txt --editable '.[all]' \
-            cryptography hypothesis pytest pytest-timeout
+            cryptography hypothesis pytest pytest-rerunfailures pytest-timeout
         echo "$sum" >"$environment/.installed"
     fi
-    echo "python$version"
     "$environment/bin/python" -c '
 import importlib, pkgutil
 import laggard, laggard_cli, laggard_exporter
@@ -61,5 +63,25 @@ for package in (laggard, laggard_cli, laggard_exporter):
         if not module.name.startswith("laggard_cli.demo.fault") and not module.name.endswith("__main__"):
             importlib.import_module(module.name)'
     "$environment/bin/python" -m pytest "$@"
+}
+
+# Side by side; what a version prints comes when it has ended. As in make test, what fails is tried once more and listed.
+mkdir -p .cache/pythons
+trap 'kill 0' INT  # which what runs in the background ignores
+running=
+for version in $PYTHONS; do
+    (run "$version" -p no:cacheprovider --reruns=1 -rR "$@") >".cache/pythons/$version.log" 2>&1 &
+    running="$running $version:$!"
 done
+failed=
+for each in $running; do
+    version=${each%%:*}
+    wait "${each#*:}" || failed="$failed $version"
+    echo "python$version"
+    cat ".cache/pythons/$version.log"
+done
+if [ -n "$failed" ]; then
+    echo "test_pythons: failed with$failed" >&2
+    exit 1
+fi
 echo "test_pythons: passed with $PYTHONS"

@@ -38,8 +38,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 def test_no_secret_of_the_environment_is_exported(launcher: Launcher, tmp_path: Path) -> None:
     """Neither a rank's metrics and state file nor any page of the exporter holds what other variables hold."""
     port = free_base_port()
-    process = launcher.start(
-        "python",
+    process = launcher.fork(
         PROGRAMS / "on_request.py",
         tmp_path / "end",
         OTEL_METRICS_EXPORTER="laggard_prometheus",

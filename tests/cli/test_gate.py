@@ -280,7 +280,7 @@ def _kept(tmp_path: Path) -> Path:
 def test_a_real_training_loop(launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the instrumentation writes is read: of steps that become longer, the phase that does is named."""
     dumped, halves = tmp_path / "all.jsonl", [tmp_path / "short.jsonl", tmp_path / "long.jsonl"]
-    launcher.run("python", PROGRAMS / "gated.py", dumped, LAGGARD_RUN="real")
+    launcher.run_forked(PROGRAMS / "gated.py", dumped, LAGGARD_RUN="real")
     steps = dumped.read_text().splitlines(keepends=True)
     assert len(steps) >= 118
     halves[0].write_text("".join(steps[:58]))

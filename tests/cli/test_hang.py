@@ -154,7 +154,7 @@ def test_dumps_of_a_real_hang_name_the_real_culprit(tmp_path: Path, capsys: pyte
     dumps = tmp_path / "dumps"
     dumps.mkdir()
     with Launcher(tmp_path) as launcher:
-        launcher.run("torchrun", "--nproc-per-node", "4", PROGRAMS / "hanging.py", dumps, "2")
+        launcher.run_ranks(4, PROGRAMS / "hanging.py", dumps, "2")
     code, printed, _ = hang(dumps, capsys, "--json")
     found: dict[str, Any] = json.loads(printed)
     assert code == 0

@@ -21,7 +21,7 @@ def test_the_asked_ranks_write_profiles_and_train_on(tmp_path: Path, capsys: pyt
     end, output = tmp_path / "end", tmp_path / "out"
     output.mkdir()
     with Launcher(tmp_path) as launcher:
-        ranks = {rank: launcher.start("python", PROGRAMS / "on_request.py", end, RANK=str(rank)) for rank in (0, 3)}
+        ranks = {rank: launcher.fork(PROGRAMS / "on_request.py", end, RANK=str(rank)) for rank in (0, 3)}
         folder = launcher.state_directory
 
         def steps() -> list[int]:

@@ -31,10 +31,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state folder of two ranks that train, the second of which is slow in backward."""
     folder = tmp_path_factory.mktemp("training")
     with Launcher(folder) as launcher:
-        ranks = [
-            launcher.start("python", PROGRAMS / "slow_rank.py", folder / "end", folder / "store", RANK=rank)
-            for rank in "01"
-        ]
+        ranks = [launcher.fork(PROGRAMS / "slow_rank.py", folder / "end", folder / "store", RANK=rank) for rank in "01"]
         deadline = time.monotonic() + 60
         while len(steps := _steps(launcher.state_directory)) < 2 or min(steps) < 5:
             assert time.monotonic() < deadline

@@ -83,7 +83,7 @@ def test_ranks_that_train_are_asked(tmp_path: Path, capsys: pytest.CaptureFixtur
     """Two ranks on this host give their newest steps, and nothing but the trace is left behind."""
     end, output = tmp_path / "end", tmp_path / "steps.json"
     with Launcher(tmp_path) as launcher:
-        ranks = [launcher.start("python", PROGRAMS / "on_request.py", end, RANK=str(rank)) for rank in (0, 3)]
+        ranks = [launcher.fork(PROGRAMS / "on_request.py", end, RANK=str(rank)) for rank in (0, 3)]
         folder = launcher.state_directory
         deadline = time.monotonic() + 60
         while True:

@@ -34,7 +34,7 @@ def facts(node: Exporter, name: str) -> dict[str, float]:
 def test_the_facts_of_a_stall_are_gathered_while_it_lasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rank that is waited for has issued one collective less and waits in none; `laggard hang` names it."""
     with Launcher(tmp_path) as launcher, exporter(f"--state.directory={launcher.state_directory}") as node:
-        launcher.start("torchrun", "--nproc-per-node", str(RANKS), PROGRAMS / "stalling.py", tmp_path)
+        launcher.fork_ranks(RANKS, PROGRAMS / "stalling.py", tmp_path)
 
         def silent() -> bool:
             left = list(launcher.state_directory.glob(f"{dumps.PREFIX}*"))

@@ -26,7 +26,7 @@ def train(place: str, slow_rank: int, folder: Path, *options: str) -> list[Any]:
     # The same five steps are left out by the stopwatch.
     with Receiver() as receiver, Launcher(folder) as launcher:
         environment = {"LAGGARD_WARMUP_STEPS": "5", **receiver.environment}
-        launcher.run("torchrun", "--nproc-per-node", "4", *program, *options, **environment)
+        launcher.run_ranks(4, *program, *options, **environment)
     ranks: list[Any] = []
     for rank in range(4):
         stopwatch = json.loads((folder / f"{rank}.json").read_text())

@@ -35,8 +35,8 @@ def test_without_instrument_the_contexts_do_nothing() -> None:
 @pytest.mark.timed
 def test_steps_and_phases_by_hand(launcher: Launcher, receiver: Receiver) -> None:
     """The named steps are what is reported, to a millisecond; slow and sampled ones are traced with their times."""
-    printed = launcher.run(
-        "python", PROGRAMS / "by_hand.py", **receiver.environment, LAGGARD_TRACE_EVERY="7", LAGGARD_TRACE_SLOW="3"
+    printed = launcher.run_forked(
+        PROGRAMS / "by_hand.py", **receiver.environment, LAGGARD_TRACE_EVERY="7", LAGGARD_TRACE_SLOW="3"
     )
     step_mean, data_mean = json.loads(printed.splitlines()[-1])
     step = receiver.value("training.step.duration")
@@ -65,7 +65,7 @@ def test_steps_and_phases_by_hand(launcher: Launcher, receiver: Receiver) -> Non
 
 def test_uninstrument_leaves_nothing(launcher: Launcher) -> None:
     """After it the state file is gone; the unknown phase was named in one warning."""
-    process = launcher.start("python", PROGRAMS / "by_hand.py", "uninstrument")
+    process = launcher.fork(PROGRAMS / "by_hand.py", "uninstrument")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert list(launcher.state_directory.iterdir()) == []

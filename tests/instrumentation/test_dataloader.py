@@ -23,13 +23,12 @@ from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured import measure
 from tests.support.otlp import Receiver
 
-pytestmark = pytest.mark.timed
-
 PROGRAM = PROGRAMS / "resources.py"
 #: Batches of two epochs, the first of a third and the four that two workers make ahead.
 BATCHES = 12 + 12 + 1 + 4
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_what_a_rank_uses_beside_compute(context: str, launcher: Launcher, receiver: Receiver, tmp_path: Path) -> None:
     """Every batch of every worker, every checkpoint and every collection is there, as long as the script says."""

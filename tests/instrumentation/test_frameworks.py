@@ -23,8 +23,8 @@ def test_steps_are_the_trainers_own(framework: str, precision: str, launcher: La
     of a step has time in it.
     """  # noqa: D205
     pytest.importorskip(framework)
-    printed = launcher.run(
-        "python", PROGRAM, framework, precision, **receiver.environment, LAGGARD_WARMUP_STEPS="0", HF_HUB_OFFLINE="1"
+    printed = launcher.run_forked(
+        PROGRAM, framework, precision, **receiver.environment, LAGGARD_WARMUP_STEPS="0", HF_HUB_OFFLINE="1"
     )
     assert int(printed.splitlines()[-1]) == STEPS
     assert receiver.value("training.steps") == STEPS

@@ -92,9 +92,11 @@ def test_every_data_point_carries_run_rank_and_peer_group(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("start", ["torchrun", "spawn", "fork"])
 def test_ranks_without_a_name_agree_on_one(start: str, launcher: Launcher, receiver: Receiver, tmp_path: Path) -> None:
     """Rank 0 leaves a fresh name in torch's own store; under torchrun and for ranks made by multiprocessing."""
-    command = ["torchrun", "--nproc-per-node", "2", PROGRAM] if start == "torchrun" else ["python", PROGRAM]
-    arguments = [] if start == "torchrun" else [tmp_path / "store", start]
-    launcher.run(*command, *arguments, **receiver.environment, LAGGARD_RUN="")
+    environment = {**receiver.environment, "LAGGARD_RUN": ""}
+    if start == "torchrun":
+        launcher.run("torchrun", "--nproc-per-node", "2", PROGRAM, **environment)
+    else:
+        launcher.run_forked(PROGRAM, tmp_path / "store", start, **environment)
     steps = {dict(labels)["training.rank"]: count for labels, count in receiver.series("training.steps").items()}
     assert set(steps) == {"0", "1"}
     assert min(steps.values()) > 10

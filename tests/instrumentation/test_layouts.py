@@ -133,7 +133,7 @@ def _launch(layout: str, folder: Path) -> list[Rank]:
         program += [layout]
     program += ["--slow-rank", str(slow), "--out", folder]
     with Launcher(folder) as launcher:
-        launcher.run("torchrun", "--nproc-per-node", str(size), *program)
+        launcher.run_ranks(size, *program)
         files = [statefile.read(path) for path in launcher.state_directory.iterdir()]
     groups = {file.facts.rank: file.facts.peer_group for file in files}
     ranks: list[Rank] = []

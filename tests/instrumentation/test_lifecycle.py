@@ -44,7 +44,7 @@ def test_every_ending_is_reported_with_all_steps(
 
     ``stuck`` is SIGTERM for a rank whose main thread never returns to the interpreter, as in a hung collective.
     """
-    process = launcher.start("python", LOOP, ending, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="600000")
+    process = launcher.fork(LOOP, ending, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="600000")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("trained")
     if code < 0:
@@ -63,7 +63,7 @@ def test_every_ending_is_reported_with_all_steps(
 
 def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher) -> None:
     """What it does afterwards, and for how long, is no training: the state file says so while the process lives."""
-    process = launcher.start("python", LOOP, "destroy")
+    process = launcher.fork(LOOP, "destroy")
     assert process.stdout is not None
     # Older versions of gloo print a line of their own.
     assert any(line.startswith("trained") for line in process.stdout)
@@ -77,7 +77,7 @@ def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher
 @pytest.mark.parametrize("arguments", [("finish", "fork"), ("finish", "spawn"), ("fork",)])
 def test_children_of_a_rank_export_nothing(arguments: tuple[str, ...], launcher: Launcher, receiver: Receiver) -> None:
     """Data workers of later epochs, forked with all that the parent measured, and other children stay silent."""
-    launcher.run("python", LOOP, *arguments, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="200")
+    launcher.run_forked(LOOP, *arguments, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="200")
     instances = {instance for instance, _, _ in receiver.points}
     assert len(instances) == 1
     assert receiver.value("training.steps") == 30
@@ -114,7 +114,7 @@ def test_a_state_folder_that_can_not_be_used_costs_one_line(launcher: Launcher, 
     """Training goes on without a state file, and one warning names the folder, the reason and the variable."""
     obstacle = tmp_path / "file"
     obstacle.write_text("")
-    process = launcher.start("python", LOOP, "finish", LAGGARD_STATE_DIR=str(obstacle / "state"))
+    process = launcher.fork(LOOP, "finish", LAGGARD_STATE_DIR=str(obstacle / "state"))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert output.startswith("trained")
@@ -128,8 +128,7 @@ def test_a_taken_port_is_passed_over_and_the_state_file_says_which(launcher: Lau
     """The next free port serves the metrics, a warning says so, and discovery finds it in the state file."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process = launcher.start(
-            "python",
+        process = launcher.fork(
             LOOP,
             "finish",
             OTEL_METRICS_EXPORTER="laggard_prometheus",
@@ -146,7 +145,7 @@ def test_a_notebook_is_instrumented_when_it_asks(launcher: Launcher, receiver: R
     """With torch, a model and an event loop there already, the steps after instrument() count, and only those."""
     # A job without a launcher's instrumentation, as a kernel is; providers come from the environment.
     variables = {**receiver.environment, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "laggard"}
-    process = launcher.start("python", PROGRAMS / "notebook.py", **variables)
+    process = launcher.fork(PROGRAMS / "notebook.py", **variables)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert output == '{"trained": 120}\n'
@@ -180,7 +179,7 @@ def test_an_elastic_restart_is_another_life_of_the_same_rank(launcher: Launcher,
 
 def test_overload_is_dropped_and_counted(launcher: Launcher, receiver: Receiver) -> None:
     """More events than the drain takes never grow the buffer; the drops are counted, and so is a step they spoil."""
-    longest = int(launcher.run("python", PROGRAMS / "overload.py", **receiver.environment))
+    longest = int(launcher.run_forked(PROGRAMS / "overload.py", **receiver.environment))
     assert longest == 100
     assert receiver.value("training.telemetry.dropped", training__reason="buffer_full") > 30_000
     # The step whose end was dropped reaches over a pause of a second to the next end that was kept.

@@ -28,8 +28,6 @@ from tests.instrumentation.programs.collectives import OBJECT, STEPS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
-pytestmark = pytest.mark.timed
-
 PROGRAM = PROGRAMS / "collectives.py"
 #: Waits in a step, by operation. An exchange of objects gathers their sizes and then the objects.
 WAITS = {
@@ -81,7 +79,7 @@ def test_collectives_are_counted_exactly(hooks: str, launcher: Launcher, receive
     if hooks == "without":
         command.insert(0, PROGRAMS / "without_pre_hooks.py")
         environment["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "laggard"
-    launcher.run("torchrun", "--nproc-per-node", "2", *command, **environment)
+    launcher.run_ranks(2, *command, **environment)
     data, size = _object_to_tensor(OBJECT, torch.device("cpu"), group=None)
     expected = {**BYTES, "all_gather": BYTES["all_gather"] + data.nbytes + size.nbytes}
     for rank in ("0", "1"):
@@ -255,7 +253,7 @@ def test_a_device_mesh_and_the_script_name_the_peer_group(process: _process.Proc
 
 def test_a_peer_group_that_comes_late_changes_the_state_file_only(launcher: Launcher, receiver: Receiver) -> None:
     """Series keep their labels; the state file follows, and one warning says so."""
-    process = launcher.start("torchrun", "--nproc-per-node", "2", PROGRAMS / "late_group.py", **receiver.environment)
+    process = launcher.fork_ranks(2, PROGRAMS / "late_group.py", **receiver.environment)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     files = [statefile.read(path).facts for path in launcher.state_directory.iterdir()]
@@ -268,6 +266,7 @@ def test_a_peer_group_that_comes_late_changes_the_state_file_only(launcher: Laun
     assert errors.count("became known after reporting began") == 1
 
 
+@pytest.mark.timed
 def test_a_collective_costs_a_few_microseconds(process: _process.Process) -> None:
     """Self time of one all-reduce, issue and wait, in the median of batches."""
     recorder = process.recorder

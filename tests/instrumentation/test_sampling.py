@@ -13,7 +13,7 @@ def test_of_short_steps_some_are_recorded_and_all_are_counted(
     launcher: Launcher, receiver: Receiver, rate: str
 ) -> None:
     """Recorded and left-out steps are all steps, in number and time; the recorded ones have the mean of all."""
-    printed = launcher.run("python", PROGRAMS / "short_steps.py", **receiver.environment, LAGGARD_STEP_RATE=rate)
+    printed = launcher.run_forked(PROGRAMS / "short_steps.py", **receiver.environment, LAGGARD_STEP_RATE=rate)
     steps = int(printed.splitlines()[-1])
     step = receiver.value("training.step.duration")
     left_out = receiver.value("training.steps.excluded", training__reason="sampling")

@@ -63,10 +63,8 @@ def families(metrics: tuple[Metric, ...]) -> set[str]:
 
 def test_the_series_of_each_profile(launcher: Launcher, tmp_path: Path) -> None:
     """On four ranks of a DDP job: every metric is there, in at most 200 series, and 60 in the compact profile."""
-    job = launcher.start(
-        "torchrun",
-        "--nproc-per-node",
-        "4",
+    job = launcher.fork_ranks(
+        4,
         PROGRAMS / "every_signal.py",
         tmp_path / "end",
         tmp_path,

@@ -103,7 +103,7 @@ def test_what_is_kept_is_bounded() -> None:
 def test_a_rank_that_runs_is_asked_by_signal_and_by_control_file(launcher: Launcher, tmp_path: Path) -> None:
     """Each request gives one whole file, a bad one gives a reason, and training ends as if nothing had been asked."""
     end = tmp_path / "end"
-    process = launcher.start("python", PROGRAMS / "on_request.py", end, LAGGARD_TRACE_SIGNAL="SIGRTMIN+1", RANK="3")
+    process = launcher.fork(PROGRAMS / "on_request.py", end, LAGGARD_TRACE_SIGNAL="SIGRTMIN+1", RANK="3")
     folder = launcher.state_directory
     (state,) = wait_for(lambda: folder.exists() and list(folder.glob("*.state")))
     wait_for(lambda: statefile.read(state).steps > 30)
@@ -149,8 +149,7 @@ def test_a_rank_that_runs_is_asked_by_signal_and_by_control_file(launcher: Launc
 def test_a_rank_that_is_held_below_python_writes_its_trace(launcher: Launcher, tmp_path: Path) -> None:
     """In a barrier no handler of Python's runs: the trace is there while the rank still waits, and is written once."""
     end = tmp_path / "end"
-    program: tuple[str | Path, ...] = ("--nproc-per-node", "2", PROGRAMS / "held.py", end)
-    process = launcher.start("torchrun", *program, LAGGARD_TRACE_SIGNAL="SIGRTMIN+1")
+    process = launcher.fork_ranks(2, PROGRAMS / "held.py", end, LAGGARD_TRACE_SIGNAL="SIGRTMIN+1")
     folder = launcher.state_directory
 
     def held() -> statefile.Snapshot | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from laggard_cli.main import main
 from laggard_cli.rules import RulesError, render
 from laggard_cli.rules.labels import parse_names
 from laggard_cli.rules.render import rule_files
+from tests.rules.conftest import NEWEST
 
 #: Mimir's defaults for one tenant: ruler.max-rules-per-rule-group and ruler.max-rule-groups-per-tenant.
 MOST_RULES, MOST_GROUPS = 20, 70
@@ -23,10 +25,12 @@ MOST_RULES, MOST_GROUPS = 20, 70
 FAST_TESTS = Path(__file__).with_name("fast.yml")
 
 
+@functools.cache
 def _loaded(form: str) -> dict[str, Any]:
     return {name: yaml.safe_load(text) for name, text in render(form=form).items()}
 
 
+@functools.cache
 def _groups() -> dict[str, list[Any]]:
     return {name: content["groups"] for name, content in _loaded("prometheus").items()}
 
@@ -106,8 +110,12 @@ def test_prometheus_accepts_what_is_inside(promtool: Path, tmp_path: Path, form:
     _passes(promtool, "check", "rules", "--lint=all", "--lint-fatal", *files)
 
 
+@pytest.mark.parametrize("promtool", [NEWEST], indirect=True)
 def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
-    """With other names for run, rank and host the same verdicts come under these names, and no old one is left."""
+    """With other names for run, rank and host the same verdicts come under these names, and no old one is left.
+
+    In one version of Prometheus: under the pack's own names the same tests run in each.
+    """
     names = {"training_run": "run_id", "training_rank": "rank", "host_name": "node"}
     folder = tmp_path / "rules"
     folder.mkdir()

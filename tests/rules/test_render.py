@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,11 @@ from laggard_cli.rules.render import render_expression, rule_files
 from tests.rules.pack import ROOT, RULES
 
 FAST_TESTS = Path(__file__).with_name("fast.yml")
+
+
+@functools.cache
+def _fast() -> dict[str, str]:
+    return render("fast")
 
 
 def _write(texts: dict[str, str], folder: Path) -> Path:
@@ -40,7 +46,7 @@ def test_production_is_the_pack_itself() -> None:
 
 def test_fast_changes_durations_and_thresholds_alone() -> None:
     """The fast profile has the rules of production, with other intervals, windows, waits and limits in seconds."""
-    fast, production = render("fast"), render("production")
+    fast, production = _fast(), render("production")
     alerts = {}
     for profile, texts in (("fast", fast), ("production", production)):
         rules = [rule for group in yaml.safe_load(texts["alert.yml"])["groups"] for rule in group["rules"]]
@@ -73,7 +79,7 @@ def test_fast_spares_no_evaluations() -> None:
 
 def test_fast_loads(promtool: Path, tmp_path: Path) -> None:
     """Prometheus loads the rendered files, in every version."""
-    _write(render("fast"), tmp_path)
+    _write(_fast(), tmp_path)
     command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", *(tmp_path / name for name in rule_files())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,7 +89,7 @@ def test_fast_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> N
     """In the fast profile a slow rank is named within half a minute, and a stall within ten seconds."""
     rules = tmp_path / "rules"
     rules.mkdir()
-    _write(render("fast"), rules)
+    _write(_fast(), rules)
     shutil.copy(FAST_TESTS, tmp_path)
     command = [promtool, "test", "rules", tmp_path / FAST_TESTS.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

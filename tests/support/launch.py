@@ -1,20 +1,55 @@
-"""Launching of real training scripts under OpenTelemetry's own launcher."""
+"""Launching of real training scripts under OpenTelemetry's own launcher, or from a process that has torch already."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
+from opentelemetry.instrumentation import auto_instrumentation
 from typing_extensions import Self
 
 PROGRAMS = Path(__file__).parent.parent / "instrumentation" / "programs"
 #: Environment of a launcher or of another test that must not leak into a launched process.
 _FOREIGN = ("LAGGARD_", "OTEL_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "TORCHELASTIC_", "MASTER_")
 _BINARIES = Path(sys.executable).parent
+_SUPPORT = Path(__file__).parent
+
+
+@functools.cache
+def _fork_server() -> Path:
+    """Return the socket of this process's fork server, which starts with the first that asks for it."""
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name, "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        server = subprocess.Popen(
+            [sys.executable, _SUPPORT / "fork_server.py", str(listener.fileno())],
+            env={**_inherited(), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+
+    def end() -> None:
+        server.communicate()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
 
 
 class Launcher:
@@ -39,7 +74,25 @@ class Launcher:
 
     def start(self, *command: str | Path, **environment: str) -> subprocess.Popen[str]:
         """Start a command; what it exports goes nowhere unless ``environment`` says otherwise."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        return self._start(_BINARIES / "opentelemetry-instrument", *command, **environment)
+
+    def fork(self, *program: str | Path, **environment: str) -> subprocess.Popen[str]:
+        """Start a Python program in a process that has torch already, for tests of what comes after its import."""
+        return self._fork(None, *program, **environment)
+
+    def fork_ranks(self, size: int, *program: str | Path, **environment: str) -> subprocess.Popen[str]:
+        """Start so many ranks of a program in the same way; the process ends when all of them have, or one fails."""
+        return self._fork(size, *program, **environment)
+
+    def _fork(self, size: int | None, *program: str | Path, **environment: str) -> subprocess.Popen[str]:
+        request = json.dumps({"command": [*map(str, program)], "size": size})
+        # As its launcher does: what the program starts is instrumented too.
+        python_path = os.pathsep.join((str(Path(auto_instrumentation.__file__).parent), str(Path.cwd())))
+        client = [sys.executable, "-S", _SUPPORT / "fork_client.py", _fork_server(), request]
+        return self._start(*client, **{"PYTHONPATH": python_path, **environment})
+
+    def _start(self, *command: str | Path, **environment: str) -> subprocess.Popen[str]:
+        inherited = _inherited()
         defaults = {
             "PATH": f"{_BINARIES}{os.pathsep}{inherited.get('PATH', '')}",
             "LAGGARD_RUN": "test",
@@ -50,7 +103,7 @@ class Launcher:
             "OMP_NUM_THREADS": "1",
         }
         process = subprocess.Popen(
-            [str(_BINARIES / "opentelemetry-instrument"), *map(str, command)],
+            [*map(str, command)],
             env={**inherited, **defaults, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -62,7 +115,18 @@ class Launcher:
 
     def run(self, *command: str | Path, **environment: str) -> str:
         """Run a command to a good end and return what it printed."""
-        process = self.start(*command, **environment)
+        return self._to_its_end(self.start(*command, **environment))
+
+    def run_forked(self, *program: str | Path, **environment: str) -> str:
+        """Run a program to a good end as :meth:`fork` starts it, and return what it printed."""
+        return self._to_its_end(self.fork(*program, **environment))
+
+    def run_ranks(self, size: int, *program: str | Path, **environment: str) -> str:
+        """Run ranks of a program to a good end as :meth:`fork_ranks` starts them, and return what they printed."""
+        return self._to_its_end(self.fork_ranks(size, *program, **environment))
+
+    @staticmethod
+    def _to_its_end(process: subprocess.Popen[str]) -> str:
         output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         return output

@@ -23,7 +23,7 @@ def main() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    workers = {"num_workers": 2, "multiprocessing_context": context} if context else {}
+    workers = {"num_workers": 1, "multiprocessing_context": context} if context else {}
     loader = DataLoader(TensorDataset(torch.randn(40, 8)), batch_size=4, **workers)
     for _epoch in range(3):
         for (batch,) in loader:
