@@ -22,7 +22,10 @@ from laggard_cli.errors import CommandError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard demo --json demo.json. Ends with code 1 when a verdict is wrong twice."
+    parser.epilog = (
+        "Example: laggard demo --json demo.json. "
+        "Ends with code 1 when a verdict is wrong; an act with a fault has two tries."
+    )
     parser.add_argument(
         "--acts",
         nargs="+",
