@@ -58,14 +58,10 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
     plays = tuple(play for play in plays if not vmalert or play.__name__ not in DIFFERENT_UNDER_VMALERT)
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
     worded = wording.get(module, {})
-    scraped = _played(plays[0]).world.tick
-    # What an alert says when it first fires is to be seen when that is.
-    every: int = scraped if worded else getattr(content, "EVERY", scraped)
+    every: int = getattr(content, "EVERY", _played(plays[0]).world.tick)
     apart = [play for play in plays if only or play.__name__ in worded or _played(play).is_apart]
     tests = [_played(play).test(_name(play), worded.get(play.__name__)) for play in apart]
-    others = [play for play in plays if play not in apart]
-    ticks = sorted({_played(play).world.tick for play in others})
-    tests += [_together([play for play in others if _played(play).world.tick == tick]) for tick in ticks]
+    tests += map(_together, _clusters([play for play in plays if play not in apart]))
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = test.pop("promql_expr_test")
@@ -80,6 +76,22 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
         "tests": tests,
     }
     return yaml.dump(file, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _clusters(plays: Sequence[Play]) -> list[list[Play]]:
+    """Return who is played side by side: scenarios with one interval, the longest three times as long as the shortest.
+
+    What has ended costs on while others go on.
+    """
+    clusters: list[list[Play]] = []
+    for play in sorted(plays, key=lambda play: (_played(play).world.tick, _played(play).world.now)):
+        now, tick = _played(play).world.now, _played(play).world.tick
+        first = _played(clusters[-1][0]).world if clusters else None
+        if first and tick == first.tick and now <= 3 * first.now:
+            clusters[-1].append(play)
+        else:
+            clusters.append([play])
+    return clusters
 
 
 def _together(plays: Sequence[Play]) -> Yaml:

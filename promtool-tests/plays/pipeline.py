@@ -162,11 +162,11 @@ def one_rank_alone() -> Scenario:
 
 
 def workers_that_come_and_go() -> Scenario:
-    """Workers that compute all the time are told where data is too slow for most minutes, not for two in five."""
+    """Workers that compute all the time are told where data is too slow for most minutes, not for one in five."""
     scenario = _runs("workers", "seldom")
     scenario.after(minutes=4)
     for _ in range(5):
-        for minutes, slow in ((2, ("workers", "seldom")), (1, ("workers",)), (2, ())):
+        for minutes, slow in ((1, ("workers", "seldom")), (2, ("workers",)), (2, ())):
             for run in ("workers", "seldom"):
                 _loaders(scenario, run, data=0.1 if run in slow else 0.02, fetch=0.3, cpu=0.8)
             scenario.after(minutes=minutes)

@@ -14,7 +14,8 @@ from benchmarks.diagnosis import __main__ as diagnosis
 
 #: Stands for traceml-ai, which is no dependency of the tests: it writes a summary, as the real one does at the end.
 _TRACEML = """#!{python}
-import json, pathlib, sys, time
+import json, pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 given = sys.argv
 folder = pathlib.Path(given[given.index("--logs-dir") + 1], given[given.index("--run-name") + 1])
 folder.mkdir(parents=True)
@@ -75,8 +76,7 @@ def test_without_a_summary_it_has_said_nothing(traceml: Path, tmp_path: Path, mo
     assert diagnosis.traceml("hang", tmp_path / "silent") == []
     assert time.monotonic() - began < 20
     # The other program has to be up before it can be interrupted.
-    monkeypatch.setattr(diagnosis, "SECONDS", 5)
-    monkeypatch.setattr(diagnosis, "PATIENCE", 15)
+    monkeypatch.setattr(diagnosis, "PATIENCE", 8)
     late = f"try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    {_summary('system', 'HANG', 'STALLED', None)}"
     _says(traceml, late)
     assert diagnosis.traceml("hang", tmp_path / "late") == ["STALLED"]

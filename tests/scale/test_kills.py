@@ -11,6 +11,9 @@ from tests.collector.support import collector, missing, newest_prometheus
 
 _PLAN = Plan("prometheus", seconds=60.0, fault=15.0, step=0.2, path="otlp", profile="fast")
 
+#: They are the longest tests, and groups are begun first: at the end they would hold up the rest.
+pytestmark = pytest.mark.xdist_group("kills")
+
 
 def _nothing_is_lost(result: Result) -> None:
     """Hold what was accepted against what can be asked for, sample by sample, and the verdicts."""
