@@ -24,6 +24,7 @@ import yaml
 
 from laggard_cli.rules.render import rule_files
 from scenario import Play, Scenario, Yaml
+from world import World
 
 HERE = Path(__file__).resolve().parent
 RULES = HERE.parent / "rules"
@@ -84,13 +85,13 @@ def _clusters(plays: Sequence[Play]) -> list[list[Play]]:
     What has ended costs on while others go on.
     """
     clusters: list[list[Play]] = []
+    shortest: World | None = None
     for play in sorted(plays, key=lambda play: (_played(play).world.tick, _played(play).world.now)):
-        now, tick = _played(play).world.now, _played(play).world.tick
-        first = _played(clusters[-1][0]).world if clusters else None
-        if first and tick == first.tick and now <= 3 * first.now:
-            clusters[-1].append(play)
-        else:
-            clusters.append([play])
+        world = _played(play).world
+        if shortest is None or world.tick != shortest.tick or world.now > 3 * shortest.now:
+            clusters.append([])
+            shortest = world
+        clusters[-1].append(play)
     return clusters
 
 

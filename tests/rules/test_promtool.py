@@ -59,6 +59,22 @@ def test_rules_load(promtool: Path) -> None:
     _run(promtool, "check", "rules", "--lint=all", "--lint-fatal", *(RULES / name for name in rule_files()))
 
 
+def test_who_is_played_side_by_side_has_runs_of_its_own(generated: Path) -> None:
+    """What must be silent is asked of runs that are there: nothing fires of a run that nobody has."""
+    mine = re.compile(r'training_run=~"\|(.+?)"')
+    places = set[str]()
+    for file in generated.glob("*.yml"):
+        for test in yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["tests"]:
+            series = "\n".join(each["series"] for each in test["input_series"])
+            runs = set(re.findall(r'training_run="(.+?)"', series))
+            asked = {pattern for each in test["promql_expr_test"] for pattern in mine.findall(each["expr"])}
+            places |= asked
+            found = {pattern: {run for run in runs if re.fullmatch(pattern, run)} for pattern in asked}
+            assert all(found.values()), f"{file.name}: {test['name']}"
+            assert not asked or sorted(run for own in found.values() for run in own) == sorted(runs)
+    assert len(places) > 50
+
+
 @pytest.mark.parametrize("name", PLAYS)
 def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) -> None:
     """The unit tests pass; in one version the alerts also say, to the letter, what is written down.
