@@ -8,7 +8,7 @@
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
 #   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them
-#   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md
+#   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md, and what other documents state of it
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
 #   make scale    what thousands of ranks cost a Prometheus, and whether it is right in time: SCALE="--ranks 1000 10000"
@@ -42,7 +42,7 @@ JSON ?= accuracy.json
 EVALUATE ?=
 
 # What laggard is measured beside.
-PEERS := python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
+PEERS := scripts/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
@@ -53,8 +53,12 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# Tests that wait for real servers leave a processor idle, so there is one process more than there are.
-TOGETHER := -m "not timed" --numprocesses=$(shell expr $$(nproc) + 1) --dist=loadgroup
+# Tests that wait for real servers leave a processor idle, so there are three processes more than processors.
+TOGETHER := -m "not timed" --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
+
+# Those that have the machine to themselves. They come first: a new environment's modules are compiled by their process, and not
+# by all of those after them at once.
+TIMED := -m timed $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.timed' tests)
 
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR
@@ -63,8 +67,8 @@ test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
+	pytest $(REPEAT) $(TIMED)
 	pytest $(REPEAT) $(TOGETHER)
-	pytest $(REPEAT) -m timed
 endif
 
 test-cuda: $(INSTALLED)
@@ -88,7 +92,7 @@ ifdef TEST
 	-coverage run -m pytest $(REPEAT) $(TEST)
 else
 	-coverage run -m pytest $(REPEAT) $(TOGETHER)
-	-coverage run -m pytest $(REPEAT) -m timed
+	-coverage run -m pytest $(REPEAT) $(TIMED)
 endif
 	coverage combine --quiet
 	python scripts/coverage_by_package.py
@@ -153,25 +157,24 @@ servers:
 	scripts/fetch_servers.sh
 
 # Newer releases for the tests of the rules, the Collector, Thanos, Mimir and Slurm; where they can not be had, those tests
-# say so and are skipped.
+# say so and are skipped. Two at a time: while one is downloaded or linked, another one is compiled.
+TOOLS := build_mimir build_collector build_rule_engine build_kubernetes_tools build_thanos fetch_tools fetch_slurm
+
 tools:
-	-scripts/fetch_tools.sh
-	-scripts/build_rule_engine.sh
-	-scripts/build_collector.sh
-	-scripts/build_kubernetes_tools.sh
-	-scripts/fetch_slurm.sh
-	-scripts/build_thanos.sh
-	-scripts/build_mimir.sh
+	@$(MAKE) --no-print-directory --jobs=2 $(TOOLS:%=tool-%)
+
+tool-%:
+	-scripts/$*.sh
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
+	scripts/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
 	touch $(INSTALLED)
 
 $(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	grep -v '^torch==' constraints.txt | cat - constraints-oldest.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
+	scripts/install.sh $(OLDEST) --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
 	touch $@
 
 clean:

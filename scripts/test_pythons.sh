@@ -50,7 +50,7 @@ run() {
     sum=$(cat pyproject.toml constraints.txt scripts/test_pythons.sh | sha256sum)
     if [ ! -e "$environment/.installed" ] || [ "$(cat "$environment/.installed")" != "$sum" ]; then
         "python$version" -m venv --clear "$environment"
-        "$environment/bin/python" -m pip install --quiet --constraint constraints.txt --editable '.[all]' \
+        scripts/install.sh "$environment" --constraint constraints.txt --editable '.[all]' \
             cryptography hypothesis pytest pytest-rerunfailures pytest-timeout
         echo "$sum" >"$environment/.installed"
     fi

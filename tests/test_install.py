@@ -181,3 +181,18 @@ def test_an_installation_does_what_its_extra_is_for(kind: str, extra: str, relea
     for name, check in CHECKS.items():
         if extra in (name, "all"):
             check(installed)
+
+
+@pytest.mark.parametrize(("code", "installers"), [(0, ["uv"]), (1, ["uv", "pip"])])
+def test_where_uv_does_not_get_through_pip_installs(code: int, installers: list[str], tmp_path: Path) -> None:
+    """Both are asked for the same, with the versions of this checkout."""
+    (tmp_path / "bin").mkdir()
+    python, calls = tmp_path / "bin" / "python", tmp_path / "calls"
+    python.write_text(f'#!/bin/sh\necho "$@" >>{calls}\n[ "$2" != uv ] || exit {code}\n')
+    python.chmod(0o755)
+    wanted = ["--constraint", "constraints.txt", "--editable", ".[otel]"]
+    subprocess.run([ROOT / "scripts" / "install.sh", tmp_path, *wanted], check=True, capture_output=True)
+    uv, *asked = [line.split() for line in calls.read_text().splitlines()]
+    assert uv[-3:] == ["--constraint", "constraints.txt", "uv"]
+    assert [line[1] for line in asked] == installers
+    assert all(line[-len(wanted) :] == wanted for line in asked)
