@@ -41,13 +41,14 @@ class Truth:
 class Act:
     """One part of the demo.
 
-    A fault must be found within ``seconds``; without one the act is right when nothing fires for so long.
+    Each fault must be found within ``seconds``; without one the act is right when nothing fires for so long.
     """
 
     name: str
     title: str
-    fault: Fault | None = None
-    truth: Truth | None = None
+    faults: tuple[Fault, ...] = ()
+    #: The verdict on each fault, in their order.
+    truths: tuple[Truth, ...] = ()
     seconds: float = 60.0
 
 
@@ -59,56 +60,51 @@ ACTS = (
     Act(
         "slow-data",
         "rank 2 slow in data loading",
-        Fault("data", 2, _SLOW_LOADER_STEPS),
-        Truth("TrainingStraggler", rank="2", phase="data"),
+        (Fault("data", 2, _SLOW_LOADER_STEPS),),
+        (Truth("TrainingStraggler", rank="2", phase="data"),),
     ),
     Act(
         "slow-backward",
         "rank 1 slow in backward",
-        Fault("backward", 1, 0.8),
-        Truth("TrainingStraggler", rank="1", phase="backward"),
+        (Fault("backward", 1, 0.8),),
+        (Truth("TrainingStraggler", rank="1", phase="backward"),),
     ),
     Act(
         "input-bound",
         "all ranks input-bound",
-        Fault("data", None, _SLOW_LOADER_STEPS),
+        (Fault("data", None, _SLOW_LOADER_STEPS),),
         # Loaders that sleep are at work without computing, as with slow storage.
-        Truth("TrainingInputBound", phase="data", beside=("TrainingInputStorageSlow",)),
+        (Truth("TrainingInputBound", phase="data", beside=("TrainingInputStorageSlow",)),),
     ),
     Act(
         "imbalance",
         "another rank slow in each step",
-        Fault("roaming", None, 2.0),
-        Truth("TrainingDataImbalance"),
+        (Fault("roaming", None, 2.0),),
+        (Truth("TrainingDataImbalance"),),
         # Each rank must have waited in half of the steps of its quantiles, and a rank that is slow itself does not.
         seconds=90,
     ),
     Act(
         "garbage",
         "all ranks collect garbage",
-        Fault("garbage", None, 0.1),
+        (Fault("garbage", None, 0.1),),
         # Each rank collects in steps of its own, and the others wait for it then.
-        Truth("TrainingGarbageCollection", beside=("TrainingDataImbalance",)),
+        (Truth("TrainingGarbageCollection", beside=("TrainingDataImbalance",)),),
     ),
+    # Two faults at once that have nothing to do with each other.
     Act(
-        "leak",
-        "rank 1 leaks memory of the host",
-        Fault("leak", 1, amount=LEAK_RATE),
-        Truth("TrainingMemoryLeak", rank="1"),
-        # Minima of three windows, one after the other, must rise, and that for a while.
+        "leak-checkpoint",
+        "rank 1 leaks memory of the host, and checkpoints are held up by slow storage",
+        (Fault("leak", 1, amount=LEAK_RATE), Fault("save", 0, amount=2.0)),
+        (Truth("TrainingMemoryLeak", rank="1"), Truth("TrainingCheckpointSlow", phase="checkpoint")),
+        # Of the leak minima of three windows, one after the other, must rise, and that for a while.
         seconds=90,
-    ),
-    Act(
-        "checkpoint",
-        "checkpoints held up by slow storage",
-        Fault("save", 0, amount=2.0),
-        Truth("TrainingCheckpointSlow", phase="checkpoint"),
     ),
     Act(
         "frozen",
         "rank 3 frozen (SIGSTOP)",
-        Fault("stop", 3),
-        Truth("TrainingRankFrozen", rank="3", beside=("TrainingStalled",)),
+        (Fault("stop", 3),),
+        (Truth("TrainingRankFrozen", rank="3", beside=("TrainingStalled",)),),
     ),
     # The ranks end a second apart.
     Act("end", "the run ends", seconds=15),

@@ -68,7 +68,7 @@ def show_result(console: Console, result: Result) -> None:
     lines = Table.grid(padding=(0, 1))
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(overflow="fold")
-    lines.add_row("injected", _truth(result.act.truth))
+    lines.add_row("injected", _truths(result.act))
     for verdict in result.verdicts or [None]:
         lines.add_row("found", "nothing" if verdict is None else _name(verdict))
         if verdict is not None:
@@ -76,7 +76,7 @@ def show_result(console: Console, result: Result) -> None:
             lines.add_row("do", verdict.recommendation)
     for page in result.pages:
         lines.add_row("pager", Text(page))
-    if result.act.truth is not None:
+    if result.act.truths:
         lines.add_row("time", "not detected" if result.seconds is None else f"detected after {result.seconds:.1f} s")
     console.print(Padding(lines, (0, 0, 1, 2)))
 
@@ -91,7 +91,7 @@ def show_summary(console: Console, play: Play, results: list[Result]) -> None:
     for result in results:
         table.add_row(
             result.act.title,
-            _truth(result.act.truth),
+            _truths(result.act),
             _names(result.verdicts) or "nothing",
             "" if result.seconds is None else f"{result.seconds:.1f} s",
             Text("right", style="green") if result.right else Text("WRONG", style="bold red"),
@@ -109,9 +109,11 @@ def _title(act: Act | None) -> str:
     return "Start" if act is None else f"Act {ACTS.index(act) + 1} of {len(ACTS)}: {act.title}"
 
 
-def _truth(truth: Truth | None) -> str:
-    if truth is None:
-        return "nothing"
+def _truths(act: Act) -> str:
+    return "; ".join(map(_truth, act.truths)) or "nothing"
+
+
+def _truth(truth: Truth) -> str:
     rank = f"rank {truth.rank}" if truth.rank else "all ranks"
     return f"{truth.alert}, {rank}, {truth.phase or 'any phase'}"
 

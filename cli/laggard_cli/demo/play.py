@@ -40,19 +40,18 @@ class Result:
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
     """What fired, each once."""
     seconds: float | None = None
-    """From the injection to the alert; None when it did not fire, or where nothing should."""
+    """From the injection to the last alert that tells a truth; None when one did not fire, or where none should."""
     pages: list[str] = field(default_factory=list[str])
     """What the pager got, through Alertmanager."""
 
     @property
     def right(self) -> bool:
-        """Whether the truth was found in time, and nothing beside it but what is true as well."""
-        truth = self.act.truth
-        if truth is None:
-            return not self.verdicts
-        return self.seconds is not None and all(
-            _is(verdict, truth) or (verdict.alert in truth.beside and verdict.rank == truth.rank)
-            for verdict in self.verdicts
+        """Whether each truth was found in time, and nothing beside them but what is true as well."""
+        truths = self.act.truths
+        if truths and self.seconds is None:
+            return False
+        return all(
+            any(_is(verdict, truth) or _is_beside(verdict, truth) for truth in truths) for verdict in self.verdicts
         )
 
 
@@ -100,7 +99,7 @@ class Play:
         results: list[Result] = []
         for act in self._acts:
             results.append(self._try(act))
-            if not results[-1].right and act.fault is not None:
+            if not results[-1].right and act.faults:
                 results.append(self._try(act))
         self._prometheus.close()
         return results
@@ -108,7 +107,7 @@ class Play:
     def _try(self, act: Act) -> Result:
         result = self._play(act)
         self._show_result(result)
-        if act.fault is not None:
+        if act.faults:
             self._recover(act)
         return result
 
@@ -127,28 +126,26 @@ class Play:
     def _play(self, act: Act) -> Result:
         result = Result(act)
         pages_before = len(self._stack.pages)
-        if act.fault is None:
-            if act is ACTS[-1]:
-                self._stack.finish_training()
-            self._watch(act, result, act.seconds)
-            if act is ACTS[0]:
-                self._measure()
-        else:
-            self._inject(act.fault)
-            self._watch(act, result, act.seconds)
+        self._inject(act.faults)
+        if act is ACTS[-1]:
+            self._stack.finish_training()
+        self._watch(act, result, act.seconds)
+        if act is ACTS[0]:
+            self._measure()
         result.pages += [_page(page) for page in self._stack.pages[pages_before:]]
         return result
 
     def _watch(self, act: Act, result: Result, limit: float) -> None:
-        """Collect what fires until the truth has stood for a while, or the time is up."""
-        for elapsed in self._clock(limit + _HOLD_SECONDS if act.truth else limit):
+        """Collect what fires until all truths have stood for a while, or the time is up."""
+        missing = list(act.truths)
+        for elapsed in self._clock(limit + _HOLD_SECONDS if missing else limit):
             verdicts = self._verdicts()
             self._tell(act, "watching", elapsed, limit, verdicts)
             known = {_key(verdict) for verdict in result.verdicts}
             result.verdicts += [verdict for verdict in verdicts if _key(verdict) not in known]
-            found = act.truth is not None and any(_is(verdict, act.truth) for verdict in verdicts)
-            if found and result.seconds is None and elapsed <= limit:
-                result.seconds = elapsed
+            if missing and elapsed <= limit:
+                missing = [truth for truth in missing if not any(_is(verdict, truth) for verdict in verdicts)]
+                result.seconds = None if missing else elapsed
             if result.seconds is not None and elapsed > result.seconds + _HOLD_SECONDS:
                 return
 
@@ -164,12 +161,15 @@ class Play:
             if calm >= _CALM_SECONDS:
                 return
 
-    def _inject(self, fault: Fault) -> None:
-        if fault.place == "stop":
-            self._stack.signal_ranks(signal.SIGSTOP, fault.rank)
-        else:
-            amount = fault.amount + fault.steps * self._step_seconds
-            self._stack.control({fault.place: {"rank": fault.rank, "amount": amount}})
+    def _inject(self, faults: Sequence[Fault]) -> None:
+        content: dict[str, Any] = {}
+        for fault in faults:
+            if fault.place == "stop":
+                self._stack.signal_ranks(signal.SIGSTOP, fault.rank)
+            else:
+                amount = fault.amount + fault.steps * self._step_seconds
+                content[fault.place] = {"rank": fault.rank, "amount": amount}
+        self._stack.control(content)
 
     def _measure(self) -> None:
         self.healthy = self._diagnosis()
@@ -221,6 +221,10 @@ def _page(page: dict[str, Any]) -> str:
 def _is(verdict: Verdict, truth: Truth) -> bool:
     found = (verdict.alert, verdict.rank, verdict.phase if truth.phase else "")
     return found == (truth.alert, truth.rank, truth.phase)
+
+
+def _is_beside(verdict: Verdict, truth: Truth) -> bool:
+    return verdict.alert in truth.beside and verdict.rank == truth.rank
 
 
 def _key(verdict: Verdict) -> tuple[str, str, str]:
