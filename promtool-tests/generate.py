@@ -80,7 +80,7 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
 
 
 def _clusters(plays: Sequence[Play]) -> list[list[Play]]:
-    """Return who is played side by side: scenarios with one interval, the longest three times as long as the shortest.
+    """Return who is played side by side: scenarios with one interval, the longest four times as long as the shortest.
 
     What has ended costs on while others go on.
     """
@@ -88,7 +88,7 @@ def _clusters(plays: Sequence[Play]) -> list[list[Play]]:
     shortest: World | None = None
     for play in sorted(plays, key=lambda play: (_played(play).world.tick, _played(play).world.now)):
         world = _played(play).world
-        if shortest is None or world.tick != shortest.tick or world.now > 3 * shortest.now:
+        if shortest is None or world.tick != shortest.tick or world.now > 4 * shortest.now:
             clusters.append([])
             shortest = world
         clusters[-1].append(play)

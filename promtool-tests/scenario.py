@@ -30,9 +30,9 @@ SEVERITY = {
     "TrainingGradientNormSpike": "info",
 }
 
-#: Stands for the runs whose alerts an expression means, where scenarios are played side by side.
-_MINE = "<runs>"
-_ALERTS = f'alertstate="firing", alertname!="LaggardWatchdog"{_MINE}'
+#: Stands, among the matchers of an expression, for the runs of the scenario, which may be played beside others.
+MINE = "<runs>"
+_ALERTS = f'alertstate="firing", alertname!="LaggardWatchdog", {MINE}'
 #: vmalert adds the name of the group.
 _FIRING = f"count without (alertstate, alertgroup) (ALERTS{{{_ALERTS}}})"
 _EVER = f"group by (alertname, training_run, training_rank) (last_over_time(ALERTS{{{_ALERTS}}}[2h]))"
@@ -43,8 +43,9 @@ _TWICE = (
     ")[2h:1m]) > 1"
 )
 
+_HOST = re.compile(r"host-[a-z]")
 #: Names of runs and hosts that tell a scenario from others when they have its name as well.
-_NAME = re.compile(r"\b((?:run|host)-[a-z])\b")
+_NAME = re.compile(r'(?<=training_run=")[^"]+|\brun-[a-z]\b|\b' + _HOST.pattern + r"\b")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class _Expected:
 
     def test(self, place: str) -> Yaml:
         """Return what promtool expects of the runs of a place, and of what has no run."""
-        mine = f', training_run=~"|run-.-{place}"' if place else ""
-        entry: Yaml = {"expr": self.expression.replace(_MINE, mine), "eval_time": self.moment}
+        mine = f'training_run=~"|.+-{place}"' if place else 'training_run=~".*"'
+        expression = _placed(self.expression, place).replace(MINE, mine)
+        entry: Yaml = {"expr": expression, "eval_time": self.moment}
         if self.samples:
             entry["exp_samples"] = [
                 {"labels": _placed(labels, place), "value": value} for labels, value in self.samples.items()
@@ -158,9 +160,9 @@ class Scenario:
         The words of an alert are among those, for they are compared with what all alerts of its name say.
         """
         return bool(self._alerts or self.world.devices) or not (
-            all(_MINE in each.expression for each in self._expressions)
-            and all(f'training_run="{RUN}"' in str(each["series"]) for each in self._extra)
-            and all(_NAME.fullmatch(rank.run) and _NAME.fullmatch(rank.host) for rank in self.world.ranks)
+            all(MINE in each.expression or 'training_run="' in each.expression for each in self._expressions)
+            and all('training_run="' in str(each["series"]) for each in self._extra)
+            and all(_HOST.fullmatch(rank.host) for rank in self.world.ranks)
         )
 
     def test(self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None, *, place: str = "") -> Yaml:
@@ -199,7 +201,7 @@ class Scenario:
 
 def _placed(text: str, place: str) -> str:
     """Let the names of runs and hosts end with that of a place."""
-    return _NAME.sub(rf"\1-{place}", text) if place else text
+    return _NAME.sub(rf"\g<0>-{place}", text) if place else text
 
 
 def _braced(labels: Mapping[str, str]) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from laggard.conventions import RankState
-from scenario import Firing, Play, Scenario, ranks
+from scenario import MINE, Firing, Play, Scenario, ranks
 from world import RUN, WORK
 
 FAMILIES = ("goodput", "pipeline")
 
-LOST = "round(run_reason:training_time_lost:ratio, 0.01) > 0"
+LOST = f"round(run_reason:training_time_lost:ratio{{{MINE}}}, 0.01) > 0"
 #: Losses of ranks that do not train, near enough where their beginning is seen some minutes late.
-ABSENT = 'round(run_reason:training_time_lost:ratio{training_reason=~"startup|restart|stall|waiting"}, 0.1) > 0'
+_ABSENT = 'training_reason=~"startup|restart|stall|waiting"'
+ABSENT = f"round(run_reason:training_time_lost:ratio{{{_ABSENT}, {MINE}}}, 0.1) > 0"
+
+REPEATED = f'run_reason:training_time_lost:ratio{{training_reason="repeated", {MINE}}}'
 
 #: Losses that are parts of the time in steps.
 OF_STEPS = 'training_reason=~"waiting|checkpoint|evaluation"'
@@ -37,13 +40,13 @@ def adds_up() -> Scenario:
     scenario.after(minutes=30)
     # Half of the hour, of which a tenth went to checkpoints and a twentieth to evaluations.
     scenario.value(ABSENT, {_reason("startup"): 0.5})
-    scenario.value("round(run:training_goodput:ratio, 0.1)", {f'{{training_run="{RUN}"}}': 0.4})
+    scenario.value(f"round(run:training_goodput:ratio{{{MINE}}}, 0.1)", {f'{{training_run="{RUN}"}}': 0.4})
     _whole(scenario)
     # One rank works 0.1 s longer, for which three of four wait: 0.075 of 0.5 s.
     world[1].work["other"] += 0.1
     scenario.after(minutes=61)
-    scenario.value("round(run:training_slowdown:ratio, 0.01)", {f'{{training_run="{RUN}"}}': 1.21})
-    scenario.value("round(run:training_waiting_seconds:rate, 0.1)", {f'{{training_run="{RUN}"}}': 0.6})
+    scenario.value(f"round(run:training_slowdown:ratio{{{MINE}}}, 0.01)", {f'{{training_run="{RUN}"}}': 1.21})
+    scenario.value(f"round(run:training_waiting_seconds:rate{{{MINE}}}, 0.1)", {f'{{training_run="{RUN}"}}': 0.6})
     scenario.value(
         LOST, {_reason("waiting"): 0.15, _reason("checkpoint"): 0.08, _reason("evaluation"): 0.04}
     )  # fmt: skip
@@ -87,7 +90,7 @@ def sampled() -> Scenario:
 def _whole(scenario: Scenario, run: str = RUN) -> None:
     scenario.value(
         "round(run:training_goodput:ratio + on (training_run) "
-        f"sum by (training_run) (run_reason:training_time_lost:ratio{{training_run='{run}'}}), 0.001)",
+        f'sum by (training_run) (run_reason:training_time_lost:ratio{{training_run="{run}"}}), 0.001)',
         {f'{{training_run="{run}"}}': 1},
     )
 
@@ -141,18 +144,18 @@ def repeated() -> Scenario:
         rank.gauges.clear()
     scenario.after(minutes=42)
     # A quarter of the hour, and all of it is told; a lost scrape changes nothing.
-    share('round(run_reason:training_time_lost:ratio{training_reason="repeated"}, 0.05) > 0', {"lost": 0.25})
+    share(f"round({REPEATED}, 0.05) > 0", {"lost": 0.25})
     for run in runs:
         _whole(scenario, run)
     world.ranks[0].lost = world.ranks[0].exporter_lost = True
     scenario.after(minutes=1)
     world.ranks[0].lost = world.ranks[0].exporter_lost = False
     scenario.after(minutes=5)
-    share('round(run_reason:training_time_lost:ratio{training_reason="repeated"}, 0.05) > 0', {"lost": 0.25})
+    share(f"round({REPEATED}, 0.05) > 0", {"lost": 0.25})
     # Neither a save of the new process nor the time after it repeats anything.
     saves(*runs)
     scenario.after(minutes=40)
-    share('run_reason:training_time_lost:ratio{training_reason="repeated"} > 0.01', {})
+    share(f"{REPEATED} > 0.01", {})
     for run in runs:
         _whole(scenario, run)
     scenario.never()
@@ -165,7 +168,7 @@ def young() -> Scenario:
     for rank in scenario.world.ranks:
         rank.has_exporter = False
     scenario.after(minutes=30)
-    scenario.value("round(run:training_goodput:ratio, 0.1)", {f'{{training_run="{RUN}"}}': 1})
+    scenario.value(f"round(run:training_goodput:ratio{{{MINE}}}, 0.1)", {f'{{training_run="{RUN}"}}': 1})
     _whole(scenario)
     scenario.after(minutes=28)
     scenario.never()

@@ -86,18 +86,6 @@ def waits_all_the_same() -> Scenario:
     return scenario
 
 
-def few_steps() -> Scenario:
-    """With fewer than 16 steps in half an hour there is no verdict."""
-    scenario = Scenario(ranks(4), tick=60)
-    for rank in scenario.world.ranks:
-        rank.work = {phase: 700 * seconds for phase, seconds in WORK.items()}
-    scenario[2].work["backward"] *= 3
-    scenario.after(minutes=60)
-    scenario.value("count(run_rank:training_step_own_seconds:mean)", {})
-    scenario.never()
-    return scenario
-
-
 def end_of_the_run() -> Scenario:
     """Ends within two intervals of its run, and nothing fires later."""
     scenario = one_of(4)
@@ -144,7 +132,6 @@ PLAYS: tuple[Play, ...] = (
     unmeasured_communication,
     silent_about_communication,
     waits_all_the_same,
-    few_steps,
     end_of_the_run,
     healthy_noise,
     threshold_of_a_run,

@@ -222,21 +222,6 @@ def ended_without_exporter() -> Scenario:
     return scenario
 
 
-def slow_steps_without_exporter() -> Scenario:
-    """Without a node exporter too, ten usual steps are waited for: of 90 seconds, a quarter of an hour."""
-    scenario = Scenario(ranks(2))
-    for rank in scenario.world.ranks:
-        rank.has_exporter = False
-        rank.work["backward"] = 90
-    scenario.after(minutes=30)
-    scenario.world.training.clear()
-    scenario.after(minutes=14)
-    scenario.never()
-    scenario.after(minutes=3)
-    scenario.fires(stalled(source="rank"))
-    return scenario
-
-
 def wrong_clock() -> Scenario:
     """A host whose clock is behind by an hour has no stall while its steps go on."""
     scenario = Scenario(ranks(2))
@@ -333,7 +318,6 @@ PLAYS: tuple[Play, ...] = (
     threshold_of_a_run,
     without_exporter,
     ended_without_exporter,
-    slow_steps_without_exporter,
     wrong_clock,
     ranks_end_one_by_one,
     behind_the_last_step,

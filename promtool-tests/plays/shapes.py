@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenario import Firing, Play, Scenario, ranks
+from scenario import MINE, Firing, Play, Scenario, ranks
 from slow import make_slow, straggler
 from slow import quantile as _quantile
 from slow import unsteady as _steps
@@ -349,7 +349,7 @@ def unsteady_for_a_reason() -> Scenario:
     _steps(slow)
     scenario.after(minutes=8)
     scenario.fires(Firing("TrainingStraggler", 2, "mixed", "host-a", run="run-b"))
-    scenario.value('count(last_over_time(ALERTS{alertname="TrainingContention"}[1h]))', {})
+    scenario.value(f'count(last_over_time(ALERTS{{alertname="TrainingContention", {MINE}}}[1h]))', {})
     return scenario
 
 
@@ -362,7 +362,7 @@ def transfer_varies() -> Scenario:
         rank.floor = 0.11
     scenario.after(minutes=7)
     scenario.fires(Firing("TrainingCommunicationBound", phase="communication"))
-    scenario.value('count(last_over_time(ALERTS{alertname="TrainingDataImbalance"}[1h]))', {})
+    scenario.value(f'count(last_over_time(ALERTS{{alertname="TrainingDataImbalance", {MINE}}}[1h]))', {})
     return scenario
 
 
@@ -380,7 +380,7 @@ def becomes_slow() -> Scenario:
     slow.gauges[_quantile("forward", "p50")] = 1.3
     scenario.after(minutes=6)
     scenario.fires(straggler(2, "forward"))
-    scenario.value('count(last_over_time(ALERTS{alertname="TrainingContention"}[1h]))', {})
+    scenario.value(f'count(last_over_time(ALERTS{{alertname="TrainingContention", {MINE}}}[1h]))', {})
     return scenario
 
 

@@ -184,37 +184,6 @@ def slow_steps() -> Scenario:
     return scenario
 
 
-def slower_steps() -> Scenario:
-    """With steps of 20 seconds, means over ten minutes decide, and neither two nor six minutes of them suffice."""
-    scenario = Scenario(ranks(4))
-    for rank in scenario.world.ranks:
-        rank.work = {phase: 100 * seconds for phase, seconds in WORK.items()}
-    scenario.world.transfer = 2
-    scenario.after(minutes=15)
-    scenario[1].work["data"] += 9
-    scenario.after(minutes=16)
-    scenario.never()
-    scenario.after(minutes=7)
-    scenario.fires(straggler(1, "data"))
-    return scenario
-
-
-def slowest_steps() -> Scenario:
-    """With steps of a minute, means over half an hour decide, and twenty minutes of them do not suffice."""
-    scenario = Scenario(ranks(2))
-    for rank in scenario.world.ranks:
-        rank.has_exporter = False
-        rank.work = {phase: 300 * seconds for phase, seconds in WORK.items()}
-    scenario.world.transfer = 6
-    scenario.after(minutes=30)
-    scenario[1].work["data"] += 27
-    scenario.after(minutes=40)
-    scenario.never()
-    scenario.after(minutes=15)
-    scenario.fires(straggler(1, "data"))
-    return scenario
-
-
 def two_places() -> Scenario:
     """A rank that seems to be on two hosts at once has one alert, with the host where it started last."""
     scenario = one_of(4)
@@ -263,8 +232,6 @@ PLAYS: tuple[Play, ...] = (
     lost_scrape,
     peer_groups,
     slow_steps,
-    slower_steps,
-    slowest_steps,
     two_places,
     restart,
 )

@@ -22,7 +22,7 @@ PLAYS = sorted(path.stem for path in (SCENARIOS / "plays").glob("*.py"))
 #: The version in which wording.yaml was written; the last digits of rates differ between versions.
 SAID_IN = "2.53"
 
-#: The version in which the order of groups is turned round, and all of them are evaluated after each scrape.
+#: The version in which the order of groups is turned round, where they are evaluated after each scrape.
 REVERSED_IN = "2.42"
 
 
@@ -79,8 +79,8 @@ def test_who_is_played_side_by_side_has_runs_of_its_own(generated: Path) -> None
 def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) -> None:
     """The unit tests pass; in one version the alerts also say, to the letter, what is written down.
 
-    In another one the groups are evaluated last layer first, and after each scrape: verdicts come a little later, and
-    within the same limits.
+    In another one the last layer is evaluated first, so verdicts come some scrapes later, and within the same limits:
+    what takes minutes anyway is played at the pace of its groups, and that order would cost it hours.
     """
     folder = generated / "said" if promtool == TOOLS.get(SAID_IN) else generated
     file = folder / f"{name}.yml"
@@ -90,9 +90,10 @@ def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) 
 def _reversed(file: Path, folder: Path) -> Path:
     head, _, tests = file.read_text(encoding="utf-8").partition("\ntests:")
     settings = yaml.safe_load(head)
+    scraped = min(map(int, re.findall(r"^  interval: (\d+)s$", tests, re.MULTILINE)))
+    if settings["evaluation_interval"] != f"{scraped}s":
+        return file
     settings["group_eval_order"].reverse()
-    scraped = re.findall(r"^  interval: (\d+)s$", tests, re.MULTILINE)
-    settings["evaluation_interval"] = f"{min(map(int, scraped))}s"
     written = folder / file.name
     written.write_text(f"{yaml.safe_dump(settings)}\ntests:{tests}", encoding="utf-8")
     return written
