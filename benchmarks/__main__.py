@@ -1,6 +1,6 @@
-"""All measurements in one run, and the document that states them.
+"""All measurements in one run, and the documents that state them.
 
-    python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json and docs/benchmarks.md
+    python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json, and what is stated
     python -m benchmarks --exporters                 the node exporter alone, beside its peers; keeps the other figures
 
 Whatever is compared runs in turns: round by round in processes of its own, or stretch by stretch in one process. What
@@ -20,16 +20,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
+
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 VARIANTS = ("bare", "laggard", "traceml", "torchtel", "inline")
-NAMES = {
-    "bare": "bare loop",
-    "laggard": "laggard, zero code",
-    "traceml": f"traceml-ai {metadata.version('traceml-ai')}",
-    "torchtel": f"torchtel {metadata.version('torchtel')}",
-    "inline": "OpenTelemetry inline (span and histogram for each phase)",
-}
+#: Packages of the peers, whose versions are stated.
+PEERS = ("traceml-ai", "torchtel")
 
 
 def run(script: str, *arguments: object) -> dict[str, Any]:
@@ -73,136 +70,13 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
         "opentelemetry_sdk": metadata.version("opentelemetry-sdk"),
+        "peers": {name: metadata.version(name) for name in PEERS},
         "load_before": round(os.getloadavg()[0], 2),
     }
 
 
-def document(found: dict[str, Any]) -> str:
-    """Return the page that states the figures."""
-    levels = {
-        "floor": "ten readings of the clock",
-        "recorder_alone": "recorder alone",
-        "with_state_file": "with the state file",
-        "with_ddp_statistics": "with DDP's wait statistics (300 parameters)",
-    }
-    where = found["machine"]
-    hot_path = found["hot_path"]
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`; what is compared ran in turns of one run. The figures with all rounds are in",
-        "`benchmarks.json`. Ratios carry over to other machines better than microseconds do.",
-        "",
-        f"Machine: {where['processor']}, {where['cores']} cores, no GPU; Python {where['python']},",
-        f"torch {where['torch']}, OpenTelemetry SDK {where['opentelemetry_sdk']}.",
-        "",
-        "## Training-thread time of one step with five phases",
-        "",
-        "Cold: 96 MB are read before each step, as the step's own work would do.",
-        "",
-        "| | hot, µs | cold, µs |",
-        "|---|---|---|",
-        *(f"| {text} | {hot_path[name]['hot']} | {hot_path[name]['cold']} |" for name, text in levels.items()),
-        "",
-    ]
-    for title, key in (("A toy model, eager", "eager"), ("The same, compiled", "compiled")):
-        lines += compared(title, found[key], found["beside"][key])
-    lines += in_turns(found["long"])
-    process = found["process"]
-    lines += [
-        "## A process",
-        "",
-        f"`import torch` takes {process['import_torch_bare_seconds']} s.",
-        f"laggard adds {process['import_torch_seconds']} s to it, {process['start_seconds']} s to the whole start,",
-        f"and {process['resident_mib']} MiB of memory.",
-        f"A rank without a process group shows {process['series']} series in {process['scrape_bytes']} bytes a scrape.",
-        "",
-    ]
-    if "exporters" in found:
-        lines += exporters_section(found["exporters"])
-    return "\n".join(lines)
-
-
-def exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the section on the node exporter."""
-    titles = {"laggard": "laggard-exporter", "nvitop": "nvitop-exporter", "node_exporter": "node_exporter (no GPUs)"}
-    columns = {
-        "rss_mb": "memory of all processes (RSS), MB",
-        "scrape_ms_median": "scrape, median, ms",
-        "scrape_ms_p99": "scrape, 99th percentile, ms",
-        "processor_ms_per_scrape": "processor time of a scrape, ms",
-        "idle_percent": "processor when idle, %",
-        "series": "series",
-        "series_of_gpus": "of these on GPUs",
-    }
-    lines = [
-        "## A node of eight GPUs",
-        "",
-        "On our fake of NVML, so without the time that a real driver takes; `nvitop-exporter` polls once a second.",
-        f"Load of the machine while this ran: {found['laggard']['load']}.",
-        "",
-        "| | " + " | ".join(columns.values()) + " |",
-        "|" + "---|" * (len(columns) + 1),
-        *(
-            f"| {titles[name]} | " + " | ".join(str(figures[column]) for column in columns) + " |"
-            for name, figures in found.items()
-        ),
-        "",
-    ]
-    if days := found["laggard"].get("days"):
-        lines += [
-            f"{days['scrapes']} scrapes back to back, three days at one every 15 seconds: memory went from",
-            f"{days['rss_mb_first']} to {days['rss_mb_last']} MB,",
-            f"by {days['growth_last_day_mb']} MB on the last day.",
-            "",
-        ]
-    return lines
-
-
-def in_turns(found: dict[str, Any]) -> list[str]:
-    """Return the section on a step that is long beside what laggard adds."""
-    step = found["step_us"]
-    return [
-        f"## A longer step: {step / 1000:.2f} ms",
-        "",
-        "Work of that length (a multiplication of matrices in the fetch, the forward, the backward and the optimizer)",
-        "leaves the caches cold, and the clock stops while it runs: measured is the rest of the step, with laggard and",
-        f"without it in {found['turns']} turns of one process, plus or minus what the median of so many varies by.",
-        "",
-        f"laggard adds {found['added_us']} ± {found['added_error_us']} µs, {found['added_us'] / step:.3%} of the step;",
-        f"what torch does beside its work takes {found['beside_work_us']} µs.",
-        "",
-    ]
-
-
-def compared(title: str, rows: dict[str, dict[str, Any]], beside: dict[str, float]) -> list[str]:
-    """Return the section on one loop, in processes of its own and in turns of one process."""
-    ours, bare = rows["laggard"], rows["bare"]["step_us"]
-    lines = [
-        f"## {title}: {bare / 1000:.2f} ms a step",
-        "",
-        "| | added to a step, µs | share of the step | times laggard's |",
-        "|---|---|---|---|",
-    ]
-    for variant, row in rows.items():
-        if variant != "bare":
-            times = f"{row['added_us'] / ours['added_us']:.1f}" if ours["added_us"] > 0 else "-"
-            lines.append(f"| {NAMES[variant]} | {row['added_us']} | {row['added_us'] / bare:.2%} | {times} |")
-    own = (
-        f"By its own count laggard's hooks took {ours['self_time_us']} µs of a step on the training thread, "
-        f"{ours['self_time_us'] / bare:.3%}; its drain thread needed {ours['drain_us']} µs of processor time for each."
-    )
-    turns = (
-        f"In {beside['turns']} turns of one process, where less else differs: laggard {beside['laggard_us']} ± "
-        f"{beside['laggard_error_us']} µs, OpenTelemetry inline {beside['inline_us']} ± "
-        f"{beside['inline_error_us']} µs, "
-        f"{beside['inline_us'] / beside['laggard_us']:.1f} times as much."
-    )
-    return [*lines, "", own, "", turns, ""]
-
-
 def main() -> None:
-    """Measure everything, write both files."""
+    """Measure everything, write it down."""
     parser = argparse.ArgumentParser(description="Measure what laggard costs, beside its peers.")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
     parser.add_argument(
@@ -237,13 +111,12 @@ def exporters(*, quick: bool) -> dict[str, Any]:
 
 
 def write(found: dict[str, Any], *, quick: bool) -> None:
-    """Write both files, or print the page of a quick round."""
-    text = document(found)
+    """Write figures and documents, or print the page of a quick round."""
     if quick:
-        print(text)
+        print(pages.page(found))
         return
     (DOCS / "benchmarks.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")
+    pages.write(DOCS.parent, found)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import laggard
+from benchmarks import pages
 from laggard import environment
 from laggard._hooks import HOOKS
 from laggard_cli.commands import COMMANDS
@@ -65,3 +67,11 @@ def test_links_between_documents_lead_somewhere() -> None:
     for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "rules").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_what_is_stated_of_the_overhead_was_measured() -> None:
+    """The page of the benchmarks, the README and the comparison state the figures of docs/benchmarks.json."""
+    found = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == pages.page(found)
+    for path, text in (("README.md", pages.summary(found)), ("docs/comparison.md", pages.beside_peers(found))):
+        assert f"{pages.BEGIN}\n\n{text}\n\n{pages.END}" in (ROOT / path).read_text()

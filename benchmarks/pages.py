@@ -1,0 +1,197 @@
+"""What documents state of the figures in ``docs/benchmarks.json``: a page of their own, and a table in two others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evaluation.report import between
+
+#: Between these lines of the README and of the comparison stand the tables.
+BEGIN, END = "<!-- overhead: made by python -m benchmarks -->", "<!-- end of overhead -->"
+
+
+def write(root: Path, found: dict[str, Any]) -> None:
+    """Write the figures into the documents of a checkout."""
+    (root / "docs" / "benchmarks.md").write_text(page(found), encoding="utf-8")
+    for path, text in ((root / "README.md", summary(found)), (root / "docs" / "comparison.md", beside_peers(found))):
+        path.write_text(between(path.read_text(encoding="utf-8"), BEGIN, END, text), encoding="utf-8")
+
+
+def summary(found: dict[str, Any]) -> str:
+    """Return the table of the README."""
+    toy, process, exporter = found["eager"], found["process"], found["exporters"]["laggard"]
+    rows = {
+        f"a step of {found['long']['step_us'] / 1000:.0f} ms": _long(found),
+        f"a toy step of {toy['bare']['step_us'] / 1000:.2f} ms": (
+            f"{toy['laggard']['added_us']:.0f} µs, {100 * toy['laggard']['added_us'] / toy['bare']['step_us']:.1f} %; "
+            f"TraceML adds {_times(toy, 'traceml')} times as much, torchtel {_times(toy, 'torchtel')} times"
+        ),
+        "start of a process": f"{process['start_seconds']:.2f} s and {process['resident_mib']} MiB",
+        "series of a rank": f"{process['series']} without a process group, 200 at most",
+        "the node exporter, eight GPUs": (
+            f"{exporter['rss_mb']:.0f} MB, {exporter['idle_percent']:.1f} % of a processor"
+        ),
+    }
+    return "\n".join(["| | adds |", "|---|---|", *(f"| {name} | {adds} |" for name, adds in rows.items())])
+
+
+def beside_peers(found: dict[str, Any]) -> str:
+    """Return the table of the comparison, and what a longer step shows."""
+    toy, names = found["eager"], _names(found)
+    lines = [
+        f"Steps of {toy['bare']['step_us'] / 1000:.2f} ms:",
+        "",
+        "| | added to a step, µs | times laggard's |",
+        "|---|---|---|",
+        *(f"| {names[variant]} | {toy[variant]['added_us']} | {_times(toy, variant)} |" for variant in names),
+        "",
+        f"To a step of {found['long']['step_us'] / 1000:.0f} ms laggard adds {_long(found)}.",
+    ]
+    return "\n".join(lines)
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the page that states the figures."""
+    levels = {
+        "floor": "ten readings of the clock",
+        "recorder_alone": "recorder alone",
+        "with_state_file": "with the state file",
+        "with_ddp_statistics": "with DDP's wait statistics (300 parameters)",
+    }
+    where = found["machine"]
+    hot_path = found["hot_path"]
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`; what is compared ran in turns of one run. The figures with all rounds are in",
+        "`benchmarks.json`. Ratios carry over to other machines better than microseconds do.",
+        "",
+        f"Machine: {where['processor']}, {where['cores']} cores, no GPU; Python {where['python']},",
+        f"torch {where['torch']}, OpenTelemetry SDK {where['opentelemetry_sdk']}.",
+        "",
+        "## Training-thread time of one step with five phases",
+        "",
+        "Cold: 96 MB are read before each step, as the step's own work would do.",
+        "",
+        "| | hot, µs | cold, µs |",
+        "|---|---|---|",
+        *(f"| {text} | {hot_path[name]['hot']} | {hot_path[name]['cold']} |" for name, text in levels.items()),
+        "",
+    ]
+    for title, key in (("A toy model, eager", "eager"), ("The same, compiled", "compiled")):
+        lines += _compared(title, found[key], found["beside"][key], _names(found))
+    lines += _in_turns(found["long"])
+    process = found["process"]
+    lines += [
+        "## A process",
+        "",
+        f"`import torch` takes {process['import_torch_bare_seconds']} s.",
+        f"laggard adds {process['import_torch_seconds']} s to it, {process['start_seconds']} s to the whole start,",
+        f"and {process['resident_mib']} MiB of memory.",
+        f"A rank without a process group shows {process['series']} series in {process['scrape_bytes']} bytes a scrape.",
+        "",
+    ]
+    if "exporters" in found:
+        lines += _exporters_section(found["exporters"])
+    return "\n".join(lines)
+
+
+def _exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the section on the node exporter."""
+    titles = {"laggard": "laggard-exporter", "nvitop": "nvitop-exporter", "node_exporter": "node_exporter (no GPUs)"}
+    columns = {
+        "rss_mb": "memory of all processes (RSS), MB",
+        "scrape_ms_median": "scrape, median, ms",
+        "scrape_ms_p99": "scrape, 99th percentile, ms",
+        "processor_ms_per_scrape": "processor time of a scrape, ms",
+        "idle_percent": "processor when idle, %",
+        "series": "series",
+        "series_of_gpus": "of these on GPUs",
+    }
+    lines = [
+        "## A node of eight GPUs",
+        "",
+        "On our fake of NVML, so without the time that a real driver takes; `nvitop-exporter` polls once a second.",
+        f"Load of the machine while this ran: {found['laggard']['load']}.",
+        "",
+        "| | " + " | ".join(columns.values()) + " |",
+        "|" + "---|" * (len(columns) + 1),
+        *(
+            f"| {titles[name]} | " + " | ".join(str(figures[column]) for column in columns) + " |"
+            for name, figures in found.items()
+        ),
+        "",
+    ]
+    if days := found["laggard"].get("days"):
+        lines += [
+            f"{days['scrapes']} scrapes back to back, three days at one every 15 seconds: memory went from",
+            f"{days['rss_mb_first']} to {days['rss_mb_last']} MB,",
+            f"by {days['growth_last_day_mb']} MB on the last day.",
+            "",
+        ]
+    return lines
+
+
+def _in_turns(found: dict[str, Any]) -> list[str]:
+    """Return the section on a step that is long beside what laggard adds."""
+    step = found["step_us"]
+    return [
+        f"## A longer step: {step / 1000:.2f} ms",
+        "",
+        "Work of that length (a multiplication of matrices in the fetch, the forward, the backward and the optimizer)",
+        "leaves the caches cold, and the clock stops while it runs: measured is the rest of the step, with laggard and",
+        f"without it in {found['turns']} turns of one process, plus or minus what the median of so many varies by.",
+        "",
+        f"laggard adds {found['added_us']} ± {found['added_error_us']} µs, {found['added_us'] / step:.3%} of the step;",
+        f"what torch does beside its work takes {found['beside_work_us']} µs.",
+        "",
+    ]
+
+
+def _compared(
+    title: str, rows: dict[str, dict[str, Any]], beside: dict[str, float], names: dict[str, str]
+) -> list[str]:
+    """Return the section on one loop, in processes of its own and in turns of one process."""
+    ours, bare = rows["laggard"], rows["bare"]["step_us"]
+    lines = [
+        f"## {title}: {bare / 1000:.2f} ms a step",
+        "",
+        "| | added to a step, µs | share of the step | times laggard's |",
+        "|---|---|---|---|",
+    ]
+    for variant, row in rows.items():
+        if variant != "bare":
+            share = row["added_us"] / bare
+            lines.append(f"| {names[variant]} | {row['added_us']} | {share:.2%} | {_times(rows, variant)} |")
+    own = (
+        f"By its own count laggard's hooks took {ours['self_time_us']} µs of a step on the training thread, "
+        f"{ours['self_time_us'] / bare:.3%}; its drain thread needed {ours['drain_us']} µs of processor time for each."
+    )
+    turns = (
+        f"In {beside['turns']} turns of one process, where less else differs: laggard {beside['laggard_us']} ± "
+        f"{beside['laggard_error_us']} µs, OpenTelemetry inline {beside['inline_us']} ± "
+        f"{beside['inline_error_us']} µs, "
+        f"{beside['inline_us'] / beside['laggard_us']:.1f} times as much."
+    )
+    return [*lines, "", own, "", turns, ""]
+
+
+def _names(found: dict[str, Any]) -> dict[str, str]:
+    versions = found["machine"]["peers"]
+    return {
+        "laggard": "laggard, zero code",
+        "traceml": f"traceml-ai {versions['traceml-ai']}",
+        "torchtel": f"torchtel {versions['torchtel']}",
+        "inline": "OpenTelemetry inline (span and histogram for each phase)",
+    }
+
+
+def _long(found: dict[str, Any]) -> str:
+    long = found["long"]
+    return f"{long['added_us']:.0f} µs, {100 * long['added_us'] / long['step_us']:.2f} %"
+
+
+def _times(rows: dict[str, dict[str, Any]], variant: str) -> str:
+    ours = rows["laggard"]["added_us"]
+    return f"{rows[variant]['added_us'] / ours:.1f}" if ours > 0 else "-"
