@@ -18,7 +18,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
 from tests.collector.pusher import Pusher, lost, stored
-from tests.collector.support import Processes, agent, alertmanager, gateway, missing, named, processes, wait_until
+from tests.collector.support import agent, alertmanager, gateway, missing, named, processes, wait_until
 from tests.deploy.thanos import Thanos
 from tests.rules.engine import RUN, Play, serving
 
@@ -39,8 +39,9 @@ class Site:
     """Everything that runs."""
 
     thanos: Thanos
-    started: Processes
     query: Prometheus
+    #: Another querier, with none of our flags.
+    usual: Prometheus
     plain: Prometheus
     #: Where an agent takes what ranks push.
     otlp: int
@@ -89,12 +90,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         flags = [f"--config.file={folder / 'plain.yml'}", f"--storage.tsdb.path={folder / 'plain'}"]
         started.start("plain", ["prometheus", *flags, f"--web.listen-address={plain.removeprefix('http://')}"])
         started.wait("plain", f"{plain}/-/ready")
-        clients = [Prometheus(thanos.url("query")), Prometheus(plain)]
+        thanos.start_usual_query()
+        clients = [Prometheus(address) for address in (thanos.url("query"), thanos.url("usual"), plain)]
         for each in clients:
             after.callback(each.close)
         wait_until(lambda: healthy_stores(thanos) == 3, "Thanos query does not find all")
         play.data[2] += 0.05
-        yield Site(thanos, started, clients[0], clients[1], ours["http"])
+        query, usual, prometheus = clients
+        yield Site(thanos, query, usual, prometheus, ours["http"])
 
 
 def healthy_stores(thanos: Thanos) -> int:
@@ -131,6 +134,28 @@ def recorded(server: Prometheus) -> set[frozenset[tuple[str, str]]]:
 def measured(server: Prometheus) -> set[frozenset[tuple[str, str]]]:
     """Return the labels, name included, of what ranks measure."""
     return {frozenset(sample.labels.items()) for sample in server.query('{__name__=~"training_.+"}')}
+
+
+def complaint(server: Prometheus, whole: set[frozenset[tuple[str, str]]]) -> str:
+    """Return what a server says in place of an answer, or nothing. An answer is all that was there."""
+    try:
+        assert measured(server) == whole
+    except CommandError as error:
+        return str(error)
+    return ""
+
+
+def refused(whole: set[frozenset[tuple[str, str]]], *servers: Prometheus) -> dict[str, str]:
+    """Ask servers until each answers, and return what they say before that, by their names."""
+    said: dict[str, str] = {}
+
+    def all_answer() -> bool:
+        now = {server.name: complaint(server, whole) for server in servers}
+        said.update({name: text for name, text in now.items() if text})
+        return not any(now.values())
+
+    wait_until(all_answer, "Thanos query does not leave out who is dead")
+    return said
 
 
 def diagnosis(address: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -174,30 +199,27 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
     Until Thanos query leaves it out, an answer is an error and not a part of it, even where Thanos would give a part.
     """
     thanos = site.thanos
-    wait_until(lambda: firing(site.query) == [STRAGGLER], "no straggler")
+    wait_until(lambda: firing(site.query) == [STRAGGLER] and healthy_stores(thanos) == 3, "no straggler")
     begun = since(site.query)
-    thanos.start_usual_query()
     pusher = Pusher(site.otlp)
     wait_until(lambda: stored(site.query.name), "nothing arrives")
 
     before = measured(site.query)
     assert len(before) > 50
-    site.started.kill("receive-1")
-    for name in ("query", "usual"):
-        assert refusal(thanos.url(name), capsys).startswith(f"Prometheus at {thanos.url(name)} refuses /api/v1/query: ")
-    wait_until(lambda: answers(site.query), "Thanos query does not leave out who is dead")
-    failed = site.failed()
-    # The other one has all of it, and not the half.
-    assert measured(site.query) == before
-    assert diagnosis(site.query.name, capsys)["verdicts"][0]["since"] == begun
-    thanos.start("receive-1")
+    with thanos.away("receive-1"):
+        refusals = refused(before, site.query, site.usual)
+        assert {name: line.partition("/query: ")[0] for name, line in refusals.items()} == {
+            name: f"Prometheus at {name} refuses /api/v1" for name in (site.query.name, site.usual.name)
+        }
+        failed = site.failed()
+        # The other one has all of it, and not the half.
+        assert diagnosis(site.query.name, capsys)["verdicts"][0]["since"] == begun
     wait_until(lambda: healthy_stores(thanos) == 3, "Thanos query does not take the member back")
     assert (firing(site.query), since(site.query), site.failed()) == ([STRAGGLER], begun, failed)
 
     # Agents keep what comes while nobody takes it.
-    site.started.kill("receive-0")
-    time.sleep(1)
-    thanos.start("receive-0")
+    with thanos.away("receive-0"):
+        time.sleep(1)
     time.sleep(1)
     pusher.end()
     assert len(pusher.accepted) > 40
@@ -210,10 +232,11 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
 def test_what_is_away_is_no_health(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the ruler, and without Thanos query, diagnose says in one line that it can not know."""
     ours = site.thanos.url("query")
-    site.started.kill("rule")
-    assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
-    wait_until(lambda: healthy_stores(site.thanos) == 2, "Thanos query does not see that the ruler is away")
-    # For as long as it is away, not only until that is seen.
-    assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
-    site.started.kill("query")
-    assert refusal(ours, capsys) == f"Prometheus at {ours} can not be reached: [Errno 111] Connection refused"
+    wait_until(lambda: healthy_stores(site.thanos) == 3, "Thanos query does not find all")
+    with site.thanos.away("rule"):
+        assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
+        wait_until(lambda: healthy_stores(site.thanos) == 2, "Thanos query does not see that the ruler is away")
+        # For as long as it is away, not only until that is seen.
+        assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
+    with site.thanos.away("query"):
+        assert refusal(ours, capsys) == f"Prometheus at {ours} can not be reached: [Errno 111] Connection refused"

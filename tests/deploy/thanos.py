@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx
@@ -44,6 +46,15 @@ class Thanos(Topology):
             self._started.start(host, self.command(host), at=self.files)
         for host in hosts:
             self._started.wait(host, f"{self.url(host)}/-/ready")
+
+    @contextlib.contextmanager
+    def away(self, host: str) -> Generator[None, None, None]:
+        """Kill what runs on a host, as a crash would; it is started again with the end of the context."""
+        self._started.kill(host)
+        try:
+            yield
+        finally:
+            self.start(host)
 
     def start_usual_query(self) -> None:
         """Start a querier with none of our flags but whom it asks, at ``usual``: it gives a part of what is there."""
