@@ -4,7 +4,7 @@
 #   make test     all tests
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra
-#   make test-oldest    the tests of the instrumentation with the oldest torch that is supported
+#   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
 #   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them
@@ -44,6 +44,9 @@ EVALUATE ?=
 # What laggard is measured beside.
 PEERS := scripts/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 
+# uv leaves modules uncompiled, so each process would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
 .PHONY: demo test test-cuda test-install test-oldest test-pythons coverage mutants bench bench-overhead bench-verdicts \
@@ -79,8 +82,12 @@ test-cuda: $(INSTALLED)
 test-install: $(INSTALLED)
 	INSTALL=all pytest tests/test_install.py
 
+# What meets torch itself; the inductor compiles C++ for most of a minute.
+MEETS_TORCH := $(patsubst %,tests/instrumentation/test_%.py,hooks parallelism loops dataloader transfer device memory checkpoint \
+	compile failures)
+
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest $(or $(TEST),tests/instrumentation)
+	$(OLDEST)/bin/python -m pytest $(REPEAT) $(or $(TEST),$(TOGETHER) -k "not inductor" $(MEETS_TORCH))
 
 test-pythons:
 	scripts/test_pythons.sh $(TEST)
