@@ -1,21 +1,23 @@
 """All measurements in one run, and the documents that state them.
 
     python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json, and what is stated
-    python -m benchmarks --exporters                 the node exporter alone, beside its peers; keeps the other figures
+    python -m benchmarks --only exporters ddp        these figures alone; keeps the others
 
-Whatever is compared runs in turns: round by round in processes of its own, or stretch by stretch in one process. What
-is stated is the median of the differences to the bare loop beside it.
+Whatever is compared runs in turns: stretch by stretch in processes of its own, which all have begun, or in one process.
+What is stated is the median of the differences to the bare loop beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,10 @@ from benchmarks import pages
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
+#: Of a toy model, whose every step shows what is added to it.
+MILLISECONDS = 0.8
+#: Steps of a turn, and of what laggard does by itself at the end.
+TURN, ALONE = 250, 2000
 VARIANTS = ("bare", "laggard", "traceml", "torchtel", "inline")
 #: Packages of the peers, whose versions are stated.
 PEERS = ("traceml-ai", "torchtel")
@@ -38,25 +44,82 @@ def run(script: str, *arguments: object) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(style: str, milliseconds: float, steps: int, rounds: int, variants: tuple[str, ...]) -> dict[str, Any]:
-    """Return the added microseconds of each variant, and what it says of itself."""
-    results: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
+class Loop:
+    """A process of loop.py, which makes steps when it is asked to."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._command = [sys.executable, str(HERE / "loop.py"), *map(str, arguments)]
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def end(self) -> None:
+        """Have it end by itself."""
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
+
+    def wait(self) -> None:
+        """Wait until it has warmed up."""
+        self._answer()
+
+    def steps(self, number: int) -> dict[str, float]:
+        """Make steps; return the microseconds of one, and what the variant says of itself."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{number}\n")
+        return json.loads(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        # A peer may print, too.
+        for line in self._process.stdout:
+            if line.startswith(("ready", '{"step_us"')):
+                return line
+        sys.exit(f"{' '.join(self._command)} failed")
+
+
+def compare(style: str, turns: int, rounds: int) -> dict[str, Any]:
+    """Return the added microseconds of each variant, and what it says of itself.
+
+    Args:
+        style: how the loop trains.
+        turns: how often each variant makes a stretch of steps in a round.
+        rounds: how often all processes are started.
+    """
+    steps = TURN * turns + ALONE
+    taken: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    added: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    own: list[dict[str, float]] = []
     for number in range(rounds):
-        for variant in variants:
-            results[variant].append(run("loop.py", variant, style, milliseconds, steps))
-            print(f"{style} {milliseconds:g} ms, round {number + 1} of {rounds}: {variant}", file=sys.stderr)
-    base = [result["step_us"] for result in results["bare"]]
-    compared: dict[str, Any] = {}
-    for variant, measured in results.items():
-        added = [result["step_us"] - bare for result, bare in zip(measured, base, strict=True)]
-        compared[variant] = {
-            "step_us": round(statistics.median(result["step_us"] for result in measured), 1),
-            "added_us": round(statistics.median(added), 1),
-            "added_us_rounds": [round(value, 1) for value in added],
+        with contextlib.ExitStack() as after:
+            loops = {name: Loop(name, style, MILLISECONDS, steps) for name in VARIANTS}
+            for loop in loops.values():
+                after.callback(loop.end)
+            for loop in loops.values():
+                loop.wait()
+            medians: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+            for turn in range(turns):
+                # Who comes first changes, so that a trend cancels.
+                first = turn % len(VARIANTS)
+                for variant in (*VARIANTS[first:], *VARIANTS[:first]):
+                    medians[variant].append(loops[variant].steps(TURN)["step_us"])
+            own.append(loops["laggard"].steps(ALONE))
+        for variant, values in medians.items():
+            taken[variant] += values
+            differences = [value - bare for value, bare in zip(values, medians["bare"], strict=True)]
+            added[variant].append(statistics.median(differences))
+        print(f"{style}, round {number + 1} of {rounds}", file=sys.stderr)
+    compared: dict[str, Any] = {
+        variant: {
+            "step_us": round(statistics.median(taken[variant]), 1),
+            "added_us": round(statistics.median(values), 1),
+            "added_us_rounds": [round(value, 1) for value in values],
         }
-        for name in ("self_time_us", "drain_us"):
-            if name in measured[0]:
-                compared[variant][name] = round(statistics.median(result[name] for result in measured), 1)
+        for variant, values in added.items()
+    }
+    for name in ("self_time_us", "drain_us"):
+        compared["laggard"][name] = round(statistics.median(each[name] for each in own), 1)
     return compared
 
 
@@ -83,31 +146,46 @@ def main() -> None:
         "--rounds", type=int, default=5, help="how often everything runs in turns (default %(default)s)"
     )
     parser.add_argument(
-        "--exporters", action="store_true", help="the node exporter alone; the other figures stay as they are"
+        "--only", nargs="+", choices=MEASURED, help="make these figures alone; the others stay as they are"
     )
     options = parser.parse_args()
-    quick: bool = options.quick
-    if options.exporters:
-        known = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
-        write({**known, "exporters": exporters(quick=quick)}, quick=quick)
-        return
-    rounds, steps = (1, 300) if quick else (options.rounds, 3000)
-    found: dict[str, Any] = {
-        "machine": machine(),
-        "hot_path": run("hot_path.py", 2 if quick else 25),
-        "eager": compare("eager", 0.8, steps, rounds, VARIANTS),
-        "compiled": compare("compiled", 0.8, steps, rounds, VARIANTS),
-        "beside": {style: run("beside.py", style, 0.8, 3 if quick else 150) for style in ("eager", "compiled")},
-        "long": run("turns.py", 30, 3 if quick else 400),
-        "process": run("process.py", 200 if quick else 2000),
-        "exporters": exporters(quick=quick),
-    }
-    write(found, quick=quick)
+    found: dict[str, Any] = {}
+    if options.only:
+        found = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
+    for name in options.only or MEASURED:
+        found[name] = MEASURED[name](options)
+    write(found, quick=options.quick)
 
 
-def exporters(*, quick: bool) -> dict[str, Any]:
+def in_turns(style: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
+    """Return what measures a style of training."""
+    return lambda options: compare(style, *((2, 1) if options.quick else (12, options.rounds)))
+
+
+def beside(options: argparse.Namespace) -> dict[str, Any]:
+    """Compare laggard and OpenTelemetry inline in turns of one process, in two styles."""
+    turns = 3 if options.quick else 150
+    return {style: run("beside.py", style, MILLISECONDS, turns) for style in ("eager", "compiled")}
+
+
+def exporters(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the node exporter and its peers."""
-    return run("exporters.py", 50) if quick else run("exporters.py", 150, "--days")
+    return run("exporters.py", 50) if options.quick else run("exporters.py", 150, "--days")
+
+
+#: Every figure by its name in the file, and what measures it.
+MEASURED: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "machine": lambda _: machine(),
+    "hot_path": lambda options: run("hot_path.py", 2 if options.quick else 25),
+    "eager": in_turns("eager"),
+    "compiled": in_turns("compiled"),
+    "ddp": in_turns("ddp"),
+    "accumulation": in_turns("accumulation"),
+    "beside": beside,
+    "long": lambda options: run("turns.py", 30, 3 if options.quick else 400),
+    "process": lambda options: run("process.py", 200 if options.quick else 2000),
+    "exporters": exporters,
+}
 
 
 def write(found: dict[str, Any], *, quick: bool) -> None:

@@ -1,10 +1,13 @@
 """One training process for the comparison: a loop, one way to instrument it, and the median time of a step.
 
-    python benchmarks/loop.py VARIANT STYLE MILLISECONDS STEPS       prints one line of JSON
+    python benchmarks/loop.py VARIANT STYLE MILLISECONDS STEPS
 
-VARIANT is one of the functions named in ``VARIANTS``, STYLE ``eager`` or ``compiled``. MILLISECONDS is how long a step
-takes about: the width of the model follows from it. All variants that use OpenTelemetry export to the same exporters,
-which send nothing. A step is timed from one batch to the next by a clock that all variants have alike.
+VARIANT is one of the functions named in ``VARIANTS``, STYLE one of ``STYLES``. MILLISECONDS is how long a step takes
+about: the width of the model follows from it. STEPS are made at most. It prints a line when it has warmed up; then each
+line on standard input is a number of steps, which are made and answered with a line of JSON, so that processes can take
+turns. All variants that use OpenTelemetry export to the same exporters, which send nothing. A step is timed from one
+batch to the next by a clock that all variants have alike. Of the two ranks with DistributedDataParallel, which are
+watched alike, the first one answers.
 """
 
 from __future__ import annotations
@@ -21,14 +24,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 WARMUP = 200
+#: The first steps of a turn, which find the caches of others.
+UNCOUNTED = 20
 LAYERS = 6
+#: How the loop trains, and how many batches it takes for a step.
+STYLES = {"eager": 1, "compiled": 1, "ddp": 1, "accumulation": 4}
+RANKS = 2
+#: The port of traceml-ai's aggregator, which is that of all ranks.
+AGGREGATOR = "BENCH_AGGREGATOR_PORT"
 #: Below so many milliseconds a step is that of a toy model.
 SHORT = 5
 
@@ -76,17 +87,17 @@ def traceml(model: nn.Module) -> tuple[Phase, Phase]:
     """Automatic hooks and its context manager around the step; its aggregator is a process of its own."""
     import traceml_ai  # noqa: PLC0415
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    folder = tempfile.mkdtemp(dir=os.environ["LAGGARD_STATE_DIR"])
-    command = ["traceml", "serve", "--mode", "summary", "--logs-dir", folder, "--aggregator-port", str(port)]
-    aggregator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    atexit.register(aggregator.kill)
+    folder, port = tempfile.mkdtemp(dir=os.environ["LAGGARD_STATE_DIR"]), os.environ[AGGREGATOR]
+    if os.environ.get("RANK", "0") == "0":
+        command = ["traceml", "serve", "--mode", "summary", "--logs-dir", folder, "--aggregator-port", port]
+        command += ["--nproc-per-node", os.environ.get("WORLD_SIZE", "1")]
+        aggregator = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        atexit.register(aggregator.kill)
     # Without an aggregator it does nothing at all.
     traceml_ai.init(
         mode="auto",
         logs_dir=folder,
-        aggregator_port=port,
+        aggregator_port=int(port),
         connect_timeout_sec=60,
         on_missing_aggregator="raise",
     )
@@ -138,53 +149,113 @@ def model_of(milliseconds: float) -> tuple[nn.Module, int]:
     return nn.Sequential(*layers, nn.Linear(width, 1)), width
 
 
-def train(phase: Phase, trained: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterator[Any]) -> None:
-    """Make one step."""
-    with phase("data"):
-        (inputs,) = next(loader)
-    with phase("forward"):
-        loss = trained(inputs).square().mean()
-    with phase("backward"):
-        loss.backward()
+def train(
+    phase: Phase, trained: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterator[Any], batches: int = 1
+) -> None:
+    """Make one step, of one batch or of several whose gradients are added."""
+    for _ in range(batches):
+        with phase("data"):
+            (inputs,) = next(loader)
+        with phase("forward"):
+            loss = trained(inputs).square().mean() / batches
+        with phase("backward"):
+            loss.backward()
     with phase("optimizer"):
         optimizer.step()
         optimizer.zero_grad()
 
 
+@contextmanager
+def ranks(style: str) -> Iterator[list[IO[str]]]:
+    """Join the group of ranks where a style has one; yield the inputs of the others, which the first one starts."""
+    if style != "ddp":
+        yield []
+        return
+    others: list[subprocess.Popen[str]] = []
+    if "RANK" not in os.environ:
+        os.environ.update(WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0")
+        for rank in range(1, RANKS):
+            environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command = [sys.executable, *sys.argv]
+            others.append(
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, bufsize=1
+                )
+            )
+    try:
+        distributed.init_process_group("gloo")
+        yield [other.stdin for other in others if other.stdin]
+        for other in others:
+            other.communicate(timeout=60)
+    finally:
+        for other in others:
+            other.kill()
+
+
+def free_port() -> int:
+    """Return a port that nobody uses now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def trainer(variant: str, style: str, milliseconds: float, steps: int) -> Callable[[], float]:
+    """Return a function that makes a step and returns its microseconds."""
+    model, width = model_of(milliseconds)
+    batch, batches = 32 if milliseconds < SHORT else 64, STYLES[style]
+    phase, step = VARIANTS[variant](model)
+    wrap: dict[str, Any] = {"compiled": torch.compile, "ddp": DistributedDataParallel}
+    trained = wrap[style](model) if style in wrap else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    data = torch.randn((steps + WARMUP) * batches * batch, 1).expand(-1, width)
+    loader = iter(DataLoader(TensorDataset(data), batch_size=batch))
+
+    def make() -> float:
+        began = time.perf_counter()
+        with step("step"):
+            train(phase, trained, optimizer, loader, batches)
+        return (time.perf_counter() - began) * 1e6
+
+    return make
+
+
+def own_microseconds() -> dict[str, float]:
+    """Return what laggard has taken so far, by its own count and its drain's clock; nothing where it is not."""
+    if "laggard" not in sys.modules:
+        return {}
+    from laggard import _process  # noqa: PLC0415
+
+    process = _process.current()
+    assert process is not None
+    return {
+        "self_time_us": process.recorder.self_time_ns / 1000,
+        "drain_us": _thread_seconds("laggard-drain") * 1e6,
+    }
+
+
 def main() -> None:
-    """Train and print."""
+    """Train as asked for."""
     variant, style, milliseconds, steps = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+    os.environ.setdefault(AGGREGATOR, str(free_port()))
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    extra: dict[str, Any] = {}
     if variant in ("laggard", "inline", "torchtel"):
         export_nowhere()
     if variant == "laggard":
         from laggard import _process  # noqa: PLC0415
 
         _process.instrument()
-    model, width = model_of(milliseconds)
-    batch = 32 if milliseconds < SHORT else 64
-    phase, step = VARIANTS[variant](model)
-    trained = torch.compile(model) if style == "compiled" else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    data = torch.randn((steps + WARMUP + 2) * batch, 1).expand(-1, width)
-    loader = iter(DataLoader(TensorDataset(data), batch_size=batch))
-    times: list[float] = []
-    for _ in range(steps + WARMUP):
-        began = time.perf_counter()
-        with step("step"):
-            train(phase, trained, optimizer, loader)
-        times.append((time.perf_counter() - began) * 1e6)
-    measured = times[WARMUP:]
-    if variant == "laggard":
-        from laggard import _process  # noqa: PLC0415
-
-        process = _process.current()
-        assert process is not None
-        extra["self_time_us"] = process.recorder.self_time_ns / 1000 / len(times)
-        extra["drain_us"] = _thread_seconds("laggard-drain") * 1e6 / len(times)
-    print(json.dumps({"step_us": statistics.median(measured), "mean_us": statistics.fmean(measured), **extra}))
+    with ranks(style) as others:
+        make = trainer(variant, style, milliseconds, steps)
+        for _ in range(WARMUP):
+            make()
+        print("ready", flush=True)
+        for line in sys.stdin:
+            for other in others:
+                other.write(line)
+            before = own_microseconds()
+            times = [make() for _ in range(int(line))]
+            found = {name: (value - before[name]) / len(times) for name, value in own_microseconds().items()}
+            print(json.dumps({"step_us": statistics.median(times[UNCOUNTED:]), **found}), flush=True)
 
 
 def _thread_seconds(name: str) -> float:

@@ -79,8 +79,14 @@ def page(found: dict[str, Any]) -> str:
         *(f"| {text} | {hot_path[name]['hot']} | {hot_path[name]['cold']} |" for name, text in levels.items()),
         "",
     ]
-    for title, key in (("A toy model, eager", "eager"), ("The same, compiled", "compiled")):
-        lines += _compared(title, found[key], found["beside"][key], _names(found))
+    titles = {
+        "eager": "A toy model, eager",
+        "compiled": "The same, compiled",
+        "ddp": "The same on two ranks, with DistributedDataParallel over gloo",
+        "accumulation": "The same, with the gradients of four batches in a step",
+    }
+    for key, title in titles.items():
+        lines += [*_compared(title, found[key], _names(found)), *_beside(found["beside"].get(key))]
     lines += _in_turns(found["long"])
     process = found["process"]
     lines += [
@@ -149,32 +155,37 @@ def _in_turns(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _compared(
-    title: str, rows: dict[str, dict[str, Any]], beside: dict[str, float], names: dict[str, str]
-) -> list[str]:
-    """Return the section on one loop, in processes of its own and in turns of one process."""
+def _compared(title: str, rows: dict[str, dict[str, Any]], names: dict[str, str]) -> list[str]:
+    """Return the section on one loop in processes of its own."""
     ours, bare = rows["laggard"], rows["bare"]["step_us"]
     lines = [
         f"## {title}: {bare / 1000:.2f} ms a step",
         "",
-        "| | added to a step, µs | share of the step | times laggard's |",
-        "|---|---|---|---|",
+        "| | added to a step, µs | least and most of the rounds | share of the step | times laggard's |",
+        "|---|---|---|---|---|",
     ]
-    for variant, row in rows.items():
-        if variant != "bare":
-            share = row["added_us"] / bare
-            lines.append(f"| {names[variant]} | {row['added_us']} | {share:.2%} | {_times(rows, variant)} |")
+    for variant, name in names.items():
+        added, rounds = rows[variant]["added_us"], rows[variant]["added_us_rounds"]
+        spread = f"{min(rounds)} to {max(rounds)}"
+        lines.append(f"| {name} | {added} | {spread} | {added / bare:.2%} | {_times(rows, variant)} |")
     own = (
         f"By its own count laggard's hooks took {ours['self_time_us']} µs of a step on the training thread, "
         f"{ours['self_time_us'] / bare:.3%}; its drain thread needed {ours['drain_us']} µs of processor time for each."
     )
+    return [*lines, "", own, ""]
+
+
+def _beside(found: dict[str, float] | None) -> list[str]:
+    """Return what the same loop shows in turns of one process, where that was measured."""
+    if found is None:
+        return []
     turns = (
-        f"In {beside['turns']} turns of one process, where less else differs: laggard {beside['laggard_us']} ± "
-        f"{beside['laggard_error_us']} µs, OpenTelemetry inline {beside['inline_us']} ± "
-        f"{beside['inline_error_us']} µs, "
-        f"{beside['inline_us'] / beside['laggard_us']:.1f} times as much."
+        f"In {found['turns']} turns of one process, where less else differs: laggard {found['laggard_us']} ± "
+        f"{found['laggard_error_us']} µs, OpenTelemetry inline {found['inline_us']} ± "
+        f"{found['inline_error_us']} µs, "
+        f"{found['inline_us'] / found['laggard_us']:.1f} times as much."
     )
-    return [*lines, "", own, "", turns, ""]
+    return [turns, ""]
 
 
 def _names(found: dict[str, Any]) -> dict[str, str]:
