@@ -1,10 +1,10 @@
 """Write the unit tests of the rules as files of promtool, from the scenarios in ``plays``.
 
-    python promtool-tests/generate.py FOLDER             one file for each module of plays
+    python promtool-tests/generate.py FOLDER [MODULE ...]    one file for each module of plays
     promtool test rules FOLDER/*.yml
     promtool test rules FOLDER/said/*.yml                the same, with what the alerts say (for Prometheus 2.53)
 
-    python promtool-tests/generate.py --vmalert FOLDER   the same for VictoriaMetrics
+    python promtool-tests/generate.py --vmalert FOLDER       the same for VictoriaMetrics
     vmalert-tool unittest -files=FOLDER/*.yml
 
 A scenario says in ten lines what the input of a few hundred series spells out.
@@ -134,12 +134,13 @@ def main() -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
     parser.add_argument("folder", type=Path, help="where the files go")
+    parser.add_argument("modules", nargs="*", help="of plays, in place of all of them")
     parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
     options = parser.parse_args()
     folder: Path = options.folder
     (folder / "said").mkdir(parents=True, exist_ok=True)
     wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    for module in sorted(path.stem for path in (HERE / "plays").glob("*.py")):
+    for module in options.modules or sorted(path.stem for path in (HERE / "plays").glob("*.py")):
         text = document(module, {}, vmalert=options.vmalert)
         (folder / f"{module}.yml").write_text(text)
         if not options.vmalert:

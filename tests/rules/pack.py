@@ -95,7 +95,7 @@ def groups() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     return tuple(
         (name, group)
         for name in rule_files()
-        for group in yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]
+        for group in yaml.load((RULES / name).read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
     )
 
 

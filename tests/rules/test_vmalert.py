@@ -29,7 +29,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = "no vmalert-tool: run scripts/fetch_tools.sh"
         pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)
     folder = tmp_path_factory.mktemp("vmalert")
-    subprocess.run([sys.executable, ROOT / "promtool-tests" / "generate.py", "--vmalert", folder], check=True)
+    subprocess.run([sys.executable, ROOT / "promtool-tests" / "generate.py", "--vmalert", folder, *PLAYS], check=True)
     return folder
 
 

@@ -14,8 +14,8 @@ import yaml
 from tests.rules.pack import ROOT, alerts
 
 SCENARIOS = ROOT / "promtool-tests"
-WORDING: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = yaml.safe_load(
-    (SCENARIOS / "wording.yaml").read_text(encoding="utf-8")
+WORDING: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = yaml.load(
+    (SCENARIOS / "wording.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )
 RENDERED = {
     alert: rendered for plays in WORDING.values() for spoken in plays.values() for alert, rendered in spoken.items()
