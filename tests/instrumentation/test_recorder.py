@@ -79,6 +79,24 @@ def test_the_state_file_says_evaluation_until_the_next_backward(tmp_path: Path) 
     writer.close(unlink=True)
 
 
+def test_an_update_ends_an_evaluation(tmp_path: Path) -> None:
+    """Though no backward pass was seen: the phase that goes on is training's, from the update's time on."""
+    recorder = Recorder()
+    recorder.end(recorder.evaluate())
+    recorder.resume(perf_counter_ns())  # without a state file
+    writer = statefile.StateWriter(tmp_path / "state", FACTS)
+    recorder.words = writer.words
+    recorder.end(recorder.evaluate())
+    assert statefile.read(writer.path).phase is Phase.EVALUATION
+    at = perf_counter_ns()
+    recorder.resume(at)
+    told = statefile.read(writer.path)
+    assert (told.phase, told.phase_entered_ns) == (Phase.OTHER, recorder.boottime(at))
+    recorder.resume(at + 10**9)  # in training it says nothing
+    assert statefile.read(writer.path).phase_entered_ns == told.phase_entered_ns
+    writer.close(unlink=True)
+
+
 def test_a_closed_state_file_costs_one_failure_and_no_event(tmp_path: Path) -> None:
     """When the file's memory goes away under a hook, recording goes on without it."""
     recorder = Recorder()
