@@ -49,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-cuda test-install test-oldest test-pythons coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-pythons coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -57,11 +57,15 @@ demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
 # Tests that wait for real servers leave a processor idle, so there are three processes more than processors.
-TOGETHER := -m "not timed" --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
+TOGETHER := -m "not timed and not patient" --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
 
 # Those that have the machine to themselves. They come first: a new environment's modules are compiled by their process, and not
 # by all of those after them at once.
-TIMED := -m timed $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.timed' tests)
+marked = -m $(1) $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
+TIMED := $(call marked,timed)
+
+# Hours of simulated time with many versions of promtool, on what those leave idle.
+PATIENT := $(call marked,patient) --numprocesses=$(shell nproc)
 
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR
@@ -70,9 +74,16 @@ test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
 else
+	@$(MAKE) --no-print-directory --jobs=2 test-with-deadlines test-without-deadlines
+endif
+
+test-with-deadlines:
 	pytest $(REPEAT) $(TIMED)
 	pytest $(REPEAT) $(TOGETHER)
-endif
+
+test-without-deadlines:
+	@mkdir -p .cache
+	@scripts/patiently.sh pytest $(REPEAT) $(PATIENT) >.cache/patient.log 2>&1; status=$$?; cat .cache/patient.log; exit $$status
 
 test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
@@ -100,6 +111,7 @@ ifdef TEST
 else
 	-coverage run -m pytest $(REPEAT) $(TOGETHER)
 	-coverage run -m pytest $(REPEAT) $(TIMED)
+	-coverage run -m pytest $(REPEAT) $(PATIENT)
 endif
 	coverage combine --quiet
 	python scripts/coverage_by_package.py

@@ -20,9 +20,6 @@ from laggard_cli.main import main
 from tests.support.kineto import Job, Work, write
 from tests.support.launch import PROGRAMS
 
-#: One process for all of them: their fixture is dear.
-pytestmark = pytest.mark.xdist_group("kineto")
-
 FAULTS = ("none", "data", "forward", "backward", "other")
 
 
@@ -60,6 +57,7 @@ def named(run: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(verdict["alert"], verdict["rank"], verdict["phase"]) for verdict in run["verdicts"]]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_real_trace_names_rank_and_phase(fault: str, traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of two ranks with gloo, the one that sleeps in a phase is named with it, and none where none sleeps."""
@@ -76,6 +74,7 @@ def test_a_real_trace_names_rank_and_phase(fault: str, traced: Path, capsys: pyt
         assert phases["backward"] > 0.02
 
 
+@pytest.mark.timed
 def test_a_trace_of_one_rank_says_what_it_can_not_say(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without its peers a rank's wait is no verdict, and the reason stands there."""
     assert main(["replay", str(traced / "forward" / "trace0.json")]) == 0

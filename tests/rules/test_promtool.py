@@ -25,6 +25,8 @@ SAID_IN = "2.53"
 #: The version in which the order of groups is turned round, where they are evaluated after each scrape.
 REVERSED_IN = "2.42"
 
+pytestmark = pytest.mark.patient
+
 
 def _run(*command: str | Path) -> str:
     """Return the output of a command, which must succeed."""
