@@ -22,17 +22,17 @@ command -v go >/dev/null || {
     echo "build_collector: Go is needed (on Debian: apt-get install golang-go), 1.25 or newer" >&2
     exit 1
 }
+. "$root/scripts/go_builds.sh"
 mkdir -p "$tools/bin"
 work=$(mktemp -d "$tools/collector.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cp "$manifest" "$work/builder.yaml"
 cd "$work"
-GOFLAGS=-mod=mod go run "$builder" --config builder.yaml --skip-compilation
+go run "$builder" --config builder.yaml --skip-compilation
 cd build
-# The symbol tables would double the size of the file. Of the ways in which Prometheus' receiver finds targets, those of
-# clouds would add a hundred packages: files, HTTP, DNS and Kubernetes are left.
-go build -buildvcs=false -tags remove_all_sd,enable_dns_sd,enable_kubernetes_sd \
-    -ldflags '-s -w' -trimpath -o "$binary.new" .
+# Of the ways in which Prometheus' receiver finds targets, those of clouds would add a hundred packages: files, HTTP, DNS and
+# Kubernetes are left.
+go build -tags remove_all_sd,enable_dns_sd,enable_kubernetes_sd -o "$binary.new" .
 mv "$binary.new" "$binary"
 echo "$sum" >"$mark"
 echo "$binary"

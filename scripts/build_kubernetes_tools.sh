@@ -19,7 +19,9 @@ operator=v0.85.0
 jobset=v0.10.1
 training=v1.8.1
 
-tools="$(cd "$(dirname "$0")/.." && pwd)/.cache/tools"
+root=$(cd "$(dirname "$0")/.." && pwd)
+tools="$root/.cache/tools"
+. "$root/scripts/go_builds.sh"
 mkdir -p "$tools/bin"
 work=$(mktemp -d "$tools/kubernetes.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -36,7 +38,7 @@ go_is_needed() {
 install() {
     [ ! -x "$tools/bin/$1" ] || return 0
     go_is_needed
-    GOBIN="$tools/bin" go install -ldflags '-s -w' -trimpath "$2"
+    GOBIN="$tools/bin" go install "$2"
     echo "$tools/bin/$1"
 }
 
@@ -82,7 +84,7 @@ if [ -n "$lacking" ]; then
     printf 'package tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver/app"\n' >tools.go
     go mod edit -require "k8s.io/kubernetes@v$kubernetes"
     for program in $lacking; do
-        GOFLAGS=-mod=mod go build -buildvcs=false -trimpath -o "$program" \
+        go build -o "$program" \
             -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$kubernetes" "k8s.io/kubernetes/cmd/$program"
         mv "$program" "$tools/bin"
         echo "$tools/bin/$program"

@@ -22,6 +22,7 @@ command -v go >/dev/null || {
     echo "build_mimir: Go is needed (on Debian: apt-get install golang-go), 1.26 or newer" >&2
     exit 1
 }
+. "$root/scripts/go_builds.sh"
 mkdir -p "$tools/bin"
 work=$(mktemp -d "$tools/mimir.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -33,9 +34,8 @@ chmod -R u+w .
 # The list of a vendor folder that no module has.
 rm -rf vendor
 for program in mimir mimirtool; do
-    # The tags of Mimir's own builds. The symbol tables would double the size of the files.
-    CGO_ENABLED=0 go build -mod=mod -buildvcs=false -tags netgo,stringlabels -trimpath -ldflags '-s -w' \
-        -o "$tools/bin/$program.new" "./cmd/$program"
+    # The tags of Mimir's own builds.
+    CGO_ENABLED=0 go build -tags netgo,stringlabels -o "$tools/bin/$program.new" "./cmd/$program"
     mv "$tools/bin/$program.new" "$tools/bin/$program"
 done
 echo "$sum" >"$mark"

@@ -23,22 +23,19 @@ command -v go >/dev/null || {
     echo "build_rule_engine: Go is needed (on Debian: apt-get install golang-go), 1.26 or newer" >&2
     exit 1
 }
+. "$root/scripts/go_builds.sh"
 mkdir -p "$tools/bin"
 cd "$source"
-build() {
-    # The symbol tables would double the size of the file.
-    GOFLAGS=-mod=mod go build -buildvcs=false -ldflags '-s -w' -trimpath "$@"
-}
-build -o "$binary" .
+go build -o "$binary" .
 echo "$binary"
 
 # promtool's unit tests can not be imported: their file is laid over our folder.
-module=$(GOFLAGS=-mod=mod go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)
+module=$(go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 overlay="$work/overlay.json"
 printf '{"Replace": {"%s/promtool/unittest.go": "%s/cmd/promtool/unittest.go"}}' "$source" "$module" >"$overlay"
-build -overlay "$overlay" -o "$tools/promtool-new" ./promtool
+go build -overlay "$overlay" -o "$tools/promtool-new" ./promtool
 version=$("$tools/promtool-new" --version)
 promtool="$tools/promtool-${version##* }"
 mv "$tools/promtool-new" "$promtool"
@@ -47,7 +44,7 @@ echo "$promtool"
 # The server needs more modules than the driver: they are written into a copy of go.mod. Without its pages, and without the
 # ways to find targets that clouds have.
 cp go.mod go.sum "$work"
-build -modfile "$work/go.mod" -tags remove_all_sd -o "$tools/prometheus-new" github.com/prometheus/prometheus/cmd/prometheus
+go build -modfile "$work/go.mod" -tags remove_all_sd -o "$tools/prometheus-new" github.com/prometheus/prometheus/cmd/prometheus
 mv "$tools/prometheus-new" "$tools/prometheus-${version##* }"
 echo "$tools/prometheus-${version##* }"
 touch "$mark"

@@ -23,6 +23,7 @@ command -v go >/dev/null || {
     echo "build_thanos: Go is needed (on Debian: apt-get install golang-go), 1.26 or newer" >&2
     exit 1
 }
+. "$root/scripts/go_builds.sh"
 mkdir -p "$tools/bin"
 work=$(mktemp -d "$tools/thanos.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -31,9 +32,8 @@ cd "$work"
 go mod download "$module"
 cp -R "$(go env GOMODCACHE)/$module/." .
 chmod -R u+w .
-# Without slicelabels, which Thanos' own builds have, it panics in its first answer. The symbol tables would double the size
-# of the file.
-go build -buildvcs=false -tags slicelabels -trimpath -ldflags '-s -w' -o "$binary.new" ./cmd/thanos
+# Without slicelabels, which Thanos' own builds have, it panics in its first answer.
+go build -tags slicelabels -o "$binary.new" ./cmd/thanos
 mv "$binary.new" "$binary"
 echo "$sum" >"$mark"
 echo "$binary"

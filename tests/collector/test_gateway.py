@@ -41,9 +41,11 @@ def test_slow_steps_are_kept_whole(tmp_path: Path) -> None:
         for name, each in (("gateway0", first), ("gateway1", second)):
             nowhere = "http://127.0.0.1:1/api/v1/write"
             started.start(name, *gateway(tmp_path, each, nowhere, back_end, SAMPLED_PERCENT="0"))
-        started.start("agent", *agent(tmp_path, third, [first["grpc"], second["grpc"]]))
-        for name, each in (("gateway0", first), ("gateway1", second), ("agent", third)):
+        # The agent after them: it would warn of a gateway that does not listen yet.
+        for name, each in (("gateway0", first), ("gateway1", second)):
             started.wait(name, f"http://127.0.0.1:{each['health']}/")
+        started.start("agent", *agent(tmp_path, third, [first["grpc"], second["grpc"]]))
+        started.wait("agent", f"http://127.0.0.1:{third['health']}/")
         slow = {step for step in range(STEPS) if step % 4 == 0}
         # The ranks send one after the other, each all of its steps: a trace is in several requests.
         for rank in range(RANKS):
