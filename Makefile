@@ -5,6 +5,7 @@
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
+#   make test-uncompiled   the hooks with the hot path in Python, as the wheel for any platform has it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
 #   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them
@@ -49,7 +50,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-pythons coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-uncompiled test-pythons coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -99,6 +100,11 @@ MEETS_TORCH := $(patsubst %,tests/instrumentation/test_%.py,hooks parallelism lo
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(MEETS_TORCH))
+
+# And the compiler, for which wrappers must be functions of Python.
+test-uncompiled: $(INSTALLED)
+	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops \
+		dataloader failures compile))
 
 test-pythons:
 	scripts/test_pythons.sh $(TEST)
@@ -185,15 +191,19 @@ tools:
 tool-%:
 	-scripts/$*.sh
 
-$(INSTALLED): pyproject.toml constraints.txt
+COMPILED := hatch_build.py instrumentation/laggard/_compiled.c
+
+$(INSTALLED): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	scripts/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
+	$(BIN)/python hatch_build.py
 	touch $(INSTALLED)
 
-$(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt
+$(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt $(COMPILED)
 	$(PYTHON) -m venv $(OLDEST)
 	grep -v '^torch==' constraints.txt | cat - constraints-oldest.txt > $(OLDEST)/constraints.txt
 	scripts/install.sh $(OLDEST) --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
+	$(OLDEST)/bin/python hatch_build.py
 	touch $@
 
 clean:

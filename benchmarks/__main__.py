@@ -35,10 +35,11 @@ VARIANTS = ("bare", "laggard", "traceml", "torchtel", "inline")
 PEERS = ("traceml-ai", "torchtel")
 
 
-def run(script: str, *arguments: object) -> dict[str, Any]:
+def run(script: str, *arguments: object, hot_path: str = "compiled") -> dict[str, Any]:
     """Run one measurement in a process of its own and return what it prints."""
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    environment = {**os.environ, "LAGGARD_HOT_PATH": hot_path}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -173,16 +174,21 @@ def exporters(options: argparse.Namespace) -> dict[str, Any]:
     return run("exporters.py", 50) if options.quick else run("exporters.py", 150, "--days")
 
 
+def both(script: str, *arguments: object) -> dict[str, Any]:
+    """Measure with the compiled hot path, and as ``python`` with the one in Python."""
+    return {**run(script, *arguments), "python": run(script, *arguments, hot_path="python")}
+
+
 #: Every figure by its name in the file, and what measures it.
 MEASURED: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "machine": lambda _: machine(),
-    "hot_path": lambda options: run("hot_path.py", 2 if options.quick else 25),
+    "hot_path": lambda options: both("hot_path.py", 2 if options.quick else 25),
     "eager": in_turns("eager"),
     "compiled": in_turns("compiled"),
     "ddp": in_turns("ddp"),
     "accumulation": in_turns("accumulation"),
     "beside": beside,
-    "long": lambda options: run("turns.py", 30, 3 if options.quick else 400),
+    "long": lambda options: both("turns.py", 30, 3 if options.quick else 400),
     "process": lambda options: run("process.py", 200 if options.quick else 2000),
     "exporters": exporters,
 }

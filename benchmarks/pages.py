@@ -74,9 +74,12 @@ def page(found: dict[str, Any]) -> str:
         "",
         "Cold: 96 MB are read before each step, as the step's own work would do.",
         "",
-        "| | hot, µs | cold, µs |",
-        "|---|---|---|",
-        *(f"| {text} | {hot_path[name]['hot']} | {hot_path[name]['cold']} |" for name, text in levels.items()),
+        "| | hot, µs | cold, µs | in Python, hot | in Python, cold |",
+        "|---|---|---|---|---|",
+        *(f"| {text} | {_hot(hot_path, name)} | {_hot(hot_path['python'], name)} |" for name, text in levels.items()),
+        "",
+        "The wheel for a known platform has the hot path compiled; with the one for any platform, or",
+        "`LAGGARD_HOT_PATH=python`, it is Python.",
         "",
     ]
     titles = {
@@ -101,6 +104,10 @@ def page(found: dict[str, Any]) -> str:
     if "exporters" in found:
         lines += _exporters_section(found["exporters"])
     return "\n".join(lines)
+
+
+def _hot(found: dict[str, Any], level: str) -> str:
+    return f"{found[level]['hot']} | {found[level]['cold']}"
 
 
 def _exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -141,7 +148,7 @@ def _exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def _in_turns(found: dict[str, Any]) -> list[str]:
     """Return the section on a step that is long beside what laggard adds."""
-    step = found["step_us"]
+    step, python = found["step_us"], found["python"]
     return [
         f"## A longer step: {step / 1000:.2f} ms",
         "",
@@ -150,7 +157,8 @@ def _in_turns(found: dict[str, Any]) -> list[str]:
         f"without it in {found['turns']} turns of one process, plus or minus what the median of so many varies by.",
         "",
         f"laggard adds {found['added_us']} ± {found['added_error_us']} µs, {found['added_us'] / step:.3%} of the step;",
-        f"what torch does beside its work takes {found['beside_work_us']} µs.",
+        f"what torch does beside its work takes {found['beside_work_us']} µs. With the hot path in Python it adds",
+        f"{python['added_us']} ± {python['added_error_us']} µs, {python['added_us'] / python['step_us']:.3%}.",
         "",
     ]
 

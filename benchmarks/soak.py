@@ -74,7 +74,7 @@ def train(minutes: float, folder: Path) -> dict[str, Any]:
             if now >= next_sample:
                 next_sample = now + _SAMPLE_SECONDS
                 samples.append((now - began, resident_bytes()))
-                longest = max(longest, len(process.recorder.events))
+                longest = max(longest, process.recorder.waiting)
             if now >= next_dump:
                 next_dump = now + 10
                 laggard.dump_trace(folder / "trace.json")

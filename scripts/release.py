@@ -59,12 +59,26 @@ def commit_time() -> int:
     return int(done.stdout)
 
 
-def build(output: Path, epoch: int) -> tuple[Path, Path]:
-    """Build wheel and sdist and return where they are."""
+def build(output: Path, epoch: int) -> list[Path]:
+    """Build the wheel of any platform, the sdist, and the wheel of this Python and platform; return where they are."""
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(output)]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
-    subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
-    return output / f"laggard-{__version__}-py3-none-any.whl", output / f"laggard-{__version__}.tar.gz"
+    built: list[Path] = []
+    # The wheel of any platform has no hot path that is compiled: where no other fits, pip takes it.
+    for compiled, targets in (("no", ("wheel", "sdist")), ("must", ("wheel",))):
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LAGGARD_COMPILE": compiled}
+        for target in targets:
+            done = subprocess.run(
+                [*command, "--target", target],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise SystemExit(f"release: no {target} (LAGGARD_COMPILE={compiled}); see above")
+            built.append(output / Path(done.stdout.split()[-1]).name)
+    return built
 
 
 def pack_files() -> Iterator[Path]:
@@ -108,8 +122,8 @@ def main() -> int:
     output: Path = arguments.parse_args().output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     epoch = commit_time()
-    wheel, sdist = build(output, epoch)
-    made = [wheel, sdist, pack(output, epoch)]
+    wheel, *others = build(output, epoch)
+    made = [wheel, *others, pack(output, epoch)]
     wanted = requirements(wheel)
     try:
         found = packages(wanted)

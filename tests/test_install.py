@@ -24,9 +24,15 @@ from tests.test_packaging import release
 __all__ = ["release"]
 
 EXTRAS = ("", "otel", "exporter", "cli", "stacks", "all")
-CASES = [(kind, extra) for kind in ("wheel", "sdist") for extra in EXTRAS]
+#: What is installed, as a file of the release, and whether the hot path is compiled then.
+KINDS = {
+    "wheel": ("*-none-any.whl", False),
+    "compiled wheel": ("*-cp*.whl", True),
+    "sdist": (f"laggard-{__version__}.tar.gz", True),
+}
+CASES = [(kind, extra) for kind in KINDS for extra in EXTRAS]
 if os.environ.get("INSTALL") != "all":
-    CASES = [("wheel", "cli")]
+    CASES = [("compiled wheel", "cli")]
 
 #: Steps that are marked by hand, without torch.
 LOOP = """
@@ -173,9 +179,12 @@ CHECKS = {"otel": check_otel, "exporter": check_exporter, "cli": check_cli, "sta
 @pytest.mark.parametrize(("kind", "extra"), CASES)
 def test_an_installation_does_what_its_extra_is_for(kind: str, extra: str, release: Path, tmp_path: Path) -> None:
     """In an environment of its own, with what pip brings along and nothing else."""
-    (file,) = release.glob("laggard-*.whl" if kind == "wheel" else f"laggard-{__version__}.tar.gz")
+    pattern, compiled = KINDS[kind]
+    (file,) = release.glob(pattern)
     installed = Installation(tmp_path, f"{file}[{extra}]" if extra else str(file))
     check_base(installed)
+    program = "from laggard._recorder import Recorder; print(Recorder().compiled is not None)"
+    assert installed.run("python", "-c", program).stdout == f"{compiled}\n"
     if not extra:
         check_lacks(installed)
     for name, check in CHECKS.items():

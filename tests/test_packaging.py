@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from email.parser import Parser
@@ -59,10 +60,12 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def test_a_release_is_complete(release: Path) -> None:
-    """It is six files, and the sixth has the checksums of the five."""
+    """It is seven files, and the seventh has the checksums of the six; one wheel is of this Python and platform."""
     sums = checksums(release)
     del sums["SHA256SUMS"]
+    python, platform = f"cp{sys.version_info.major}{sys.version_info.minor}", sysconfig.get_platform().replace("-", "_")
     assert list(sums) == [
+        f"laggard-{__version__}-{python}-{python}-{platform}.whl",
         f"laggard-{__version__}-licences.md",
         f"laggard-{__version__}-py3-none-any.whl",
         f"laggard-{__version__}.cdx.json",
@@ -86,8 +89,9 @@ def test_the_sdist_elsewhere_gives_the_same_bytes(release: Path, tmp_path: Path)
 
 def test_nothing_of_the_machine_is_in_it(release: Path, tmp_path: Path) -> None:
     """No file names the folder that it was made in, and no archive an owner or a time but the given one."""
-    with zipfile.ZipFile(next(release.glob("*.whl"))) as archive:
-        archive.extractall(tmp_path / "wheel")
+    for packed in release.glob("*.whl"):
+        with zipfile.ZipFile(packed) as archive:
+            archive.extractall(tmp_path / packed.name)
     for packed in release.glob("*.tar.gz"):
         with tarfile.open(packed) as archive:
             members = archive.getmembers()
@@ -96,6 +100,41 @@ def test_nothing_of_the_machine_is_in_it(release: Path, tmp_path: Path) -> None:
         assert {entry.mtime for entry in members} == {EPOCH}
     for path in (*release.glob("*.md"), *release.glob("*.json"), *tmp_path.rglob("*")):
         assert not path.is_file() or str(ROOT).encode() not in path.read_bytes(), path
+
+
+def test_one_wheel_is_compiled_and_the_other_is_for_every_platform(release: Path, wheel: Path) -> None:
+    """But for the compiled hot path, and what says that it is there, both have the same files, without its source."""
+    (other,) = set(release.glob("*.whl")) - {wheel}
+    content: list[dict[str, bytes]] = []
+    for path in (wheel, other):
+        with zipfile.ZipFile(path) as archive:
+            content.append({name: archive.read(name) for name in archive.namelist()})
+    pure, compiled = content
+    added = f"laggard/_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+    assert set(compiled) - set(pure) == {added}
+    assert set(pure) - set(compiled) == set()
+    differ = {name.rpartition("/")[2] for name in pure if pure[name] != compiled[name]}
+    assert differ == {"RECORD", "WHEEL"}
+    assert not [name for name in compiled if name.endswith(".c")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "made"), [("must", "it can not be compiled: no C compiler"), ("try", "none-any.whl")]
+)
+def test_without_a_compiler_the_wheel_is_for_every_platform(wanted: str, made: str, tmp_path: Path) -> None:
+    """Unless the compiled hot path must be in it: then one line says why there is no wheel."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "LAGGARD_COMPILE": wanted, "CC": "no-such-compiler"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode == 0) == (wanted == "try")
+    assert made.replace("it can", "the hot path can") in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_base_install_needs_two_packages(wheel: Path) -> None:

@@ -3,19 +3,32 @@
 A hook calls ``Recorder.begin`` and ``Recorder.end`` around the call that it times. Both append or store and
 return; the drain thread takes the events about once a second. Nothing here may raise, block or allocate without
 bound. What it takes is counted in ``Recorder.self_time_ns``: one call in so many is timed and stands for the others.
+
+It exists twice: here, and in ``_compiled.c`` for installations that could compile it or were given it compiled. Both do
+the same, and the same tests hold both to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from importlib import import_module
 from threading import get_ident
 from time import perf_counter_ns
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from laggard import environment
 from laggard.conventions import Phase
 from laggard.statefile import CODE_SHIFT, PHASE, PROGRESS, boottime_ns
+
+if TYPE_CHECKING:
+    from laggard._compiled import HotPath
+
+_HotPath: type[HotPath] | None
+try:
+    _HotPath = import_module("laggard._compiled").HotPath
+except ImportError:
+    _HotPath = None
 
 Event = tuple[int, int, int]
 """A code with the ``perf_counter_ns`` at which it began and ended. The code is a phase or one of the codes below."""
@@ -51,17 +64,8 @@ CAPACITY = 65536
 _TIMED_SHARE = 13
 
 
-_Begin = Callable[[int], "Token | None"]
-_End = Callable[["Token | None"], int]
-_Add = Callable[[int, int, int], None]
-_Edge = Callable[[int], None]
-_Evaluate = Callable[[], "Token | None"]
-
-
-def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
-    events: list[Event],
-) -> tuple[tuple[_Begin, _End, _Add, _Edge, Callable[[], bool], _Evaluate], dict[str, CellType]]:
-    """Return the functions that ``Recorder`` describes, and the variables that they share by name.
+def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C901, PLR0915 - one scope is the point of it
+    """Return the functions of the hot path by name; ``Recorder`` describes them.
 
     Functions over variables of their own, not methods over attributes: with cold caches that is a fifth of their cost.
     """
@@ -81,7 +85,7 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
     in_training: tuple[int, ...] = ()
     in_evaluation: tuple[int, ...] = (0,)
     capacity = EARLY_CAPACITY
-    dropped = failures = self_time_ns = backwards = progress = 0
+    dropped = failures = self_time_ns = backwards = progress = offset = 0
 
     def begin(code: int) -> Token | None:
         nonlocal phase, progress, self_time_ns, turn
@@ -152,6 +156,30 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
             thread = identity()
         return first
 
+    def resume(at: int) -> None:
+        nonlocal bases
+        if bases is in_evaluation:
+            bases = in_training
+            if words is not None:
+                try:
+                    words[phase_word] = at + bases[phase]
+                except Exception:
+                    detach()
+
+    def synchronize(difference: int) -> None:
+        nonlocal offset, bases, in_training, in_evaluation
+        evaluating = bases is in_evaluation
+        offset = difference
+        in_training = tuple((number << CODE_SHIFT) + difference for number in range(bits + 1))
+        in_evaluation = (in_training[Phase.EVALUATION], *in_training[1:])
+        bases = in_evaluation if evaluating else in_training
+
+    def take() -> list[Event]:
+        # Slices, not a swap of the list: an append between the two lines stays in the buffer.
+        taken = events[:]
+        del events[: count(taken)]
+        return taken
+
     def admitted() -> bool:
         # Any thread, until one is known to train; and none when the recorder is off, since no thread is number -1.
         return enabled and not thread
@@ -170,20 +198,41 @@ def _hot_path(  # noqa: C901, PLR0915 - one scope is the point of it
         words = None
         failures += 1
 
-    variables: dict[str, CellType] = {}
-    for function in (begin, end, add, trains, evaluate, admitted, edge, detach):
-        variables.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return (begin, end, add, edge, trains, evaluate), variables
+    functions = (begin, end, add, evaluate, trains, resume, synchronize, take, edge, admitted, detach)
+    return {function.__name__: function for function in functions}
+
+
+class _PythonHotPath:
+    """The hot path in Python: its functions, and the variables that they share, as attributes."""
+
+    def __init__(self) -> None:
+        events: list[Event] = []
+        functions = _hot_path(events)
+        cells: dict[str, CellType] = {}
+        for function in functions.values():
+            cells.update(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        vars(self).update(functions, _cells=cells, _events=events)
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)["_cells"][name].cell_contents
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self)["_cells"][name].cell_contents = value
+
+    @property
+    def waiting(self) -> int:
+        """Events that no drain has taken yet."""
+        return len(vars(self)["_events"])
 
 
 def _variable(name: str, description: str) -> Any:
     """Return a property that reads and writes a variable of the hot path."""
 
     def read(recorder: Recorder) -> Any:
-        return recorder.variables[name].cell_contents
+        return getattr(recorder.path, name)
 
     def write(recorder: Recorder, value: Any) -> None:
-        recorder.variables[name].cell_contents = value
+        setattr(recorder.path, name, value)
 
     return property(read, write, doc=description)
 
@@ -194,20 +243,26 @@ class Recorder:
     Each read and write is a single operation; no lock is taken on the hot path.
     """
 
-    __slots__ = ("add", "begin", "edge", "end", "evaluate", "events", "trains", "variables")
+    __slots__ = (
+        "add", "begin", "compiled", "edge", "end", "evaluate", "path", "resume", "take", "trains"
+    )  # fmt: skip
 
-    begin: _Begin
+    begin: Callable[[int], Token | None]
     """Enter a phase. The result goes to ``end``; ``None`` on a thread that does not train."""
-    end: _End
+    end: Callable[[Token | None], int]
     """Leave a phase; return the ``perf_counter_ns`` at which it ended, 0 for a token of ``None``."""
-    add: _Add
+    add: Callable[[int, int, int], None]
     """Append an interval that was found afterwards, or a mark with twice the same time."""
-    edge: _Edge
+    edge: Callable[[int], None]
     """Note an edge that no phase has on the device's clock, if that is used."""
-    evaluate: _Evaluate
+    evaluate: Callable[[], Token | None]
     """Enter a forward without gradients, as ``begin`` does; until the next backward the state file says evaluation."""
     trains: Callable[[], bool]
     """Take note that this thread begins a backward pass, and so trains; return whether none was known to train."""
+    resume: Callable[[int], None]
+    """Take note of an update at a ``perf_counter_ns``; it ends an evaluation, even if no backward pass was seen."""
+    take: Callable[[], list[Event]]
+    """Take the events gathered so far, in the order in which they ended. Called by the drain thread only."""
 
     phase: int = _variable("phase", "The phase that the training thread is in.")
     words: memoryview[int] | None = _variable("words", "Live words of the state file, while there is one.")
@@ -220,30 +275,50 @@ class Recorder:
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads, estimated.")
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        functions, self.variables = _hot_path(self.events)
-        self.begin, self.end, self.add, self.edge, self.trains, self.evaluate = functions
+        #: The hot path if it is compiled: it also makes wrappers that call it without a frame of Python's.
+        self.compiled: HotPath | None = None
+        if (
+            _HotPath is not None
+            and environment.choice(environment.LAGGARD_HOT_PATH, "compiled", "python") == "compiled"
+        ):
+            self.compiled = _HotPath(
+                share=_TIMED_SHARE,
+                phase_bits=_PHASE_BITS,
+                code_shift=CODE_SHIFT,
+                phase_word=PHASE,
+                progress_word=PROGRESS,
+                evaluation=Phase.EVALUATION,
+                capacity=EARLY_CAPACITY,
+            )
+        self.path: Any = self.compiled or _PythonHotPath()
+        for name in ("begin", "end", "add", "edge", "evaluate", "trains", "resume", "take"):
+            setattr(self, name, getattr(self.path, name))
         self.synchronize_clock()
 
     @property
     def thread(self) -> int:
         """Identity of the thread that trains, 0 until its first backward; no other thread is recorded then."""
-        return self.variables["thread"].cell_contents
+        return self.path.thread
 
     @thread.setter
     def thread(self, identity: int) -> None:
         if self.enabled:
-            self.variables["thread"].cell_contents = identity
+            self.path.thread = identity
 
     @property
     def enabled(self) -> bool:
         """Whether anything is recorded."""
-        return self.variables["enabled"].cell_contents
+        return self.path.enabled
+
+    @property
+    def waiting(self) -> int:
+        """Events that no drain has taken yet."""
+        return self.path.waiting
 
     def disable(self) -> None:
         """Record nothing more."""
         self.thread = -1
-        self.variables["enabled"].cell_contents = False
+        self.path.enabled = False
 
     def mark(self, code: int) -> None:
         """Append a mark at the present time."""
@@ -251,34 +326,10 @@ class Recorder:
         self.edge(now)
         self.add(code, now, now)
 
-    def resume(self, at: int) -> None:
-        """Take note of an update at a ``perf_counter_ns``; it ends an evaluation, even if no backward pass was seen."""
-        cells = self.variables
-        if cells["bases"].cell_contents is cells["in_evaluation"].cell_contents:
-            in_training = cells["in_training"].cell_contents
-            cells["bases"].cell_contents = in_training
-            words = self.words
-            if words is not None:
-                with suppress(ValueError):  # closed in the meantime
-                    words[PHASE] = at + in_training[self.phase]
-
-    def take(self) -> list[Event]:
-        """Take the events gathered so far, in the order in which they ended. Called by the drain thread only."""
-        # Slices, not a swap of the list: an append between the two lines stays in the buffer.
-        taken = self.events[:]
-        del self.events[: len(taken)]
-        return taken
-
     def boottime(self, perf_ns: int) -> int:
         """Return the ``CLOCK_BOOTTIME`` of a ``perf_counter_ns``."""
-        return perf_ns + self.variables["in_training"].cell_contents[0]
+        return perf_ns + self.path.offset
 
     def synchronize_clock(self) -> None:
         """Follow a suspend of the machine, which moves one clock and not the other."""
-        offset_ns = boottime_ns() - perf_counter_ns()
-        in_training = tuple((phase << CODE_SHIFT) + offset_ns for phase in range(_PHASE_BITS + 1))
-        in_evaluation = (in_training[Phase.EVALUATION], *in_training[1:])
-        cells = self.variables
-        evaluating = cells["bases"].cell_contents is cells["in_evaluation"].cell_contents
-        cells["in_training"].cell_contents, cells["in_evaluation"].cell_contents = in_training, in_evaluation
-        cells["bases"].cell_contents = in_evaluation if evaluating else in_training
+        self.path.synchronize(boottime_ns() - perf_counter_ns())

@@ -158,6 +158,14 @@ LAGGARD_DISABLED_HOOKS = "LAGGARD_DISABLED_HOOKS"
 Comma-separated names of hooks that are not installed, for example ``collectives``. Default: none.
 """
 
+LAGGARD_HOT_PATH = "LAGGARD_HOT_PATH"
+"""
+.. envvar:: LAGGARD_HOT_PATH
+
+``python`` leaves the compiled hot path unused, which the wheels for known platforms bring and an installation from
+source compiles where it can. Default: ``compiled``, where there is one.
+"""
+
 OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
 OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
 """Of OpenTelemetry: where a rank serves its metrics."""

@@ -20,6 +20,8 @@ from typing_extensions import Self
 PROGRAMS = Path(__file__).parent.parent / "instrumentation" / "programs"
 #: Environment of a launcher or of another test that must not leak into a launched process.
 _FOREIGN = ("LAGGARD_", "OTEL_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "TORCHELASTIC_", "MASTER_")
+#: But for what `make test-oldest` says of all ranks.
+_KEPT = ("LAGGARD_HOT_PATH",)
 _BINARIES = Path(sys.executable).parent
 _SUPPORT = Path(__file__).parent
 
@@ -49,7 +51,7 @@ def _fork_server() -> Path:
 
 
 def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
 
 
 class Launcher:

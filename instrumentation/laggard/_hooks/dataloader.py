@@ -26,6 +26,9 @@ class DataLoaderHook(Hook):
         self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001
 
     def _wrap(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        compiled = self.recorder.compiled
+        if compiled is not None:
+            return functools.update_wrapper(compiled.timed_fetch(fetch, Phase.DATA, FIRST_BATCH, EXHAUSTED), fetch)
         begin, end, add = self.recorder.begin, self.recorder.end, self.recorder.add
         data = int(Phase.DATA)
 

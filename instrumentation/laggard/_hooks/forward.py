@@ -12,12 +12,16 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
 from laggard._partition import Step
+from laggard._recorder import EVALUATION_FORWARD
 from laggard.conventions import Phase
+
+if TYPE_CHECKING:
+    from laggard._compiled import HotPath
 
 #: Classes that stand for a whole model, by the module that defines them; these modules come after torch itself.
 _OUTERMOST = {
@@ -118,6 +122,29 @@ class ForwardHook(Hook):
             self.replace(module_class, "__call__", self._time)
 
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
+        compiled = self.recorder.compiled
+        if compiled is None or found is not None:
+            wrapper = self._in_python(call, found)
+        else:
+            wrapper = self._compiled(call, compiled)
+        # What a compiler follows is not timed, and has to be a function of Python for it.
+        show_compiler(call, wrapper)
+        return wrapper
+
+    def _compiled(self, call: Callable[..., Any], compiled: HotPath) -> Callable[..., Any]:
+        torch = sys.modules["torch"]
+        evaluation, graph = EVALUATION_FORWARD, self._graph_module_class
+        timed = compiled.timed_forward(
+            call, Phase.FORWARD, evaluation, torch.compiler, self.host.traced, graph, torch.is_grad_enabled
+        )
+
+        @functools.wraps(call)
+        def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
+            return timed(*args, **kwargs)
+
+        return __call__
+
+    def _in_python(self, call: Callable[..., Any], found: Callable[[Any], None] | None) -> Callable[..., Any]:
         begin, end, evaluate = self.recorder.begin, self.recorder.end, self.recorder.evaluate
         forward = int(Phase.FORWARD)
         running, traced = self._running, self.host.traced
@@ -141,6 +168,4 @@ class ForwardHook(Hook):
                 if found is not None and token is not None:
                     found(module)
 
-        # What a compiler follows is not timed.
-        show_compiler(call, __call__)
         return __call__

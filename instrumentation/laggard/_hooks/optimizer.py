@@ -9,12 +9,18 @@ from collections.abc import Callable, Mapping
 from threading import get_ident, local
 from time import perf_counter_ns
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
 from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token
 from laggard.conventions import Phase
+
+if TYPE_CHECKING:
+    from laggard._compiled import HotPath
+
+_StepHook = Callable[[Any, Any, Any], None]
+"""Of torch: called with the optimizer, and with the arguments of its step."""
 
 _Step = tuple[int, "Token | None", int]
 """A step that runs: the id of its optimizer, the open interval, and when it began if there is none."""
@@ -59,10 +65,44 @@ class OptimizerHook(Hook):
         self._running.clear()
 
     def _patch(self, torch: ModuleType) -> None:
+        traced = self.host.traced
+        compiled = self.recorder.compiled
+        pre_hook, post_hook = self._in_python() if compiled is None else self._compiled(compiled)
+
+        # The compiler follows an optimizer's step, hooks included, so these are functions of Python. To ask it whether
+        # it does would already make it compile what it else leaves alone.
+        def compiled_pre_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            traced.updated = True
+
+        show_compiler(compiled_pre_hook, pre_hook)
+        show_compiler(_compiled_post_hook, post_hook)
+        self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+        module = sys.modules[torch.optim.Optimizer.__module__]
+        self._handles.append(module.register_optimizer_step_pre_hook(pre_hook))
+        self._handles.append(module.register_optimizer_step_post_hook(post_hook))
+        self.replace(torch.optim.Optimizer, "load_state_dict", self._wrap_load)
+
+    def _compiled(self, compiled: HotPath) -> tuple[_StepHook, _StepHook]:
         before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
-        traced, host = self.host.traced, self.host
+        host, running = self.host, self._running
+        begins, ends = compiled.step_begins, compiled.step_ends
+
+        def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not begins(running, optimizer, OPTIMIZER_STEP):
+                before(optimizer)
+
+        def post_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not ends(running, optimizer):
+                after(optimizer)
+            elif host.at_step is not None:
+                tell()
+
+        return pre_hook, post_hook
+
+    def _in_python(self) -> tuple[_StepHook, _StepHook]:
+        before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
+        host, running = self.host, self._running
         begin, end = self.recorder.begin, self.recorder.end
-        running = self._running
 
         # The usual case in one function each: what else they would call is cold after a backward.
         def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -83,18 +123,7 @@ class OptimizerHook(Hook):
             if host.at_step is not None:
                 tell()
 
-        # The compiler follows an optimizer's step, hooks included. To ask it whether it does would already make it
-        # compile what it else leaves alone.
-        def compiled_pre_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            traced.updated = True
-
-        show_compiler(compiled_pre_hook, pre_hook)
-        show_compiler(_compiled_post_hook, post_hook)
-        self._step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
-        module = sys.modules[torch.optim.Optimizer.__module__]
-        self._handles.append(module.register_optimizer_step_pre_hook(pre_hook))
-        self._handles.append(module.register_optimizer_step_post_hook(post_hook))
-        self.replace(torch.optim.Optimizer, "load_state_dict", self._wrap_load)
+        return pre_hook, post_hook
 
     def _before(self, optimizer: Any) -> None:
         recorder = self.recorder

@@ -18,7 +18,7 @@ def main() -> None:
                 time.sleep(1.1)
         process = _process.current()
         assert process is not None
-        longest = max(longest, len(process.recorder.events))
+        longest = max(longest, process.recorder.waiting)
     print(longest)
 
 

@@ -1,0 +1,82 @@
+"""Compiles the hot path while a wheel is built; where that can not be done, the wheel has the one in Python alone.
+
+``LAGGARD_COMPILE`` says what is wanted: ``try`` (the default), ``no`` for a wheel of any platform, ``must`` to fail
+instead. For a checkout: ``python hatch_build.py`` compiles it beside its source, if it is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = Path("instrumentation", "laggard", "_compiled.c")
+#: Said once more by Python's name for what it can import.
+NAME = f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+#: Nothing of the machine gets in, so the same source and compiler give the same bytes.
+FLAGS = ("-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,--build-id=none")
+
+
+class CompileError(Exception):
+    """Why the hot path is not compiled, in one line."""
+
+
+def compile_hot_path(folder: Path) -> Path:
+    """Compile for the Python that runs this and return the module, in ``folder``.
+
+    Raises :class:`CompileError`.
+    """
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise CompileError("it relies on CPython's interpreter lock, which this Python lacks")
+    module = folder / NAME
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    command = [*shlex.split(compiler), *FLAGS, f"-I{sysconfig.get_path('include')}", str(SOURCE), "-o", str(module)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CompileError(f"no C compiler: {error}") from None
+    if done.returncode:
+        raise CompileError(next((line for line in done.stderr.splitlines() if "error" in line), done.stderr))
+    return module
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """Adds the compiled hot path to a wheel, or to the checkout of an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and have the wheel say for which Python and platform it is."""
+        wanted = os.environ.get("LAGGARD_COMPILE", "try")
+        if wanted not in ("try", "no", "must"):
+            raise SystemExit(f"LAGGARD_COMPILE={wanted}: must be try, no or must")
+        if self.target_name != "wheel" or wanted == "no":
+            return
+        editable = version == "editable"
+        try:
+            module = compile_hot_path(ROOT / SOURCE.parent if editable else Path(mkdtemp()))
+        except CompileError as error:
+            if wanted == "must":
+                raise SystemExit(f"the hot path can not be compiled: {error}") from None
+            self.app.display_warning(f"the hot path is not compiled, the one in Python is used: {error}")
+            return
+        if not editable:
+            build_data["force_include"][str(module)] = f"laggard/{NAME}"
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+
+if __name__ == "__main__":
+    module = ROOT / SOURCE.parent / NAME
+    if not module.exists() or module.stat().st_mtime < (ROOT / SOURCE).stat().st_mtime:
+        try:
+            compile_hot_path(module.parent)
+        except CompileError as error:
+            sys.stderr.write(f"the hot path is not compiled, the one in Python is used: {error}\n")

@@ -1,0 +1,71 @@
+# The hot path, compiled: see `_recorder.py` for what the functions do.
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from laggard._hooks.compiler import Traced
+from laggard._recorder import Event, Token
+
+class HotPath:
+    thread: int
+    progress: int
+    @property
+    def offset(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    capacity: int
+    phase: int
+    dropped: int
+    failures: int
+    backwards: int
+    self_time_ns: int
+    words: memoryview[int] | None
+    device: Callable[[int], None] | None
+    enabled: bool
+
+    def __init__(
+        self,
+        *,
+        share: int,
+        phase_bits: int,
+        code_shift: int,
+        phase_word: int,
+        progress_word: int,
+        evaluation: int,
+        capacity: int,
+    ) -> None: ...
+    def begin(self, code: int, /) -> Token | None: ...
+    def end(self, token: Token | None, /) -> int: ...
+    def evaluate(self) -> Token | None: ...
+    def add(self, code: int, started: int, ended: int, /) -> None: ...
+    def edge(self, at: int, /) -> None: ...
+    def trains(self) -> bool: ...
+    def resume(self, at: int, /) -> None: ...
+    def synchronize(self, offset: int, /) -> None: ...
+    def take(self) -> list[Event]: ...
+    # False where it is not the usual case: then nothing was done.
+    def step_begins(self, running: list[Any], optimizer: Any, code: int, /) -> bool: ...
+    def step_ends(self, running: list[Any], optimizer: Any, /) -> bool: ...
+
+    # Callables that stand in for `call`; as attributes of a class they are methods.
+    def timed_fetch(self, call: Callable[..., Any], code: int, first: int, exhausted: int, /) -> Callable[..., Any]: ...
+    def timed_forward(
+        self,
+        call: Callable[..., Any],
+        code: int,
+        evaluation: int,
+        compiler: ModuleType,
+        traced: Traced,
+        graph: type,
+        is_grad_enabled: Callable[[], bool],
+        /,
+    ) -> Callable[..., Any]: ...
+    def timed_backward(
+        self,
+        call: Callable[..., Any],
+        code: int,
+        evidence: Callable[[], None],
+        observers: list[Callable[[int, int], None]],
+        /,
+    ) -> Callable[..., Any]: ...
