@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -59,26 +60,22 @@ def commit_time() -> int:
     return int(done.stdout)
 
 
-def build(output: Path, epoch: int) -> list[Path]:
-    """Build the wheel of any platform, the sdist, and the wheel of this Python and platform; return where they are."""
-    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(output)]
-    built: list[Path] = []
-    # The wheel of any platform has no hot path that is compiled: where no other fits, pip takes it.
-    for compiled, targets in (("no", ("wheel", "sdist")), ("must", ("wheel",))):
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LAGGARD_COMPILE": compiled}
-        for target in targets:
-            done = subprocess.run(
-                [*command, "--target", target],
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+def build(output: Path, epoch: int) -> tuple[Path, Path, Path]:
+    """Build the sdist, the wheel for any platform and the wheel for this Python and platform; return where they are."""
+
+    def built(target: str, compiled: str) -> Path:
+        # Its name tells the platform, which is not ours to say: in a folder of its own it is the only one.
+        with tempfile.TemporaryDirectory(dir=output) as folder:
+            command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder]
+            environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LAGGARD_COMPILE": compiled}
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise SystemExit(f"release: no {target} (LAGGARD_COMPILE={compiled}); see above")
-            built.append(output / Path(done.stdout.split()[-1]).name)
-    return built
+                raise SystemExit(f"release: no {target}: {done.stderr.strip()}")
+            (made,) = Path(folder).iterdir()
+            return made.replace(output / made.name)
+
+    # Where the compiled wheel does not fit, pip takes the one for any platform, whose hot path is Python.
+    return built("sdist", "no"), built("wheel", "no"), built("wheel", "must")
 
 
 def pack_files() -> Iterator[Path]:
@@ -122,8 +119,8 @@ def main() -> int:
     output: Path = arguments.parse_args().output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     epoch = commit_time()
-    wheel, *others = build(output, epoch)
-    made = [wheel, *others, pack(output, epoch)]
+    sdist, wheel, compiled = build(output, epoch)
+    made = [sdist, wheel, compiled, pack(output, epoch)]
     wanted = requirements(wheel)
     try:
         found = packages(wanted)
