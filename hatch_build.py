@@ -37,6 +37,8 @@ def compile_hot_path(folder: Path) -> Path:
     """
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise CompileError("it relies on CPython's interpreter lock, which this Python lacks")
+    if sys.platform != "linux":
+        raise CompileError(f"it reads Linux's clock, and this is {sys.platform}")
     module = folder / NAME
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     command = [*shlex.split(compiler), *FLAGS, f"-I{sysconfig.get_path('include')}", str(SOURCE), "-o", str(module)]

@@ -119,6 +119,7 @@ def compare(style: str, turns: int, rounds: int) -> dict[str, Any]:
         }
         for variant, values in added.items()
     }
+    compared["laggard"]["hot_path"] = os.environ.get("LAGGARD_HOT_PATH", "compiled")
     for name in ("self_time_us", "drain_us"):
         compared["laggard"][name] = round(statistics.median(each[name] for each in own), 1)
     return compared

@@ -26,6 +26,7 @@ def summary(found: dict[str, Any]) -> str:
         f"a toy step of {toy['bare']['step_us'] / 1000:.2f} ms": (
             f"{toy['laggard']['added_us']:.0f} µs, {100 * toy['laggard']['added_us'] / toy['bare']['step_us']:.1f} %; "
             f"TraceML adds {_times(toy, 'traceml')} times as much, torchtel {_times(toy, 'torchtel')} times"
+            f"{_in_python(toy['laggard'])}"
         ),
         "start of a process": f"{process['start_seconds']:.2f} s and {process['resident_mib']} MiB",
         "series of a rank": f"{process['series']} without a process group, 200 at most",
@@ -44,7 +45,10 @@ def beside_peers(found: dict[str, Any]) -> str:
         "",
         "| | added to a step, µs | times laggard's |",
         "|---|---|---|",
-        *(f"| {names[variant]} | {toy[variant]['added_us']} | {_times(toy, variant)} |" for variant in names),
+        *(
+            f"| {name}{_in_python(toy[variant])} | {toy[variant]['added_us']} | {_times(toy, variant)} |"
+            for variant, name in names.items()
+        ),
         "",
         f"To a step of {found['long']['step_us'] / 1000:.0f} ms laggard adds {_long(found)}.",
     ]
@@ -175,7 +179,9 @@ def _compared(title: str, rows: dict[str, dict[str, Any]], names: dict[str, str]
     for variant, name in names.items():
         added, rounds = rows[variant]["added_us"], rows[variant]["added_us_rounds"]
         spread = f"{min(rounds)} to {max(rounds)}"
-        lines.append(f"| {name} | {added} | {spread} | {added / bare:.2%} | {_times(rows, variant)} |")
+        lines.append(
+            f"| {name}{_in_python(rows[variant])} | {added} | {spread} | {added / bare:.2%} | {_times(rows, variant)} |"
+        )
     own = (
         f"By its own count laggard's hooks took {ours['self_time_us']} µs of a step on the training thread, "
         f"{ours['self_time_us'] / bare:.3%}; its drain thread needed {ours['drain_us']} µs of processor time for each."
@@ -209,6 +215,10 @@ def _names(found: dict[str, Any]) -> dict[str, str]:
 def _long(found: dict[str, Any]) -> str:
     long = found["long"]
     return f"{long['added_us']:.0f} µs, {100 * long['added_us'] / long['step_us']:.2f} %"
+
+
+def _in_python(row: dict[str, Any]) -> str:
+    return ", hot path in Python" if row.get("hot_path") == "python" else ""
 
 
 def _times(rows: dict[str, dict[str, Any]], variant: str) -> str:
