@@ -326,7 +326,7 @@ typedef struct {
     int code;
     char running;
     /* What the wrapper asks: see the functions that make them. */
-    PyObject *first, *second, *third, *fourth;
+    PyObject *first, *second, *third, *fourth, *fifth;
     int marks[2];
     PyObject *dictionary, *weak_references;
 } Timed;
@@ -387,6 +387,7 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     HotPath *hot = self->hot;
     Token token;
     PyObject *compiler = self->first, *traced = self->second, *graph = self->third, *is_grad_enabled = self->fourth;
+    PyObject *found = self->fifth;
     if (hot->in_forward || PyVectorcall_NARGS(flags) < 1 || asks(compiler, name_is_compiling) ||
         (asks(traced, name_running) && PyObject_TypeCheck(arguments[0], (PyTypeObject *)graph)))
         return PyObject_Vectorcall(self->call, arguments, flags, names);
@@ -405,6 +406,17 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     PyObject *result = PyObject_Vectorcall(self->call, arguments, flags, names);
     hot->in_forward = 0;
     if (recorded && leave(hot, &token) < 0) Py_CLEAR(result);
+    if (recorded && found != Py_None) {
+        PyObject *pending = PyErr_GetRaisedException();
+        PyObject *told = PyObject_CallOneArg(found, arguments[0]);
+        if (told == NULL) {
+            Py_CLEAR(result);
+            Py_XDECREF(pending);
+        } else if (pending != NULL) {
+            PyErr_SetRaisedException(pending);
+        }
+        Py_XDECREF(told);
+    }
     Py_DECREF(callable);
     return result;
 }
@@ -466,6 +478,7 @@ static int Timed_traverse(Timed *self, visitproc visit, void *arg) {
     Py_VISIT(self->second);
     Py_VISIT(self->third);
     Py_VISIT(self->fourth);
+    Py_VISIT(self->fifth);
     Py_VISIT(self->dictionary);
     return 0;
 }
@@ -477,6 +490,7 @@ static int Timed_clear(Timed *self) {
     Py_CLEAR(self->second);
     Py_CLEAR(self->third);
     Py_CLEAR(self->fourth);
+    Py_CLEAR(self->fifth);
     Py_CLEAR(self->dictionary);
     return 0;
 }
@@ -554,12 +568,13 @@ static PyObject *HotPath_timed_fetch(HotPath *self, PyObject *arguments) {
     return (PyObject *)made;
 }
 
-/* timed_forward(call, code, code of an evaluation, torch.compiler, what is traced, graphs' class, is_grad_enabled) */
+/* timed_forward(call, code, code of an evaluation, torch.compiler, what is traced, graphs' class, is_grad_enabled, what is
+   told of each outermost module, or None) */
 static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
-    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled;
+    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found;
     int code, evaluation;
-    if (!PyArg_ParseTuple(arguments, "OiiOOO!O:timed_forward", &call, &code, &evaluation, &compiler, &traced, &PyType_Type,
-                          &graph, &is_grad_enabled))
+    if (!PyArg_ParseTuple(arguments, "OiiOOO!OO:timed_forward", &call, &code, &evaluation, &compiler, &traced, &PyType_Type,
+                          &graph, &is_grad_enabled, &found))
         return NULL;
     Timed *made = make_timed(self, call_forward, call, code);
     if (made == NULL) return NULL;
@@ -568,6 +583,7 @@ static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
     made->second = Py_NewRef(traced);
     made->third = Py_NewRef(graph);
     made->fourth = Py_NewRef(is_grad_enabled);
+    made->fifth = Py_NewRef(found);
     return (PyObject *)made;
 }
 

@@ -59,6 +59,7 @@ class HotPath:
         traced: Traced,
         graph: type,
         is_grad_enabled: Callable[[], bool],
+        found: Callable[[Any], None] | None,
         /,
     ) -> Callable[..., Any]: ...
     def timed_backward(

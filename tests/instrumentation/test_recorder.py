@@ -372,7 +372,7 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(path: str) -> None:
     compiler = ModuleType("compiler")
     next_ = compiled.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED)
     forward = compiled.timed_forward(
-        fetched, Phase.FORWARD, EVALUATION_FORWARD, compiler, traced, SimpleNamespace, lambda: True
+        fetched, Phase.FORWARD, EVALUATION_FORWARD, compiler, traced, SimpleNamespace, lambda: True, lambda _: None
     )
     observers: list[Callable[[int, int], None]] = [lambda _started, _ended: None]
     backward = compiled.timed_backward(fetched, Phase.BACKWARD, lambda: told.append(1), observers)

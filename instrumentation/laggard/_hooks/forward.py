@@ -123,19 +123,18 @@ class ForwardHook(Hook):
 
     def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
         compiled = self.recorder.compiled
-        if compiled is None or found is not None:
-            wrapper = self._in_python(call, found)
-        else:
-            wrapper = self._compiled(call, compiled)
+        wrapper = self._in_python(call, found) if compiled is None else self._compiled(call, found, compiled)
         # What a compiler follows is not timed, and has to be a function of Python for it.
         show_compiler(call, wrapper)
         return wrapper
 
-    def _compiled(self, call: Callable[..., Any], compiled: HotPath) -> Callable[..., Any]:
+    def _compiled(
+        self, call: Callable[..., Any], found: Callable[[Any], None] | None, compiled: HotPath
+    ) -> Callable[..., Any]:
         torch = sys.modules["torch"]
         evaluation, graph = EVALUATION_FORWARD, self._graph_module_class
         timed = compiled.timed_forward(
-            call, Phase.FORWARD, evaluation, torch.compiler, self.host.traced, graph, torch.is_grad_enabled
+            call, Phase.FORWARD, evaluation, torch.compiler, self.host.traced, graph, torch.is_grad_enabled, found
         )
 
         @functools.wraps(call)
