@@ -104,7 +104,7 @@ test-oldest: $(OLDEST)/.installed
 # And the compiler, for which wrappers must be functions of Python.
 test-uncompiled: $(INSTALLED)
 	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops \
-		dataloader failures compile))
+		failures compile))
 
 test-pythons:
 	scripts/test_pythons.sh $(TEST)
