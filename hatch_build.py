@@ -12,14 +12,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
 SOURCE = Path("instrumentation", "laggard", "_compiled.c")
-#: Said once more by Python's name for what it can import.
+#: By this name the Python that runs this finds the module, and no other does.
 NAME = f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 #: Nothing of the machine gets in, so the same source and compiler give the same bytes.
@@ -54,6 +54,11 @@ def compile_hot_path(folder: Path) -> Path:
 class CustomBuildHook(BuildHookInterface[Any]):
     """Adds the compiled hot path to a wheel, or to the checkout of an editable installation."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        #: Where a wheel takes the module from.
+        self._folder = TemporaryDirectory()
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and have the wheel say for which Python and platform it is."""
         wanted = os.environ.get("LAGGARD_COMPILE", "try")
@@ -63,7 +68,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return
         editable = version == "editable"
         try:
-            module = compile_hot_path(ROOT / SOURCE.parent if editable else Path(mkdtemp()))
+            module = compile_hot_path(ROOT / SOURCE.parent if editable else Path(self._folder.name))
         except CompileError as error:
             if wanted == "must":
                 raise SystemExit(f"the hot path can not be compiled: {error}") from None
