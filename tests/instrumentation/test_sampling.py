@@ -8,6 +8,8 @@ from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
 
+# Beside others a few steps wait for a processor as long as hundreds take, and are among the recorded ones or not.
+@pytest.mark.timed
 @pytest.mark.parametrize("rate", ["", "0"])
 def test_of_short_steps_some_are_recorded_and_all_are_counted(
     launcher: Launcher, receiver: Receiver, rate: str
