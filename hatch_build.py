@@ -1,7 +1,8 @@
 """Compiles the hot path while a wheel is built; where that can not be done, the wheel has the one in Python alone.
 
 ``LAGGARD_COMPILE`` says what is wanted: ``try`` (the default), ``no`` for a wheel of any platform, ``must`` to fail
-instead. For a checkout: ``python hatch_build.py`` compiles it beside its source, if it is not there.
+instead; ``LAGGARD_PLATFORM`` how the wheel calls the platforms that it is for (by default that of this machine). For a
+checkout: ``python hatch_build.py`` compiles it beside its source, if it is not there.
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ class CustomBuildHook(BuildHookInterface[Any]):
         if not editable:
             build_data["force_include"][str(module)] = f"laggard/{NAME}"
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            if platform := os.environ.get("LAGGARD_PLATFORM"):
+                python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+                build_data["tag"] = f"{python}-{python}-{platform}"
+            else:
+                build_data["infer_tag"] = True
 
 
 if __name__ == "__main__":

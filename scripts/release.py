@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import io
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -61,13 +62,22 @@ def commit_time() -> int:
 
 
 def build(output: Path, epoch: int) -> tuple[Path, Path, Path]:
-    """Build the sdist, the wheel for any platform and the wheel for this Python and platform; return where they are."""
+    """Build the sdist, the wheel for any platform and the wheel for this Python and processor; return where they are.
+
+    Raises :class:`SystemExit` where one can not be built, or would not run where it says that it does.
+    """
+    everywhere = f"manylinux_2_17_{platform.machine()}"
 
     def built(target: str, compiled: str) -> Path:
         # Its name tells the platform, which is not ours to say: in a folder of its own it is the only one.
         with tempfile.TemporaryDirectory(dir=output) as folder:
             command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder]
-            environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LAGGARD_COMPILE": compiled}
+            environment = {
+                **os.environ,
+                "SOURCE_DATE_EPOCH": str(epoch),
+                "LAGGARD_COMPILE": compiled,
+                "LAGGARD_PLATFORM": everywhere,
+            }
             done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise SystemExit(f"release: no {target}: {done.stderr.strip()}")
@@ -75,7 +85,13 @@ def build(output: Path, epoch: int) -> tuple[Path, Path, Path]:
             return made.replace(output / made.name)
 
     # Where the compiled wheel does not fit, pip takes the one for any platform, whose hot path is Python.
-    return built("sdist", "no"), built("wheel", "no"), built("wheel", "must")
+    made = built("sdist", "no"), built("wheel", "no"), built("wheel", "must")
+    command = [sys.executable, "-m", "auditwheel", "show", str(made[-1])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if f'"{everywhere}"' not in done.stdout:
+        said = " ".join((done.stdout or done.stderr).split())
+        raise SystemExit(f"release: {made[-1].name} is not for {everywhere}: {said}")
+    return made
 
 
 def pack_files() -> Iterator[Path]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -60,12 +61,12 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def test_a_release_is_complete(release: Path) -> None:
-    """It is seven files, and the seventh has the checksums of the six; one wheel is of this Python and platform."""
+    """It is seven files, and the seventh has the checksums of the six; one wheel is of this Python and processor."""
     sums = checksums(release)
     del sums["SHA256SUMS"]
-    python, platform = f"cp{sys.version_info.major}{sys.version_info.minor}", sysconfig.get_platform().replace("-", "_")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert list(sums) == [
-        f"laggard-{__version__}-{python}-{python}-{platform}.whl",
+        f"laggard-{__version__}-{python}-{python}-manylinux_2_17_{platform.machine()}.whl",
         f"laggard-{__version__}-licences.md",
         f"laggard-{__version__}-py3-none-any.whl",
         f"laggard-{__version__}.cdx.json",
@@ -135,6 +136,23 @@ def test_without_a_compiler_the_wheel_is_for_every_platform(wanted: str, made: s
     assert (done.returncode == 0) == (wanted == "try")
     assert made.replace("it can", "the hot path can") in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_wheel_that_needs_a_newer_system_is_refused(tmp_path: Path) -> None:
+    """One line says what it needs: ``closefrom`` is of the C library 2.34, and the wheel is for 2.17."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "release.py"), "--output", str(tmp_path)],
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "CC": "cc -Wl,--undefined=closefrom"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"is not for manylinux_2_17_{platform.machine()}: " in line
+    assert "GLIBC_2.34" in line
+    assert not (tmp_path / "SHA256SUMS").exists()
 
 
 def test_the_base_install_needs_two_packages(wheel: Path) -> None:
