@@ -4,7 +4,8 @@
     python -m benchmarks --only exporters ddp        these figures alone; keeps the others
 
 Whatever is compared runs in turns: stretch by stretch in processes of its own, which all have begun, or in one process.
-What is stated is the median of the differences to the bare loop beside it.
+What is stated is the median of the differences to the bare loop beside it; how often a peer adds what laggard adds, by
+the greater of the two figures that there are of laggard, the second with its error.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ MILLISECONDS = 0.8
 #: Steps of a turn, and of what laggard does by itself at the end.
 TURN, ALONE = 250, 2000
 VARIANTS = ("bare", "laggard", "traceml", "torchtel", "inline")
+STYLES = ("eager", "compiled", "ddp", "accumulation")
 #: Packages of the peers, whose versions are stated.
 PEERS = ("traceml-ai", "torchtel")
 
@@ -165,9 +167,10 @@ def in_turns(style: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
 
 
 def beside(options: argparse.Namespace) -> dict[str, Any]:
-    """Compare laggard and OpenTelemetry inline in turns of one process, in two styles."""
-    turns = 3 if options.quick else 150
-    return {style: run("beside.py", style, MILLISECONDS, turns) for style in ("eager", "compiled")}
+    """Compare laggard and OpenTelemetry inline in turns of one process, in each style."""
+    # A step of these takes four times as long.
+    turns = {style: 60 if style in ("ddp", "accumulation") else 150 for style in STYLES}
+    return {style: run("beside.py", style, MILLISECONDS, 3 if options.quick else turns[style]) for style in STYLES}
 
 
 def exporters(options: argparse.Namespace) -> dict[str, Any]:
@@ -184,10 +187,7 @@ def both(script: str, *arguments: object) -> dict[str, Any]:
 MEASURED: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "machine": lambda _: machine(),
     "hot_path": lambda options: both("hot_path.py", 2 if options.quick else 25),
-    "eager": in_turns("eager"),
-    "compiled": in_turns("compiled"),
-    "ddp": in_turns("ddp"),
-    "accumulation": in_turns("accumulation"),
+    **{style: in_turns(style) for style in STYLES},
     "beside": beside,
     "long": lambda options: both("turns.py", 30, 3 if options.quick else 400),
     "process": lambda options: run("process.py", 200 if options.quick else 2000),

@@ -4,7 +4,8 @@
 
 From one process to the next such a step differs by as much as laggard adds to it. So the same model is trained in short
 stretches, one with the hooks, one with spans and histograms in place, and one bare; the stretches that stand side by
-side are compared. What threads do in the background falls on all alike, and medians of steps leave it out.
+side are compared. What threads do in the background falls on all alike, and medians of steps leave it out. With
+DistributedDataParallel both ranks take the same turns.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def trainer(style: str, milliseconds: float) -> Callable[[str], float]:
     """Return a function that makes a step in one way and returns its microseconds."""
     torch.manual_seed(0)
     model, width = loop.model_of(milliseconds)
-    trained = torch.compile(model) if style == "compiled" else model
+    trained, batches = loop.in_style(style, model), loop.STYLES[style]
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     data = TensorDataset(torch.randn(20_000 * BATCH, 1).expand(-1, width))
     phases = dict.fromkeys(VARIANTS, nullcontext) | {"inline": loop.inline(model)[0]}
@@ -45,7 +46,7 @@ def trainer(style: str, milliseconds: float) -> Callable[[str], float]:
     def endless() -> Iterator[Iterator[list[torch.Tensor]]]:
         while True:
             loader = DataLoader(data, batch_size=BATCH)
-            yield from itertools.repeat(iter(loader), len(loader))
+            yield from itertools.repeat(iter(loader), len(loader) // batches)
 
     loaders = endless()
 
@@ -53,7 +54,7 @@ def trainer(style: str, milliseconds: float) -> Callable[[str], float]:
         phase, loader = phases[variant], next(loaders)
         began = perf_counter_ns()
         with phase("step"):
-            loop.train(phase, trained, optimizer, loader)
+            loop.train(phase, trained, optimizer, loader, batches)
         return (perf_counter_ns() - began) / 1000
 
     return train
@@ -65,9 +66,14 @@ def main() -> None:
     torch.set_num_threads(1)
     loop.export_nowhere()
     _process.instrument()
+    with loop.ranks(style):
+        print(json.dumps(compare(trainer(style, milliseconds), turns)))
+
+
+def compare(train: Callable[[str], float], turns: int) -> dict[str, float]:
+    """Return the microseconds of a bare step, and what is added to it, each with what its median varies by."""
     process = _process.current()
     assert process is not None
-    train = trainer(style, milliseconds)
     # With a pause in which the drain finds the outermost modules, and does what it does once.
     for _ in range(3):
         for _ in range(400):
@@ -94,7 +100,7 @@ def main() -> None:
     result: dict[str, float] = {"step_us": round(statistics.median(bare), 1), "turns": turns}
     for variant, values in added.items():
         result[f"{variant}_us"], result[f"{variant}_error_us"] = typical(values)
-    print(json.dumps(result))
+    return result
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def with_ddp_statistics(_folder: Path) -> Callable[[], None]:
         model(torch.ones(1, 4)).sum().backward()
     recorder = process.recorder
     begin, end = recorder.begin, recorder.end
-    clocks = list(next(hook for hook in process._hooks if hook.name == "ddp")._clocks.values())
+    clocks = list(next(hook for hook in process._hooks if hook.name == "ddp")._clocks)
     inner = PHASES[:2] + PHASES[3:]
 
     def step() -> None:
@@ -92,6 +92,12 @@ def with_ddp_statistics(_folder: Path) -> Callable[[], None]:
             clock.newest_gradient = -1
 
     step.prepare = prepared
+    # Without its model the reducer is gone, and with it what there is to ask.
+    step.model = model
+    prepared()
+    step()
+    assert clocks
+    assert not any(clock.started for clock in clocks), "the statistics were not read"
     return step
 
 

@@ -149,6 +149,12 @@ def model_of(milliseconds: float) -> tuple[nn.Module, int]:
     return nn.Sequential(*layers, nn.Linear(width, 1)), width
 
 
+def in_style(style: str, model: nn.Module) -> Any:
+    """Return what a style of training trains of a model."""
+    wrap: dict[str, Any] = {"compiled": torch.compile, "ddp": DistributedDataParallel}
+    return wrap[style](model) if style in wrap else model
+
+
 def train(
     phase: Phase, trained: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterator[Any], batches: int = 1
 ) -> None:
@@ -203,8 +209,7 @@ def trainer(variant: str, style: str, milliseconds: float, steps: int) -> Callab
     model, width = model_of(milliseconds)
     batch, batches = 32 if milliseconds < SHORT else 64, STYLES[style]
     phase, step = VARIANTS[variant](model)
-    wrap: dict[str, Any] = {"compiled": torch.compile, "ddp": DistributedDataParallel}
-    trained = wrap[style](model) if style in wrap else model
+    trained = in_style(style, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     data = torch.randn((steps + WARMUP) * batches * batch, 1).expand(-1, width)
     loader = iter(DataLoader(TensorDataset(data), batch_size=batch))

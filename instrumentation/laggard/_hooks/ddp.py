@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from laggard._hooks.base import Hook, HookHost
 from laggard.conventions import Phase
@@ -21,9 +21,10 @@ from laggard.conventions import Phase
 class _Clock:
     """What is known of one reducer's clock."""
 
-    __slots__ = ("newest_gradient", "started")
+    __slots__ = ("newest_gradient", "reducer", "started")
 
-    def __init__(self) -> None:
+    def __init__(self, reducer: Any) -> None:
+        self.reducer = ref(reducer)
         #: When the reducer started it: where it was told that the next backward reduces.
         self.started = 0
         #: The newest gradient's time on it at the last backward, to tell an update from old numbers.
@@ -38,7 +39,8 @@ class DistributedDataParallelHook(Hook):
 
     def __init__(self, host: HookHost) -> None:
         super().__init__(host)
-        self._clocks: WeakKeyDictionary[Any, _Clock] = WeakKeyDictionary()
+        #: Of all reducers, which are few. With a dictionary of weak keys all of it takes twice as long, caches cold.
+        self._clocks: list[_Clock] = []
         self._observer = self.guarded(self._after_backward)
         self._is_compiling: Callable[[], bool] = bool
         #: By a device's clock the newest wait has no begin.
@@ -90,16 +92,21 @@ class DistributedDataParallelHook(Hook):
         return prepare_for_backward
 
     def _prepared(self, reducer: Any) -> None:
-        clock = self._clocks.get(reducer)
-        if clock is None:
-            clock = self._clocks[reducer] = _Clock()
-            self.observe(self.host.backward_observers, self._observer)
+        for clock in self._clocks:
+            if clock.reducer() is reducer:
+                clock.started = time.perf_counter_ns()
+                return
+        self._clocks = [clock for clock in self._clocks if clock.reducer() is not None]
+        clock = _Clock(reducer)
         clock.started = time.perf_counter_ns()
+        self._clocks.append(clock)
+        self.observe(self.host.backward_observers, self._observer)
 
     def _after_backward(self, started: int, ended: int) -> None:
         ready = 0
-        for reducer, clock in list(self._clocks.items()):
-            if not clock.started:
+        for clock in self._clocks:
+            reducer = clock.reducer()
+            if reducer is None or not clock.started:
                 continue
             # Inside no_sync(), or in the backward of another model, the numbers are those of an earlier one.
             newest = max(reducer.get_backward_stats(), default=0)
