@@ -136,7 +136,7 @@ class _Watch:
     def run(self) -> Result:
         """Look until the time is over; return what was seen."""
         site, plan, result = self._site, self._plan, self._result
-        while time.time() < site.began + plan.seconds:
+        while self._goes_on():
             time.sleep(plan.pace.look)
             self._kill_and_start()
             try:
@@ -146,6 +146,13 @@ class _Watch:
         for name in list(self._away):
             site.started.again(self._away.pop(name).program)
         return self._end()
+
+    def _goes_on(self) -> bool:
+        over = time.time() - self._site.began - self._plan.seconds
+        return over < 0 or (over < self._plan.patience and bool(self._not_standing()))
+
+    def _not_standing(self) -> list[str]:
+        return [name for name in self._wanted if name not in self._firing]
 
     def _kill_and_start(self) -> None:
         now, started = time.time() - self._site.began, self._site.started
@@ -249,7 +256,7 @@ class _Watch:
         result.alerts = {name: round(seconds, 1) for name, seconds in ordered}
         if result.rules:
             result.not_said = [name for name in self._wanted if self._said.get(name, 0) <= 0]
-            result.not_standing = [name for name in self._wanted if name not in self._firing]
+            result.not_standing = self._not_standing()
         return result
 
     def _count(self) -> None:

@@ -75,6 +75,8 @@ class Plan:
     #: 0: by the number of ranks.
     agents: int = 0
     kills: tuple[Kill, ...] = ()
+    #: So much longer verdicts may take to stand again after what was killed.
+    patience: float = 0.0
     dashboards: bool = False
 
     @property
