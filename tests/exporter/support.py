@@ -141,6 +141,19 @@ def ask(process: subprocess.Popen[str], line: str) -> str:
     return answer.rstrip("\n")
 
 
+def lasting(samples: Mapping[str, float]) -> dict[str, float]:
+    """Return the samples about GPUs but for the activity since the scrape before.
+
+    A new process has none, and neither has one that was asked a moment ago.
+    """
+    activity = ("_activity_ratio", "_sm_occupancy_ratio", "_dram_bandwidth_utilization_ratio", "_cycles_total")
+    return {
+        series: value
+        for series, value in starting_with(samples, "gpu_").items()
+        if not series.partition("{")[0].endswith(activity)
+    }
+
+
 class NvmlProbe:
     """The NVML collector on a clock that stands still, over a child process with these environment variables."""
 
@@ -170,8 +183,8 @@ class NvmlProbe:
         return as_dict(samples)
 
     def gpus(self, *, later: float = 0) -> dict[str, float]:
-        """Return the samples about GPUs."""
-        return starting_with(self.collect(later=later), "gpu_")
+        """Return the samples about GPUs that do not depend on the scrape before."""
+        return lasting(self.collect(later=later))
 
 
 @contextlib.contextmanager

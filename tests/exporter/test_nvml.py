@@ -14,7 +14,7 @@ from laggard_exporter.nvml.collector import FUNCTIONS
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
 from laggard_exporter.nvml.reading import CHECKED
 from laggard_exporter.nvml.table import CLOCK_EVENTS, DRIVER_FACTS, FACTS, READINGS, Call
-from tests.exporter.support import NvmlProbe, nvml_probe, series_name, starting_with
+from tests.exporter.support import NvmlProbe, lasting, nvml_probe, series_name, starting_with
 from tests.fake_nvml.fake import Scenario, build
 
 BUSY = "GPU-00000000-0000-0000-0000-000000000000"
@@ -75,7 +75,7 @@ def test_a_healthy_gpu(probe: NvmlProbe) -> None:
     """Every value of a GPU arrives in base units, exactly, with static facts in the info metric alone."""
     probe.collect()
     time.sleep(SHORTEST_WINDOW)
-    assert about(probe.gpus(), BUSY) == {
+    assert about(probe.collect(), BUSY) == {
         BUSY_INFO: 1,
         gpu("gpu_up"): 1,
         gpu("gpu_utilization_ratio"): 0.93,
@@ -179,7 +179,7 @@ def test_details(fake_nvml: Path, scenario: Scenario) -> None:
         for each in (probe, detailed):
             each.collect()
         time.sleep(SHORTEST_WINDOW)
-        usual, all_of_it = about(probe.gpus(), BUSY), about(detailed.gpus(), BUSY)
+        usual, all_of_it = about(probe.collect(), BUSY), about(detailed.collect(), BUSY)
     assert len(usual) == 107
     errors = ("nak_received", "receiver", "bad_tlp", "nak_sent", "bad_dllp", "lcrc", "lane")
     assert all_of_it == usual | {
@@ -263,9 +263,7 @@ def test_unsupported_is_absent(probe: NvmlProbe, scenario: Scenario) -> None:
         gpu("gpu_performance_state", IDLE),
         *(series for series in complete if series.startswith("gpu_clock_event_active") and IDLE in series),
     }
-    assert starting_with(samples, "gpu_") == {
-        series: value for series, value in complete.items() if series not in missing
-    }
+    assert lasting(samples) == {series: value for series, value in complete.items() if series not in missing}
     assert failures(samples) == {}
 
 

@@ -20,7 +20,7 @@ from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.child_process import Child
 from laggard_exporter.nvml.library import ReturnCode
 from laggard_exporter.samples import PartialFailureError
-from tests.exporter.support import TIMEOUT, NvmlProbe, as_dict, nvml_probe, starting_with
+from tests.exporter.support import TIMEOUT, NvmlProbe, as_dict, lasting, nvml_probe, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, LOST, about, failures, gpu, status
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build, copies
 
@@ -54,16 +54,6 @@ def timeouts(samples: dict[str, float]) -> dict[str, float]:
     return {series.split('"')[1]: value for series, value in samples.items() if series.startswith(TIMEOUTS) and value}
 
 
-def comparable(samples: dict[str, float]) -> dict[str, float]:
-    """Return the samples about GPUs but for the activity since the scrape before, which a new process has not."""
-    activity = ("_activity_ratio", "gpu_sm_occupancy_ratio", "gpu_dram_bandwidth")
-    return {
-        series: value
-        for series, value in starting_with(samples, "gpu_").items()
-        if not any(word in series for word in activity)
-    }
-
-
 HANGS = {
     "nvmlDeviceGetHandleByIndex_v2": "",  # asked for at the start alone
     "nvmlDeviceGetUtilizationRates": "nvmlDeviceGetUtilizationRates",
@@ -84,10 +74,10 @@ def test_a_function_hangs_for_one_gpu(probe: NvmlProbe, scenario: Scenario, func
     scenario.write(f"0 {function}:delay 60000")
     samples = timed(probe)
     if not HANGS[function]:
-        assert comparable(samples) == comparable(before), "what is known is not asked again"
+        assert lasting(samples) == lasting(before), "what is known is not asked again"
         return
     assert about(samples, BUSY) == LOST
-    assert comparable(about(samples, IDLE)) == comparable(about(before, IDLE))
+    assert lasting(about(samples, IDLE)) == lasting(about(before, IDLE))
     assert timeouts(samples) == {HANGS[function]: 1}
     assert probe.incomplete == "a GPU does not answer in time"
     assert status(samples) == "available"
@@ -97,7 +87,7 @@ def test_a_function_hangs_for_one_gpu(probe: NvmlProbe, scenario: Scenario, func
     for _ in range(2):
         assert sum(timeouts(timed(probe, later=11)).values()) == 2
     scenario.write()
-    assert comparable(timed(probe, later=LATER)) == comparable(before)
+    assert lasting(timed(probe, later=LATER)) == lasting(before)
     assert probe.incomplete == ""
 
 
@@ -114,9 +104,9 @@ def test_the_next_gpu_hangs_meanwhile(probe: NvmlProbe, scenario: Scenario) -> N
     assert timeouts(samples) == {"nvmlDeviceGetFieldValues": 1}
     assert [samples[gpu("gpu_up", uuid)] for uuid in (BUSY, mig, third)] == [1, 1, 0]
     for uuid in (BUSY, mig):
-        assert comparable(about(samples, uuid)) == comparable(about(before, uuid))
+        assert lasting(about(samples, uuid)) == lasting(about(before, uuid))
     scenario.write(*gpus)
-    assert comparable(timed(probe, later=LATER)) == comparable(before)
+    assert lasting(timed(probe, later=LATER)) == lasting(before)
 
 
 def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
@@ -127,10 +117,10 @@ def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
     samples = timed(probe)
     assert (samples[gpu("gpu_up")], samples[gpu("gpu_up", IDLE)]) == (1, 0)
     assert starting_with(samples, "gpu_mig_") == {}
-    assert comparable(about(samples, BUSY)) == comparable(about(before, BUSY))
+    assert lasting(about(samples, BUSY)) == lasting(about(before, BUSY))
     assert timeouts(samples) == {"nvmlDeviceGetMemoryInfo": 1}
     scenario.write(*EVERYTHING)
-    assert comparable(timed(probe, later=LATER)) == comparable(before)
+    assert lasting(timed(probe, later=LATER)) == lasting(before)
 
 
 def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> None:
@@ -201,7 +191,7 @@ def test_the_driver_hangs(probe: NvmlProbe, scenario: Scenario, line: str, funct
     assert probe.incomplete == "NVML does not answer"
     assert starting_with(timed(probe, limit=GROUP_SECONDS), "gpu_") == {}
     scenario.write("system generation 2")
-    assert comparable(timed(probe, later=31)) == comparable(before)
+    assert lasting(timed(probe, later=31)) == lasting(before)
     assert probe.incomplete == ""
 
 
@@ -220,14 +210,14 @@ def test_every_gpu_hangs(probe: NvmlProbe, scenario: Scenario, monkeypatch: pyte
     scenario.write()
     for _ in range(3):
         samples = timed(probe, later=LATER)
-    assert comparable(about(samples, BUSY)) == comparable(about(before, BUSY))
+    assert lasting(about(samples, BUSY)) == lasting(about(before, BUSY))
 
 
 def test_a_slow_driver(probe: NvmlProbe, scenario: Scenario) -> None:
     """A driver that takes its time is waited for."""
     before = probe.collect()
     scenario.write("* *:delay 2")
-    assert comparable(timed(probe)) == comparable(before)
+    assert lasting(timed(probe)) == lasting(before)
     assert len(probe.children) == 1
 
 
@@ -258,7 +248,7 @@ def test_all_gpus_are_lost(probe: NvmlProbe, scenario: Scenario) -> None:
     assert starting_with(samples, "gpu_power") == {}
     assert probe.incomplete == ""
     scenario.write()
-    assert comparable(timed(probe, later=31)) == comparable(before)
+    assert lasting(timed(probe, later=31)) == lasting(before)
 
 
 def test_the_library_ends_its_process(probe: NvmlProbe, scenario: Scenario) -> None:
@@ -267,12 +257,12 @@ def test_the_library_ends_its_process(probe: NvmlProbe, scenario: Scenario) -> N
     scenario.write("0 nvmlDeviceGetUtilizationRates !abort")
     samples = timed(probe)
     assert about(samples, BUSY) == LOST
-    assert comparable(about(samples, IDLE)) == comparable(about(before, IDLE))
+    assert lasting(about(samples, IDLE)) == lasting(about(before, IDLE))
     assert failures(samples) == {"nvmlDeviceGetUtilizationRates": 1}
     assert probe.incomplete
     assert [child.process.poll() for child in probe.children] == [-signal.SIGABRT, None]
     scenario.write()
-    assert comparable(timed(probe, later=LATER)) == comparable(before)
+    assert lasting(timed(probe, later=LATER)) == lasting(before)
 
 
 def test_a_process_that_is_killed(probe: NvmlProbe) -> None:
@@ -282,7 +272,7 @@ def test_a_process_that_is_killed(probe: NvmlProbe) -> None:
     probe.children[0].process.wait(TIMEOUT)
     samples = timed(probe)
     assert status(samples) == "error"
-    assert comparable(timed(probe, later=31)) == comparable(before)
+    assert lasting(timed(probe, later=31)) == lasting(before)
     assert len(probe.children) == 2
 
 
@@ -445,7 +435,7 @@ def test_gpus_that_come_go_and_change_places(probe: NvmlProbe, scenario: Scenari
         expected = {
             series.replace(f'index="{old}"', f'index="{new}"'): value for series, value in about(before, uuid).items()
         }
-        assert comparable(about(samples, uuid)) == comparable(expected)
+        assert lasting(about(samples, uuid)) == lasting(expected)
 
 
 def test_a_gpu_that_the_driver_does_not_see(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
@@ -468,7 +458,7 @@ def test_a_node_without_a_free_processor(probe: NvmlProbe, scenario: Scenario, m
     before = probe.collect()
     monkeypatch.setattr(Child, "_wants_to_run", lambda _: True)
     scenario.write(f"0 nvmlDeviceGetUtilizationRates:delay {int(GROUP_SECONDS * 2000)}")
-    assert comparable(timed(probe)) == comparable(before)
+    assert lasting(timed(probe)) == lasting(before)
     assert len(probe.children) == 1
     monkeypatch.setattr(Child, "_wants_to_run", lambda _: False)
     assert timed(probe)[gpu("gpu_up")] == 0

@@ -362,7 +362,7 @@ def test_mig_devices_come_and_go(probe: NvmlProbe, scenario: Scenario) -> None:
     scenario.write(*EVERYTHING)
     probe.collect()
     time.sleep(SHORTEST_WINDOW)
-    samples = probe.gpus()
+    samples = probe.collect()
     of_device = {"gpu_instance_id": "2", "mig_uuid": "MIG-0"}
     assert starting_with(samples, "gpu_mig_") == {
         gpu("gpu_mig_info", uuid, **of_device, compute_instance_id="0", profile="3g.40gb"): 1,
