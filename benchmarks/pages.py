@@ -70,11 +70,12 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`; what is compared ran in turns of one run. The figures with all rounds are in",
+        "Written by `make bench`; what is compared in a table ran in turns. The figures with all rounds are in",
         "`benchmarks.json`. Ratios carry over to other machines better than microseconds do. They are by the greater",
         "of laggard's two figures: that of processes of their own, which differ by as much as it adds, and that of",
         "turns of one process, with what it may be off by.",
         "",
+        *_apart(found.get("apart", [])),
         f"Machine: {where['processor']}, {where['cores']} cores, no GPU; Python {where['python']},",
         f"torch {where['torch']}, OpenTelemetry SDK {where['opentelemetry_sdk']}.",
         "",
@@ -112,6 +113,11 @@ def page(found: dict[str, Any]) -> str:
     if "exporters" in found:
         lines += _exporters_section(found["exporters"])
     return "\n".join(lines)
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Return which figures are of another run than the rest, by their names in the file."""
+    return [f"Made anew after the run of all others: {', '.join(f'`{name}`' for name in names)}.", ""] if names else []
 
 
 def _hot(found: dict[str, Any], level: str) -> str:
