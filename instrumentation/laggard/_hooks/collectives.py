@@ -234,8 +234,7 @@ class CollectivesHook(Hook):
 
     def _after_backward(self, _started: int, _ended: int) -> None:
         """DDP and FSDP wait inside backward, in C++, for all that they have issued."""
-        for watched in self._groups.watched:
-            self._groups.finish(watched)
+        self._groups.finish_all()
 
 
 def _flat(tensors: Any) -> Iterator[Any]:

@@ -17,6 +17,9 @@ from weakref import ref
 from laggard._hooks.base import Hook, HookHost
 from laggard.conventions import Phase
 
+#: A plain number, and what is asked of others is kept: after backward the caches are the model's.
+_COMMUNICATION = int(Phase.COMMUNICATION)
+
 
 class _Clock:
     """What is known of one reducer's clock."""
@@ -42,6 +45,8 @@ class DistributedDataParallelHook(Hook):
         #: Of all reducers, which are few. With a dictionary of weak keys all of it takes twice as long, caches cold.
         self._clocks: list[_Clock] = []
         self._observer = self.guarded(self._after_backward)
+        self._exposure = host.exposure
+        self._add = host.recorder.add
         self._is_compiling: Callable[[], bool] = bool
         #: By a device's clock the newest wait has no begin.
         self._unplaced = False
@@ -116,14 +121,14 @@ class DistributedDataParallelHook(Hook):
                 clock.started = 0
         if not ready:
             return
-        exposure = self.host.exposure
+        exposure = self._exposure
         exposure.reduced += 1
         if self.recorder.device is None:
-            self.recorder.add(Phase.COMMUNICATION, min(max(ready, started), ended), ended)
+            self._add(_COMMUNICATION, min(max(ready, started), ended), ended)
         else:
             # The reducer's clock is the host's. The last bucket was issued where the last gradients were ready.
             self._unplaced = exposure.issued_at <= started
             if not self._unplaced:
-                self.recorder.add(Phase.COMMUNICATION, exposure.issued_at, ended)
+                self._add(_COMMUNICATION, exposure.issued_at, ended)
         # Counted as self time here, since the recorder saw none of it.
         self.recorder.self_time_ns += time.perf_counter_ns() - ended

@@ -106,6 +106,13 @@ class Groups:
         if words is not None and watched.slot < MAX_GROUPS:
             words[watched.word + 2] = watched.started
 
+    def finish_all(self) -> None:
+        """Note that whatever was issued so far is over."""
+        words = self._recorder.words
+        if words is not None:
+            for watched in self.watched[:MAX_GROUPS]:
+                words[watched.word + 2] = watched.started
+
     def take_blocking(self) -> str:
         """End the blocking collective that the thread has just waited for; return its operation."""
         (operation, watched), self.blocking = self.blocking, ("asynchronous", None)
