@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ def train(minutes: float, folder: Path) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     loader = DataLoader(TensorDataset(torch.randn(4096, 64)), batch_size=8)
-    samples: list[tuple[float, float]] = []
+    # All of it beforehand: a list of them would grow by some 8 KB a minute itself.
+    room = int(minutes * 60 / _SAMPLE_SECONDS) + 1
+    at, resident = array("d", bytes(8 * room)), array("d", bytes(8 * room))
+    taken = 0
     began = time.monotonic()
     next_sample = next_dump = began
     steps = longest = 0
@@ -71,9 +75,10 @@ def train(minutes: float, folder: Path) -> dict[str, Any]:
             laggard.log(loss=loss, samples=8, tokens=512)
             steps += 1
             now = time.monotonic()
-            if now >= next_sample:
+            if now >= next_sample and taken < room:
                 next_sample = now + _SAMPLE_SECONDS
-                samples.append((now - began, resident_bytes()))
+                at[taken], resident[taken] = now - began, resident_bytes()
+                taken += 1
                 longest = max(longest, process.recorder.waiting)
             if now >= next_dump:
                 next_dump = now + 10
@@ -81,18 +86,18 @@ def train(minutes: float, folder: Path) -> dict[str, Any]:
     drain = process._drain
     assert drain is not None
     dropped = {reason: count for reason, count in drain._reporting._dropped.items() if count}
-    kept = [(at, value) for at, value in samples if at >= minutes * 60 * WARMUP]
-    a_second, error = slope([at for at, _ in kept], [value for _, value in kept])
+    first = next(index for index in range(taken) if at[index] >= minutes * 60 * WARMUP)
+    a_second, error = slope(list(at[first:taken]), list(resident[first:taken]))
     grows = a_second * 60 > LIMIT_BYTES_A_MINUTE and a_second > 3 * error
     verdict = "drops" if dropped else "grows" if grows else "steady"
     return {
         "verdict": verdict,
         "minutes": round((time.monotonic() - began) / 60, 2),
         "steps": steps,
-        "resident_bytes": [int(kept[0][1]), int(kept[-1][1])],
+        "resident_bytes": [int(resident[first]), int(resident[taken - 1])],
         "slope_bytes_per_minute": round(a_second * 60),
         "slope_error_bytes_per_minute": round(error * 60),
-        "slope_bytes_per_step": round(a_second * kept[-1][0] / steps, 3),
+        "slope_bytes_per_step": round(a_second * at[taken - 1] / steps, 3),
         "longest_buffer": longest,
         "dropped": dropped,
         "self_time_us_per_step": round(process.recorder.self_time_ns / steps / 1000, 2),
