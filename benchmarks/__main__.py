@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,11 +39,11 @@ STYLES = ("eager", "compiled", "ddp", "accumulation")
 PEERS = ("traceml-ai", "torchtel")
 
 
-def run(script: str, *arguments: object, hot_path: str = "compiled") -> dict[str, Any]:
+def run(script: str, *arguments: object, hot_path: str = "compiled", timeout: float = 600) -> dict[str, Any]:
     """Run one measurement in a process of its own and return what it prints."""
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     environment = {**os.environ, "LAGGARD_HOT_PATH": hot_path}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, env=environment)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -185,6 +187,15 @@ def both(script: str, *arguments: object) -> dict[str, Any]:
     return {**run(script, *arguments), "python": run(script, *arguments, hot_path="python")}
 
 
+def soak(options: argparse.Namespace) -> dict[str, Any]:
+    """Train for as long as leaks take to show, both hot paths at once: each needs one processor."""
+    minutes = 0.2 if options.quick else 20
+    measure = functools.partial(run, "soak.py", "--minutes", minutes, timeout=minutes * 60 + 600)
+    with ThreadPoolExecutor(2) as threads:
+        compiled, python = (threads.submit(measure, hot_path=hot_path) for hot_path in ("compiled", "python"))
+        return {**compiled.result(), "python": python.result()}
+
+
 #: Every figure by its name in the file, and what measures it.
 MEASURED: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "machine": lambda _: machine(),
@@ -194,6 +205,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "long": lambda options: both("turns.py", 30, 3 if options.quick else 400),
     "process": lambda options: run("process.py", 200 if options.quick else 2000),
     "exporters": exporters,
+    "soak": soak,
 }
 
 

@@ -110,6 +110,8 @@ def page(found: dict[str, Any]) -> str:
         f"A rank without a process group shows {process['series']} series in {process['scrape_bytes']} bytes a scrape.",
         "",
     ]
+    if "soak" in found:
+        lines += _soaked(found["soak"])
     if "exporters" in found:
         lines += _exporters_section(found["exporters"])
     return "\n".join(lines)
@@ -122,6 +124,27 @@ def _apart(names: list[str]) -> list[str]:
 
 def _hot(found: dict[str, Any], level: str) -> str:
     return f"{found[level]['hot']} | {found[level]['cold']}"
+
+
+def _soaked(found: dict[str, Any]) -> list[str]:
+    """Return the section on a loop that trains for long."""
+    rows = {"compiled": found, "in Python": found["python"]}
+    return [
+        f"## {found['minutes']:.0f} minutes of training",
+        "",
+        "Steps with all that laggard has: an endpoint, traces, `laggard.log`, and every ten seconds a dump of the last",
+        "steps; both hot paths at once, on a processor each. The first third is left out of how memory grows.",
+        "",
+        "| hot path | steps | memory at the end, MB | grows by, KB a minute | longest buffer, events | dropped |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {name} | {row['steps']} | {row['resident_bytes'][1] / 1e6:.1f} | "
+            f"{row['slope_bytes_per_minute'] / 1e3:.1f} ± {row['slope_error_bytes_per_minute'] / 1e3:.1f} | "
+            f"{row['longest_buffer']} | {sum(row['dropped'].values())} |"
+            for name, row in rows.items()
+        ),
+        "",
+    ]
 
 
 def _exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
