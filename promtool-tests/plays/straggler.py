@@ -48,6 +48,20 @@ def two_ranks() -> Scenario:
     return scenario
 
 
+def most_of_the_group() -> Scenario:
+    """One of two that is eleven times as slow is most of the group's mean, and has its phase; slow in all it has none."""
+    scenario = Scenario(ranks(2))
+    scenario.after(minutes=3)
+    make_slow(scenario[1], 9.0, "data")
+    scenario[1].work["optimizer"] += 2 * sum(WORK.values())
+    scenario.after(minutes=10)
+    scenario.fires(straggler(1, "data"))
+    make_slow(scenario[1], 11.0)
+    scenario.after(minutes=8)
+    scenario.fires(straggler(1, "mixed"))
+    return scenario
+
+
 def eight_ranks() -> Scenario:
     """Names a rank of 1.3 among eight on two hosts."""
     scenario = one_of(8, phase="optimizer", per_host=4)
@@ -222,6 +236,7 @@ def restart() -> Scenario:
 PLAYS: tuple[Play, ...] = (
     four_ranks,
     two_ranks,
+    most_of_the_group,
     eight_ranks,
     slightly_slow,
     checkpoint_of_one_rank,
