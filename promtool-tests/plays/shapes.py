@@ -203,6 +203,21 @@ def roaming() -> Scenario:
     return scenario
 
 
+def roaming_by_chance() -> Scenario:
+    """Where each of few steps has a rank that is far slower, chance makes one of 1.3 for some minutes, not for ten."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 7 * seconds for phase, seconds in WORK.items()}
+        _steps(rank, 1.9)
+    scenario.after(minutes=7)
+    scenario[3].work["forward"] += 0.3 * 7 * sum(WORK.values())
+    scenario.after(minutes=3.75)
+    scenario.never()
+    scenario.after(minutes=4.25)
+    scenario.fires(straggler(3, "forward"))
+    return scenario
+
+
 def roaming_near_miss() -> Scenario:
     """An imbalance of a tenth of the step is tolerated; a straggler's victims wait, but not for one another."""
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
@@ -392,6 +407,7 @@ PLAYS: tuple[Play, ...] = (
     steps_at_the_limit_of_a_window,
     even_stages,
     roaming,
+    roaming_by_chance,
     roaming_near_miss,
     longer_by_chance,
     bursts,

@@ -49,7 +49,7 @@ def two_ranks() -> Scenario:
 
 
 def most_of_the_group() -> Scenario:
-    """One of two that is eleven times as slow is most of the group's mean, and has its phase; slow in all it has none."""
+    """One of two that is eleven times as slow is most of its group, and has its phase; slow in all it has none."""
     scenario = Scenario(ranks(2))
     scenario.after(minutes=3)
     make_slow(scenario[1], 9.0, "data")
