@@ -45,14 +45,14 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _assert_differs_in_backward(said: str) -> None:
-    """The table says that rank 1 needs 30 ms or more beside rank 0 in backward, and in which operator."""
+    """The table says that rank 1 needs 150 ms more in backward, and in which operator."""
     assert "a step of rank 1 (4 traced) and of rank 0 (4)" in said
     phases = {line.split()[-1]: line for line in said.splitlines()}
     for name in ("backward", "WorkBackward"):
         more = re.search(r"\+(\d+\.?\d*) ms", phases[name])
         assert more is not None
-        # On a busy machine the slow rank's thread waits for a processor as well.
-        assert 25 < float(more[1]) < 150
+        # A busy machine adds or takes tens of milliseconds.
+        assert 100 < float(more[1]) < 250
     # The others wait for it by as much.
     assert re.search(r"-\d+\.?\d* ms", phases["communication"])
 

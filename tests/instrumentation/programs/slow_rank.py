@@ -23,7 +23,7 @@ class Work(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.04 if rank == 1 else 0.01)
+        time.sleep(0.16 if rank == 1 else 0.01)
         return gradient.clone()
 
 
