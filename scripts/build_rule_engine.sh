@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build, with the release of Prometheus that evaluation/engine/go.mod names:
 #
-#   scripts/build_rule_engine.sh        a no-op when what it builds is newer than its source
+#   scripts/build_rule_engine.sh        a no-op when it was built from what its source is now
 #
 #   .cache/tools/bin/laggard-rule-engine   the driver around the rule manager that `make evaluate` runs the rules with
 #   .cache/tools/promtool-VERSION          unit tests of rules in that release, for the tests of the rules
@@ -16,7 +16,9 @@ tools="$root/.cache/tools"
 binary="$tools/bin/laggard-rule-engine"
 mark="$tools/.built-prometheus"
 
-if [ -e "$binary" ] && [ -e "$mark" ] && [ -z "$(find "$source" -newer "$mark" -type f)" ]; then
+# By content, as a fresh checkout's files are newer than what a cache has kept.
+state() { (cd "$source" && find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum); }
+if [ -e "$binary" ] && [ "$(cat "$mark" 2>/dev/null)" = "$(state)" ]; then
     exit 0
 fi
 command -v go >/dev/null || {
@@ -47,4 +49,4 @@ cp go.mod go.sum "$work"
 go build -modfile "$work/go.mod" -tags remove_all_sd -o "$tools/prometheus-new" github.com/prometheus/prometheus/cmd/prometheus
 mv "$tools/prometheus-new" "$tools/prometheus-${version##* }"
 echo "$tools/prometheus-${version##* }"
-touch "$mark"
+state >"$mark"
