@@ -136,7 +136,7 @@ def test_unknown_waits_are_refused(tmp_path: Path) -> None:
     """So is an unknown interval, `for` or profile."""
     for name in (*rule_files(), "profiles.yaml"):
         shutil.copy(RULES / name, tmp_path)
-    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, fast"):
+    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, fast, large"):
         render("slow", folder=tmp_path)
     alert = tmp_path / "alert.yml"
     text = alert.read_text(encoding="utf-8")

@@ -67,12 +67,13 @@ def load_profile(folder: Path, name: str) -> Profile:
     profiles: dict[str, dict[str, str]] = table["profiles"]
     if name not in profiles:
         raise RulesError(f"no profile {name!r}; {PROFILES} has {', '.join(profiles)}")
+    column = profiles[name].get("durations", name)
     durations: dict[timedelta, timedelta] = {}
     for row in table["durations"]:
         production = parse_duration(row[PRODUCTION])
         if production in durations:
             raise RulesError(f"{PROFILES}: two lines for the duration {row[PRODUCTION]}")
-        durations[production] = parse_duration(row[name])
+        durations[production] = parse_duration(row[column])
     return Profile(
         name=name,
         scrape_interval=parse_duration(profiles[name]["scrape_interval"]),
