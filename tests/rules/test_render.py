@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 
 import promql_parser as promql
@@ -77,9 +79,44 @@ def test_fast_spares_no_evaluations() -> None:
     assert pairs == {("15s", "1s"), ("30s", "1s"), ("1m", "8s"), ("2m", "8s"), ("5m", "30s")}
 
 
-def test_fast_loads(promtool: Path, tmp_path: Path) -> None:
+def test_large_spares_evaluations_alone() -> None:
+    """The large profile is production but for the intervals of the groups that are not urgent."""
+    pairs = set()
+    for before_text, after_text in zip(render("production").values(), render("large").values(), strict=True):
+        before, after = yaml.safe_load(before_text)["groups"], yaml.safe_load(after_text)["groups"]
+        for was, now in zip(before, after, strict=True):
+            pairs.add((was.pop("interval"), now.pop("interval")))
+        assert after == before
+    assert pairs == {("15s", "15s"), ("30s", "30s"), ("1m", "2m"), ("2m", "3m"), ("5m", "5m")}
+
+
+@pytest.mark.parametrize("profile", ["production", "large"])
+def test_windows_hold_what_was_recorded(profile: str) -> None:
+    """No rule looks back for less time than passes between two evaluations of what it looks for: nothing flickers."""
+    groups = [group for text in render(profile).values() for group in yaml.safe_load(text)["groups"]]
+    recorded = [
+        (rule["record"], rule.get("labels", {}), promql.parse_duration(group["interval"]))
+        for group in groups
+        for rule in group["rules"]
+        if "record" in rule
+    ]
+    windows = 0
+    for rule in (rule for group in groups for rule in group["rules"]):
+        for name, labels, window in re.findall(r"\b(\w+(?::\w+)*)(?:\{([^}]*)\})?\[(\w+)\]", rule["expr"]):
+            wanted = dict(re.findall(r'(\w+)=~?"([^"]*)"', labels))
+            for record, has, interval in recorded:
+                if record == name and all(re.fullmatch(wanted.get(key, ".*"), value) for key, value in has.items()):
+                    windows += 1
+                    assert promql.parse_duration(window) >= interval, f"{rule}: {name}"
+    # Where there is no window, Prometheus takes what is up to five minutes old.
+    assert max(interval for _, _, interval in recorded) <= timedelta(minutes=5)
+    assert windows > 20
+
+
+@pytest.mark.parametrize("profile", ["fast", "large"])
+def test_rendered_loads(promtool: Path, tmp_path: Path, profile: str) -> None:
     """Prometheus loads the rendered files, in every version."""
-    _write(_fast(), tmp_path)
+    _write(render(profile), tmp_path)
     command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", *(tmp_path / name for name in rule_files())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,6 +128,24 @@ def test_fast_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> N
     rules.mkdir()
     _write(_fast(), rules)
     shutil.copy(FAST_TESTS, tmp_path)
+    command = [promtool, "test", "rules", tmp_path / FAST_TESTS.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_large_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> None:
+    """So are the same runs in the large profile, fifteen times as slow, and the stall within a minute of its limit."""
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    _write(render("large"), rules)
+    tests = FAST_TESTS.read_text(encoding="utf-8")
+    tests = re.sub(r"interval: 1s", "interval: 15s", tests)
+    # No stall in the first sample after the last step, but three later.
+    samples = {"64": 61, "70": 64}
+    tests = re.sub(r"eval_time: (\d+)s", lambda time: f"eval_time: {15 * samples.get(time[1], int(time[1]))}s", tests)
+    # What is an age or a time grows by fifteen seconds in each of them.
+    tests = tests.replace("0.1x60 1+1x60", "0.1x60 1+15x60").replace("_x62 2+1x59", "_x62 30+15x59")
+    (tmp_path / FAST_TESTS.name).write_text(tests, encoding="utf-8")
     command = [promtool, "test", "rules", tmp_path / FAST_TESTS.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
