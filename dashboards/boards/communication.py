@@ -6,6 +6,7 @@ from dashboards.board import Board, Row
 from dashboards.panels import BLUE, COARSE, GREEN, ORANGE, Query, series, threshold, top
 
 _RUN = 'training_run="$training_run"'
+_WAITS = f'{_RUN}, training_phase="communication"'
 
 COMMUNICATION = Board(
     "communication",
@@ -30,9 +31,9 @@ COMMUNICATION = Board(
                     "Time in collectives by rank",
                     "Over all ranks. A wide band is imbalance: the rank with the least is the slow one.",
                     "s",
-                    Query(f"max(run_rank:training_idle_seconds:mean{{{_RUN}}})", "most"),
-                    Query(f"quantile(0.5, run_rank:training_idle_seconds:mean{{{_RUN}}})", "median"),
-                    Query(f"min(run_rank:training_idle_seconds:mean{{{_RUN}}})", "least"),
+                    Query(f"max(run_rank_phase:training_wait_seconds:mean{{{_WAITS}}})", "most"),
+                    Query(f"quantile(0.5, run_rank_phase:training_wait_seconds:mean{{{_WAITS}}})", "median"),
+                    Query(f"min(run_rank_phase:training_wait_seconds:mean{{{_WAITS}}})", "least"),
                     colours={"most": ORANGE, "median": BLUE, "least": GREEN},
                 ).max_data_points(COARSE),
                 series(

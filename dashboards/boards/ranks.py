@@ -16,6 +16,7 @@ _SLOWEST = Variable(
     label_shown="training_rank",
 )
 _SHOWN = f'{_RUN}, training_rank=~"$slowest"'
+_WAITS = f'{_SHOWN}, training_phase="communication"'
 #: The host of each rank, to name it in a legend.
 _HOST = "on (training_run, training_rank) group_left (host_name) run_rank:training_place:info{{{}}}"
 #: What the ranks of the fastest peer group need: a rank that is slow stands out against it, and so does a slow stage.
@@ -67,7 +68,7 @@ RANKS = Board(
                     "others wait for it. The longest collective belongs to a victim.",
                     "percentunit",
                     _rows(
-                        f"run_rank:training_idle_seconds:mean{{{_SHOWN}}} / on (training_run) group_left () "
+                        f"run_rank_phase:training_wait_seconds:mean{{{_WAITS}}} / on (training_run) group_left () "
                         f"run:training_step_seconds:mean{{{_RUN}}}"
                     ),
                     least=0,

@@ -7,7 +7,7 @@ from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Rank
 
-FAMILIES = ("pipeline", "process")
+FAMILIES = ("pipeline", "process", "telemetry")
 
 
 def lost_scrapes() -> Scenario:

@@ -104,7 +104,7 @@ def faults() -> Scenario:
     scenario.fires(SAVING)
     for rank in scenario.world.ranks:
         rank.finish()
-    scenario.after(minutes=2)
+    scenario.after(minutes=3)
     scenario.silent()
     return scenario
 

@@ -7,7 +7,7 @@ from laggard.conventions import RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN
 
-FAMILIES = ("process",)
+FAMILIES = ("process", "telemetry")
 EVERY = 30
 
 RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
@@ -18,7 +18,7 @@ def _telemetry(rank: int, source: str, host: str = "host-a") -> Firing:
 
 
 def rank_without_metrics() -> Scenario:
-    """Metrics of a rank that runs stop to arrive: told after three minutes, not for a gap of 90 seconds."""
+    """Metrics of a rank that runs stop to arrive: told within six minutes, not for a gap of 90 seconds."""
     scenario = Scenario(ranks(4))
     scenario.after(minutes=3)
     scenario[1].lost = True
@@ -29,7 +29,7 @@ def rank_without_metrics() -> Scenario:
     scenario[1].lost = True
     scenario.after(minutes=2.75)
     scenario.never()
-    scenario.after(minutes=0.75)
+    scenario.after(minutes=3.25)
     scenario.fires(_telemetry(1, "rank"))
     scenario.says(
         _telemetry(1, "rank"),
@@ -55,7 +55,7 @@ def exporter_gone() -> Scenario:
         scenario[number].exporter_lost = True
     scenario.after(minutes=2.75)
     scenario.never()
-    scenario.after(minutes=0.75)
+    scenario.after(minutes=3.25)
     scenario.fires(_telemetry(2, "exporter", "host-b"), _telemetry(3, "exporter", "host-b"))
     scenario.says(
         _telemetry(2, "exporter", "host-b"),
@@ -70,7 +70,7 @@ def exporter_gone() -> Scenario:
     )
     for rank in scenario.world.ranks:
         rank.finish()
-    scenario.after(minutes=1.5)
+    scenario.after(minutes=3)
     scenario.silent()
     scenario.after(minutes=10)
     scenario.silent()
