@@ -77,6 +77,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scenarios", nargs="+", choices=sorted(SCENARIOS), default=sorted(SCENARIOS), metavar="NAME")
     parser.add_argument("--no-large", action="store_true", help=f"no runs of {LARGE_RANKS:,} ranks")
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N", help="the Kth of N pieces of it")
+    parser.add_argument("--step", type=_step, metavar="SECONDS",
+                        help="own time of all steps but those of 10,000 ranks, instead of what is drawn")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="batches at once")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
@@ -87,6 +89,16 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     if given.seeds is None:
         given.seeds = [] if given.add else [1, 2]
     return given
+
+
+def _step(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 60:  # noqa: PLR2004 - what windows of half an hour have verdicts for
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.01 to 60")
+    return seconds
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -100,7 +112,7 @@ def all_batches(given: argparse.Namespace) -> list[tuple[list[Case], int]]:
     """Return the batches to play, each with its seed: all of them, or those of one piece."""
     made: list[tuple[list[Case], int]] = []
     for seed in given.seeds:
-        made += [(batch, seed) for batch in batches(cases(seed, given.scenarios, given.sizes))]
+        made += [(batch, seed) for batch in batches(cases(seed, given.scenarios, given.sizes, given.step))]
         if not given.no_large:
             made += [([case], seed) for case in large(seed, given.scenarios)]
     piece, pieces = given.part

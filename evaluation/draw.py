@@ -40,9 +40,17 @@ def unsteady_patience(step: float) -> float:
 
 
 class Draw:
-    """A source of chance for one case, and the plain job that it starts from."""
+    """A source of chance for one case, and the plain job that it starts from.
 
-    def __init__(self, seed: int, scenario: str, ranks: int, number: int = 0) -> None:
+    Args:
+        seed: decides what is drawn, with the next three.
+        scenario: its name.
+        ranks: how many the job has.
+        number: tells cases of one scenario and as many ranks apart.
+        step: seconds of own time, instead of those that are drawn; all else stays as it is drawn.
+    """
+
+    def __init__(self, seed: int, scenario: str, ranks: int, number: int = 0, *, step: float | None = None) -> None:
         self.random = np.random.default_rng((seed, zlib.crc32(scenario.encode()), ranks, number))
         self.ranks = ranks
         self.name = f"{scenario}-{ranks}-{seed}" + (f"-{number}" if number else "")
@@ -51,6 +59,7 @@ class Draw:
         own = self.between(low, high, evenly=False)
         if ranks > _MANY:
             own = self.between(0.1, 3.0, evenly=False)
+        own = own if step is None else step
         pauses: tuple[Pause, ...] = ()
         if chance.random() < 0.4:  # noqa: PLR2004  # two in five save checkpoints
             pauses = (Pause(Phase.CHECKPOINT, self.between(240, 900), self.between(1, 40), chance.random() < 0.5),)  # noqa: PLR2004

@@ -25,8 +25,15 @@ LARGE_RANKS = 10_000
 _BATCH_RANKS = 1500
 
 
-def cases(seed: int, names: Iterable[str], sizes: Collection[int]) -> list[Case]:
-    """Return the cases of some scenarios with a seed, of those among their sizes that are wanted."""
+def cases(seed: int, names: Iterable[str], sizes: Collection[int], step: float | None = None) -> list[Case]:
+    """Return the cases of some scenarios with a seed, of those among their sizes that are wanted.
+
+    Args:
+        seed: decides what is drawn.
+        names: the scenarios.
+        sizes: numbers of ranks.
+        step: seconds of own time in the steps of all, instead of those that are drawn.
+    """
     found: list[Case] = []
     for name in names:
         scenario = SCENARIOS[name]
@@ -36,7 +43,7 @@ def cases(seed: int, names: Iterable[str], sizes: Collection[int]) -> list[Case]
             ranks = _drawn(seed, name, scenario.cases, scenario.least)
         for number, size in enumerate(ranks):
             if size in sizes:
-                draw = Draw(seed, name, size, number if scenario.cases else 0)
+                draw = Draw(seed, name, size, number if scenario.cases else 0, step=step)
                 found.append(with_consequences(replace(scenario.make(draw), scenario=name)))
     return found
 

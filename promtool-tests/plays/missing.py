@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hang import died, stalled, stick
 from laggard.conventions import Phase, RankState
-from scenario import Firing, Play, Scenario, ranks
+from scenario import MINE, RUN, Firing, Play, Scenario, ranks
 from world import Rank
 
 FAMILIES = ("process",)
@@ -273,7 +273,31 @@ def lost_scrapes() -> Scenario:
     return scenario
 
 
+def exporters_that_come_and_go() -> Scenario:
+    """No rank is missing because exporters go and come, for a minute or for ten: the ranks' own metrics show them."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=5)
+    for seconds in (30, 60, 75, 90):
+        for rank in (scenario[2], scenario[3]):
+            rank.exporter_lost = True
+        scenario.after(seconds=seconds)
+        for rank in (scenario[2], scenario[3]):
+            rank.exporter_lost = False
+        scenario.after(seconds=90)
+        scenario.never()
+    for rank in (scenario[2], scenario[3]):
+        rank.exporter_lost = True
+    scenario.after(minutes=10)
+    scenario.value(f'count(last_over_time(ALERTS{{alertname=~"TrainingRank.+|TrainingStalled", {MINE}}}[1h]))', {})
+    scenario.value(
+        f"run:training_ranks_live:count{{{MINE}}}",
+        {f'{{__name__="run:training_ranks_live:count", training_run="{RUN}"}}': 4},
+    )
+    return scenario
+
+
 PLAYS: tuple[Play, ...] = (
+    exporters_that_come_and_go,
     killed,
     killed_in_its_first_minute,
     restarted_at_once,

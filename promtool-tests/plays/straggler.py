@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hang import stalled, stick
-from scenario import Firing, Play, Scenario, ranks
+from scenario import MINE, Firing, Play, Scenario, ranks
 from slow import make_slow, one_of, straggler
 from world import RUN, WORK, Rank
 
@@ -233,7 +233,25 @@ def restart() -> Scenario:
     return scenario
 
 
+def queues_that_run_empty() -> Scenario:
+    """Where workers are too slow everywhere, nobody is slow, though one rank at a time waits in the open, and long."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.fetch = 0.3
+    scenario.after(minutes=4)
+    for rank in scenario.world.ranks:
+        rank.fetch = 0.9
+    for rank in scenario.world.ranks:
+        rank.work["data"] = 0.25
+        scenario.after(seconds=90)
+        rank.work["data"] = WORK["data"]
+    scenario.never()
+    scenario.value(f"count(run:training_data_limited:info{{{MINE}}})", {"{}": 1})
+    return scenario
+
+
 PLAYS: tuple[Play, ...] = (
+    queues_that_run_empty,
     four_ranks,
     two_ranks,
     most_of_the_group,

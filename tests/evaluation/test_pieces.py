@@ -33,6 +33,15 @@ def test_a_piece_that_can_not_be_meant(part: str, capsys: pytest.CaptureFixture[
     assert f"argument --part: {part!r} is not K/N with K from 1 to N, as in 3/12" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", ["0", "61", "nan", "long"])
+def test_a_step_that_has_no_verdict(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step that is too short or too long, or no number, is refused, with what was meant to be given."""
+    with pytest.raises(SystemExit) as ended:
+        options(["--step", step])
+    assert ended.value.code == 2
+    assert f"argument --step: {step!r} is not a number of seconds from 0.01 to 60" in capsys.readouterr().err
+
+
 def test_pieces_are_put_together(tmp_path: Path) -> None:
     """Results of pieces add up to one, in a file and in a document, without a rule engine and without new runs."""
     found = {

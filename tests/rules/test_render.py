@@ -87,7 +87,7 @@ def test_large_spares_evaluations_alone() -> None:
         for was, now in zip(before, after, strict=True):
             pairs.add((was.pop("interval"), now.pop("interval")))
         assert after == before
-    assert pairs == {("15s", "15s"), ("30s", "30s"), ("1m", "2m"), ("2m", "3m"), ("5m", "5m")}
+    assert pairs == {("15s", "15s"), ("30s", "30s"), ("1m", "2m"), ("2m", "2m"), ("5m", "5m")}
 
 
 @pytest.mark.parametrize("profile", ["production", "large"])
