@@ -24,22 +24,21 @@ def test_pieces_are_the_whole() -> None:
     assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
 
 
-@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "a/b"])
-def test_a_piece_that_can_not_be_meant(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A piece that is none of so many is refused, with what was meant to be given."""
-    with pytest.raises(SystemExit) as ended:
-        options(["--part", part])
-    assert ended.value.code == 2
-    assert f"argument --part: {part!r} is not K/N with K from 1 to N, as in 3/12" in capsys.readouterr().err
+_PART = "is not K/N with K from 1 to N, as in 3/12"
+_STEP = "is not a number of seconds from 0.01 to 60"
 
 
-@pytest.mark.parametrize("step", ["0", "61", "nan", "long"])
-def test_a_step_that_has_no_verdict(step: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A step that is too short or too long, or no number, is refused, with what was meant to be given."""
+@pytest.mark.parametrize(
+    ("option", "value", "meant"),
+    [("--part", value, _PART) for value in ("0/3", "4/3", "3", "a/b")]
+    + [("--step", value, _STEP) for value in ("0", "61", "nan", "long")],
+)
+def test_what_can_not_be_meant(option: str, value: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A piece that is none of so many, or a step that has no verdict, is refused, with what was meant to be given."""
     with pytest.raises(SystemExit) as ended:
-        options(["--step", step])
+        options([option, value])
     assert ended.value.code == 2
-    assert f"argument --step: {step!r} is not a number of seconds from 0.01 to 60" in capsys.readouterr().err
+    assert f"argument {option}: {value!r} {meant}" in capsys.readouterr().err
 
 
 def test_pieces_are_put_together(tmp_path: Path) -> None:
