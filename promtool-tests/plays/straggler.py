@@ -78,6 +78,16 @@ def slightly_slow() -> Scenario:
     return scenario
 
 
+def slightly_slow_for_a_moment() -> Scenario:
+    """Which is not told early: of ranks whose steps vary, one needs that much longer for a minute now and then."""
+    scenario = one_of(4, 1.17, phase="backward")
+    scenario.after(seconds=75)
+    make_slow(scenario[3], 1, "backward")
+    scenario.after(minutes=3)
+    scenario.never()
+    return scenario
+
+
 def checkpoint_of_one_rank() -> Scenario:
     """A slow rank waits while another saves a checkpoint, and is slow nevertheless."""
     scenario = one_of(2, 1.5, phase="forward")
@@ -257,6 +267,7 @@ PLAYS: tuple[Play, ...] = (
     most_of_the_group,
     eight_ranks,
     slightly_slow,
+    slightly_slow_for_a_moment,
     checkpoint_of_one_rank,
     sixty_four_ranks,
     slow_in_everything,

@@ -103,6 +103,17 @@ def test_no_rule_reads_its_own_group() -> None:
         assert not used & recorded, f"{rule} in {rule.group}"
 
 
+def test_samples_of_ranks() -> None:
+    """Of many ranks two samples are asked, and of as many as each promises all of them."""
+    chosen = {m.value for rule in rules() for each in selectors(rule.expr) for m in each.matchers.matchers
+              if m.name == "training_rank" and "*" in m.value}  # fmt: skip
+    ranks = [str(rank) for rank in range(10_000)]
+    samples = {len(found): found for found in ([r for r in ranks if re.fullmatch(each, r)] for each in chosen)}
+    assert sorted(samples) == [199, 1900]
+    assert samples[199] == ranks[:100] + ranks[100::100]
+    assert samples[1900] == ranks[:1000] + ranks[1005::10]
+
+
 def test_names_of_recorded_series() -> None:
     """Recorded series are named level:metric:operation, and the level names labels that they have."""
     level_labels = {
