@@ -348,6 +348,20 @@ def contention_near_miss() -> Scenario:
     return scenario
 
 
+def unsteady_for_a_moment() -> Scenario:
+    """Slow once for half a minute, a rank is unsteady while 256 steps remember it, and not in contention."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        _steps(rank)
+    scenario.after(minutes=3)
+    _steps(scenario[2], 1.6)
+    scenario.after(minutes=2)
+    _steps(scenario[2])
+    scenario.after(minutes=5)
+    scenario.never()
+    return scenario
+
+
 def unsteady_for_a_reason() -> Scenario:
     """Not in contention: who waits for its own data workers, who is slow and differs as much, who collects garbage."""
     scenario = Scenario([*ranks(4), *ranks(4, run="run-b"), *ranks(4, run="run-c")])
@@ -414,6 +428,7 @@ PLAYS: tuple[Play, ...] = (
     bursts_near_miss,
     contention,
     contention_near_miss,
+    unsteady_for_a_moment,
     unsteady_for_a_reason,
     transfer_varies,
     becomes_slow,

@@ -38,6 +38,21 @@ def four_ranks() -> Scenario:
     return scenario
 
 
+def soon_after_the_start() -> Scenario:
+    """A run that has just begun is not one of few steps: a rank is named as early as later on."""
+    scenario = Scenario(ranks(4))
+    scenario.world.training.discard(RUN)
+    scenario.after(minutes=2)
+    scenario.world.training.add(RUN)
+    scenario.after(seconds=30)
+    make_slow(scenario[3], 1.5, "forward")
+    scenario.after(minutes=1)
+    scenario.never()
+    scenario.after(seconds=30)
+    scenario.fires(straggler(3, "forward"))
+    return scenario
+
+
 def two_ranks() -> Scenario:
     """Of two ranks, the slow one is the one that waits less; slow data on one of two does not bind the run."""
     scenario = one_of(2, 2.0)
@@ -263,6 +278,7 @@ def queues_that_run_empty() -> Scenario:
 PLAYS: tuple[Play, ...] = (
     queues_that_run_empty,
     four_ranks,
+    soon_after_the_start,
     two_ranks,
     most_of_the_group,
     eight_ranks,

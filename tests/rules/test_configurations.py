@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from laggard_cli.rules.render import rule_files
+from tests.rules.conftest import TOOLS, VERSIONS
 from tests.rules.pack import ROOT, alerts
 
 PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
@@ -25,8 +26,11 @@ def _run(*command: str | Path) -> str:
 @pytest.mark.parametrize("file", sorted(PROMETHEUS.parent.glob("*.yml")), ids=lambda file: file.stem)
 def test_prometheus_loads_it(promtool: Path, file: Path) -> None:
     """Every version loads the configuration, with all rule files."""
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    (pattern,) = content["rule_files"]
+    if "runtime" in content and promtool == TOOLS.get(VERSIONS[0]):
+        pytest.skip("from 2.53 on, as the file says")
     _run(promtool, "check", "config", file)
-    (pattern,) = yaml.safe_load(file.read_text(encoding="utf-8"))["rule_files"]
     assert {path.name for path in file.parent.glob(pattern)} == set(rule_files())
 
 

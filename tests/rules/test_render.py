@@ -51,7 +51,7 @@ def test_fast_changes_durations_and_thresholds_alone() -> None:
     fast, production = _fast(), render("production")
     alerts = {}
     for profile, texts in (("fast", fast), ("production", production)):
-        rules = [rule for group in yaml.safe_load(texts["alert.yml"])["groups"] for rule in group["rules"]]
+        rules = [rule for group in yaml.safe_load(texts["alert-process.yml"])["groups"] for rule in group["rules"]]
         alerts[profile] = [(rule["alert"], rule["labels"], rule["annotations"]) for rule in rules]
         stalled = rules[0]
         assert stalled["for"] == {"fast": "1s", "production": "15s"}[profile]
@@ -76,7 +76,7 @@ def test_fast_spares_no_evaluations() -> None:
             yaml.safe_load(before_text)["groups"], yaml.safe_load(after_text)["groups"], strict=True
         )
     }
-    assert pairs == {("15s", "1s"), ("30s", "1s"), ("1m", "8s"), ("2m", "8s"), ("5m", "30s")}
+    assert pairs == {("5s", "1s"), ("15s", "1s"), ("30s", "1s"), ("1m", "8s"), ("2m", "8s"), ("5m", "30s")}
 
 
 def test_large_spares_evaluations_alone() -> None:
@@ -87,7 +87,7 @@ def test_large_spares_evaluations_alone() -> None:
         for was, now in zip(before, after, strict=True):
             pairs.add((was.pop("interval"), now.pop("interval")))
         assert after == before
-    assert pairs == {("15s", "15s"), ("30s", "30s"), ("1m", "2m"), ("2m", "2m"), ("5m", "5m")}
+    assert pairs == {("5s", "5s"), ("15s", "15s"), ("30s", "30s"), ("1m", "2m"), ("2m", "2m"), ("5m", "5m")}
 
 
 @pytest.mark.parametrize("profile", ["production", "large"])
@@ -154,7 +154,7 @@ def test_large_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> 
 def test_links_are_replaced() -> None:
     """A site may point the links of all alerts elsewhere."""
     texts = render(links={"dashboard_url": "https://grafana.example.com/d/"})
-    rule = yaml.safe_load(texts["alert.yml"])["groups"][0]["rules"][0]
+    rule = yaml.safe_load(texts["alert-process.yml"])["groups"][0]["rules"][0]
     assert rule["annotations"]["dashboard_url"] == (
         "https://grafana.example.com/d/laggard-run?var-training_run={{ $labels.training_run | urlquery }}"
     )
@@ -193,13 +193,14 @@ def test_unknown_waits_are_refused(tmp_path: Path) -> None:
         shutil.copy(RULES / name, tmp_path)
     with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, fast, large"):
         render("slow", folder=tmp_path)
-    alert = tmp_path / "alert.yml"
+    alert = tmp_path / "alert-process.yml"
     text = alert.read_text(encoding="utf-8")
     alert.write_text(text.replace("for: 15s", "for: 25s", 1), encoding="utf-8")
-    with pytest.raises(RulesError, match=r"alert.yml, group laggard-alerts, TrainingStalled: .* no duration 25s"):
+    place = "alert-process.yml, group laggard-alert-process"
+    with pytest.raises(RulesError, match=f"{place}, TrainingStalled: .* no duration 25s"):
         render("fast", folder=tmp_path)
     alert.write_text(text.replace("interval: 15s", "interval: 25s", 1), encoding="utf-8")
-    with pytest.raises(RulesError, match=r"alert.yml, group laggard-alerts: .* no duration 25s"):
+    with pytest.raises(RulesError, match=f"{place}: .* no duration 25s"):
         render("fast", folder=tmp_path)
 
 

@@ -1,0 +1,31 @@
+"""Prometheus as deploy/prometheus/large.yml has it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import httpx
+
+from tests.collector.support import ROOT, newest_prometheus, processes
+from tests.rules.engine import free_address, wait_until
+
+
+def test_its_heap_may_grow(tmp_path: Path) -> None:
+    """The newest Prometheus collects garbage as the file says, and scrapes exporters and ranks."""
+    configuration = tmp_path / "deploy" / "prometheus" / "large.yml"
+    shutil.copytree(ROOT / "rules", tmp_path / "rules")
+    configuration.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "deploy" / "prometheus" / "large.yml", configuration)
+    address = free_address()
+
+    def scraped() -> set[str]:
+        answer = httpx.get(f"http://{address}/api/v1/targets").json()
+        return {each["scrapeUrl"] for each in answer["data"]["activeTargets"]}
+
+    with processes(tmp_path) as started:
+        arguments = [f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={address}", "--log.level=warn"]
+        started.start("prometheus", [str(newest_prometheus()), f"--config.file={configuration}", *arguments])
+        started.wait("prometheus", f"http://{address}/-/ready")
+        assert httpx.get(f"http://{address}/api/v1/status/runtimeinfo").json()["data"]["GOGC"] == "400"
+        wait_until(lambda: scraped() == {"http://localhost:9495/metrics", "http://localhost:9495/ranks/metrics"}, 30)
