@@ -62,7 +62,8 @@ func run() error {
 		MaxSamples: 50_000_000, Timeout: 2 * time.Minute, LookbackDelta: *lookback,
 		EnableAtModifier: true, EnableNegativeOffset: true, Parser: expressions,
 	})
-	query := rules.EngineQueryFunc(engine, database)
+	meter := newMeter()
+	query := meter.around(rules.EngineQueryFunc(engine, database))
 	input, err := newReader(bufio.NewReaderSize(os.Stdin, 1<<20))
 	if err != nil {
 		return err
@@ -70,7 +71,7 @@ func run() error {
 	output := newWriter(os.Stdout)
 	defer output.flush()
 
-	clock, err := load(flag.Args(), *seed, query, database, expressions)
+	clock, err := load(flag.Args(), *seed, query, database, expressions, meter)
 	if err != nil {
 		return err
 	}
@@ -133,12 +134,13 @@ type timetable struct {
 	// By group and rule, in the order of the files.
 	costs []ruleCost
 	place map[rules.Rule]int
+	meter *meter
 	// Evaluations that took longer than the interval of their group: a server would have left the next one out.
 	late int
 }
 
 func load(
-	files []string, seed int, query rules.QueryFunc, database storage.Appendable, expressions parser.Parser,
+	files []string, seed int, query rules.QueryFunc, database storage.Appendable, expressions parser.Parser, meter *meter,
 ) (*timetable, error) {
 	manager := rules.NewManager(&rules.ManagerOptions{
 		QueryFunc: query, Appendable: database, Context: context.Background(), Parser: expressions,
@@ -150,7 +152,7 @@ func load(
 	}
 	clock := &timetable{
 		seed: seed, firing: map[*rules.AlertingRule]map[uint64]labels.Labels{}, failed: map[string]string{},
-		place: map[rules.Rule]int{},
+		place: map[rules.Rule]int{}, meter: meter,
 	}
 	for _, group := range groups {
 		clock.moments = append(clock.moments, moment{group: group})
@@ -189,6 +191,7 @@ func (c *timetable) advance(until int64, output *writer) {
 		for _, rule := range due.group.Rules() {
 			cost := &c.costs[c.place[rule]]
 			cost.Seconds += rule.GetEvaluationDuration().Seconds() * share
+			cost.Allocated += c.meter.taken(rule)
 			cost.Evaluations++
 		}
 		c.report(due.group, due.next, output)

@@ -136,13 +136,14 @@ type cost struct {
 	Rules                    []ruleCost `json:"rules"`
 }
 
-// ruleCost is how long the evaluations of a rule took in all.
+// ruleCost is what the evaluations of a rule took in all.
 type ruleCost struct {
 	Group       string            `json:"group"`
 	Rule        string            `json:"rule"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Interval    float64           `json:"interval"`
 	Seconds     float64           `json:"seconds"`
+	Allocated   uint64            `json:"allocated_bytes"`
 	Evaluations int               `json:"evaluations"`
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -12,19 +13,19 @@ from evaluation.engine import BINARY, Result
 from evaluation.report import between
 
 _COSTS = [
-    cost.Cost(ranks, 600.0, 156 * ranks, ranks / 100, ranks / 1000, 2.25e-4 * ranks, ranks / 1000, 0, [])
+    cost.Cost(ranks, 600.0, 156 * ranks, ranks / 100, ranks / 1000, 2.25e-4 * ranks, 6e4 * ranks, ranks / 1000, 0, [])
     for ranks in (100, 1000)
 ]
 
 
 def test_each_size_is_a_row_of_a_document() -> None:
-    """Process time with and without rules, what rules take of 15 seconds, and the same for 1,000 ranks."""
+    """Process time with and without rules, what rules take of 15 seconds, and the same for 1,000 ranks; their bytes."""
     text = between(f"before\n{cost.BEGIN}\nold\n{cost.END}\nafter", cost.BEGIN, cost.END, cost.table(_COSTS))
     assert "old" not in text
     assert text.startswith("before")
     assert text.splitlines()[5:7] == [
-        "| 100 | 15,600 | 1.0 s | 0.1 s | 0.022 s | 0.225 s | 0.10 s | 0 |",
-        "| 1,000 | 156,000 | 10.0 s | 1.0 s | 0.225 s | 0.225 s | 1.00 s | 0 |",
+        "| 100 | 15,600 | 1.0 s | 0.1 s | 0.022 s | 0.225 s | 6.0 MB | 0.10 s | 0 |",
+        "| 1,000 | 156,000 | 10.0 s | 1.0 s | 0.225 s | 0.225 s | 60.0 MB | 1.00 s | 0 |",
     ]
 
 
@@ -69,10 +70,22 @@ def test_garbage_is_collected_as_prometheus_does(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(not BINARY.exists(), reason="scripts/build_rule_engine.sh builds the engine")
-def test_rules_cost_something(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The engine runs the shipped rules over sixteen ranks: groups are listed with what they take."""
-    monkeypatch.setattr("sys.argv", ["cost", "--ranks", "16", "--seconds", "60"])
+def test_rules_cost_something(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The engine runs the shipped rules over 128 ranks: groups are listed with what they take and allocate."""
+    figures = tmp_path / "cost.json"
+    monkeypatch.setattr("sys.argv", ["cost", "--ranks", "128", "--seconds", "60", "--json", str(figures)])
     assert cost.main() == 0
     out = capsys.readouterr().out
-    assert "| 16 | 2,496 |" in out
+    assert "| 128 | 19,968 |" in out
     assert "| laggard-means | 15 s |" in out
+    (played,) = json.loads(figures.read_text(encoding="utf-8"))
+    compared, constant = (
+        next(each for each in played["rules"] if each["rule"] == name)
+        for name in ("run_rank:training_step_own_seconds:compared", "laggard_rules_info")
+    )
+    # Each evaluation reads six series of each of 128 ranks, of no less than fifty bytes; the other one none.
+    assert compared["allocated_bytes"] / compared["evaluations"] > 128 * 6 * 50
+    assert compared["allocated_bytes"] > 5 * constant["allocated_bytes"] > 0
+    assert played["allocated"] > 4 * compared["allocated_bytes"] / compared["evaluations"]
