@@ -128,6 +128,23 @@ def sixty_four_ranks() -> Scenario:
     return scenario
 
 
+def beyond_a_thousand() -> Scenario:
+    """Of many ranks each tenth makes the reference; who is slow is found among all, compared while it is slow."""
+    scenario = Scenario([Rank(number, f"host-{chr(97 + number // 8 - 125)}") for number in range(1000, 1012)])
+    compared = "count by (training_rank) (run_rank:training_step_own_seconds:compared)"
+    scenario.after(minutes=3)
+    scenario.value(compared, {'{training_rank="1005"}': 1})
+    make_slow(scenario[1001], 1.3, "forward")
+    scenario.after(minutes=2)
+    scenario.fires(straggler(1001, "forward"))
+    scenario.value(compared, {'{training_rank="1001"}': 1, '{training_rank="1005"}': 1})
+    make_slow(scenario[1001], 1, "forward")
+    scenario.after(minutes=3)
+    scenario.silent()
+    scenario.value(compared, {'{training_rank="1005"}': 1})
+    return scenario
+
+
 def slow_in_everything() -> Scenario:
     """A rank that is slow in all phases alike has no phase to blame, though one phase takes most of the time."""
     scenario = Scenario(ranks(8))
@@ -286,6 +303,7 @@ PLAYS: tuple[Play, ...] = (
     slightly_slow_for_a_moment,
     checkpoint_of_one_rank,
     sixty_four_ranks,
+    beyond_a_thousand,
     slow_in_everything,
     two_phases,
     two_culprits,
