@@ -48,7 +48,7 @@ def soon_after_the_start() -> Scenario:
     make_slow(scenario[3], 1.5, "forward")
     scenario.after(minutes=1)
     scenario.never()
-    scenario.after(seconds=30)
+    scenario.after(minutes=1)
     scenario.fires(straggler(3, "forward"))
     return scenario
 
