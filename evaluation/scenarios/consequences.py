@@ -22,6 +22,8 @@ from laggard_cli.pack import threshold
 #: Below the first share of a limit an alert must not fire, above the second it must.
 _NEAR, _CLEAR = 0.85, 1.2
 _STEPS = 256
+#: Where one in twenty begins is known of so many steps with a deviation of 1.4 %: it is between these shares.
+_FEWER, _MORE = 0.936, 0.964
 #: Ranks whose mean own times differ by less than this are alike.
 _AGREEMENT = 1.05
 #: Phases whose share of the step makes an alert, where it is not what the case is about, and the threshold of each.
@@ -43,7 +45,8 @@ class _Truth:
     waiting: float
     #: The slowest rank's mean own time over the usual one.
     agreement: float
-    jitter: dict[str, float]
+    #: By what one step in twenty is longer, at least and at most.
+    jitter: dict[str, tuple[float, float]]
     tail: dict[str, float]
     #: Of the rank that is best off.
     shares: dict[str, float]
@@ -98,7 +101,8 @@ def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
     enough = found.left > _UNSTEADY_SECONDS + 600 * job.own
     for phase in now.jitter:
         # The quantiles of one rank are taken over so few steps that they vary themselves.
-        jitter = before.jitter[phase], 0.9 * now.jitter[phase]
+        least, most = now.jitter[phase]
+        jitter = before.jitter[phase][1], most, least
         found.judge(JITTER, jitter, threshold("jitter_share"), enough=enough, detail=phase)
         found.judge(TAIL, (before.tail[phase], now.tail[phase]), 0.75 * threshold("long_tail_share"))
     for phase, (alert, limit) in _SHARES.items():
@@ -142,13 +146,19 @@ def _look(job: Job, at: float) -> _Truth:
     beyond = wait - wait.min(axis=1, keepdims=True)
     own = work.sum(axis=0).mean(axis=0)
     size = length.mean()
-    middle, high, top = (np.quantile(work, share, axis=1) for share in (0.5, 0.95, 0.99))
+    middle, least, most, top = (np.quantile(work, share, axis=1) for share in (0.5, _FEWER, _MORE, 0.99))
     return _Truth(
         step=float(size),
         imbalance=float(np.median(beyond.mean(axis=1)) / size),
         waiting=float(beyond.mean() / size),
         agreement=float(own.max() / np.median(own)),
-        jitter={phase.label: float(np.median(high[row] - middle[row]) / size) for row, phase in enumerate(OWN)},
+        jitter={
+            phase.label: (
+                float(np.median(least[row] - middle[row]) / size),
+                float(np.median(most[row] - middle[row]) / size),
+            )
+            for row, phase in enumerate(OWN)
+        },
         tail={phase.label: float((top[row] - middle[row]).max() / size) for row, phase in enumerate(OWN)},
         shares={phase.label: float(work[row].mean(axis=0).min() / size) for row, phase in enumerate(OWN)},
     )

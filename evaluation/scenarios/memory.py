@@ -100,7 +100,7 @@ def _shortage(draw: Draw, *, real: bool) -> Case:
     return Case(job, tuple(expected) if real else (), near=near if real else (HEADROOM, FRAGMENTS, OUT_OF_MEMORY))
 
 
-@drawn(17)
+@drawn(22)
 def memory_short(draw: Draw) -> Case:
     """The device is nearly full, in pieces, or allocations fail."""
     return _shortage(draw, real=True)
