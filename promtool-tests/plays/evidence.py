@@ -41,7 +41,7 @@ def pressure() -> Scenario:
     # 0.16 s of work varies by 0.048 s, a quarter of a step of 0.2 s; with the peers it is 0.016 s.
     for rank in scenario.world.ranks[4:]:
         unsteady(rank, 1.3)
-    scenario.after(minutes=8)
+    scenario.after(minutes=11)
     contended = tuple(Firing("TrainingContention", number, host="host-b") for number in (4, 5, 6, 7))
     scenario.fires(*contended)
     scenario[4].lost = scenario[4].exporter_lost = busy.lost = True

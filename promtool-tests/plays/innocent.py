@@ -120,7 +120,7 @@ def threshold_of_a_run() -> Scenario:
     scenario.after(minutes=3)
     make_slow(scenario.world.ranks[3], 1.3, "data")
     make_slow(scenario.world.ranks[7], 1.15, "data")
-    scenario.after(minutes=4)
+    scenario.after(minutes=5.5)
     scenario.fires(Firing("TrainingStraggler", 3, "data", "host-a", run="run-b"))
     return scenario
 

@@ -35,7 +35,8 @@ def slow_host() -> Scenario:
         make_slow(scenario[number], 1.3)
     scenario.after(minutes=1.5)
     scenario.never()
-    scenario.after(minutes=2.5)
+    # The ranks' median is between the hosts, so that each rank has a small excess, which takes longer.
+    scenario.after(minutes=4.5)
     slow = (_node("host-b"), *(straggler(number, "mixed", "host-b") for number in (4, 5, 6, 7)))
     scenario.fires(*slow)
     scenario.says(
@@ -243,7 +244,7 @@ def longer_by_chance() -> Scenario:
     scenario.after(minutes=5)
     for rank in (scenario.world.ranks[3], scenario.world.ranks[7]):
         make_slow(rank, 1.17, "forward")
-    scenario.after(minutes=5)
+    scenario.after(minutes=6)
     scenario.fires(Firing("TrainingStraggler", 3, "forward", "host-a", run="run-b"))
     return scenario
 
@@ -311,7 +312,7 @@ def contention() -> Scenario:
     _steps(scenario[2], 1.6)
     # It collects garbage too, too little to explain it: for 0.04 s in 25 steps.
     scenario[2].counters[GC] = 1 / 128
-    scenario.after(minutes=5.25)
+    scenario.after(minutes=8.25)
     contended = Firing("TrainingContention", 2, host="host-a")
     scenario.fires(contended)
     scenario.says(
@@ -355,7 +356,7 @@ def unsteady_for_a_moment() -> Scenario:
         _steps(rank)
     scenario.after(minutes=3)
     _steps(scenario[2], 1.6)
-    scenario.after(minutes=2)
+    scenario.after(minutes=5)
     _steps(scenario[2])
     scenario.after(minutes=5)
     scenario.never()

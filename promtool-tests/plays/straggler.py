@@ -86,17 +86,43 @@ def eight_ranks() -> Scenario:
 
 
 def slightly_slow() -> Scenario:
-    """Many steps a minute make a rank of 1.15 certain, within five minutes."""
+    """Many steps a minute make a rank of 1.15 certain, within five minutes and a half."""
     scenario = one_of(8, 1.15, phase="backward")
-    scenario.after(minutes=4)
+    scenario.after(minutes=5.5)
     scenario.fires(straggler(7, "backward"))
     return scenario
 
 
 def slightly_slow_for_a_moment() -> Scenario:
-    """Which is not told early: of ranks whose steps vary, one needs that much longer for a minute now and then."""
+    """Which is not told early: of ranks that wander, one needs that much longer for two minutes now and then."""
     scenario = one_of(4, 1.17, phase="backward")
-    scenario.after(seconds=75)
+    scenario.after(minutes=2)
+    make_slow(scenario[3], 1, "backward")
+    scenario.after(minutes=3)
+    scenario.never()
+    return scenario
+
+
+def hiccup() -> Scenario:
+    """A rank that was far too slow for less than a minute is not named by what means of a minute still hold of it."""
+    scenario = one_of(4, 3.7)
+    scenario.after(seconds=45)
+    # For a third of the next interval.
+    make_slow(scenario[3], 1.9, "data")
+    scenario.after(seconds=15)
+    make_slow(scenario[3], 1, "data")
+    scenario.after(minutes=4)
+    scenario.never()
+    return scenario
+
+
+def in_turns() -> Scenario:
+    """Where another rank is slow in each interval, the one that is in four of them may be by chance."""
+    scenario = one_of(4, 2, phase="backward")
+    for number in (0, 1, 2, 0):
+        make_slow(scenario[number], 2, "backward")
+        scenario.after(seconds=15)
+        make_slow(scenario[number], 1, "backward")
     make_slow(scenario[3], 1, "backward")
     scenario.after(minutes=3)
     scenario.never()
@@ -301,6 +327,8 @@ PLAYS: tuple[Play, ...] = (
     eight_ranks,
     slightly_slow,
     slightly_slow_for_a_moment,
+    hiccup,
+    in_turns,
     checkpoint_of_one_rank,
     sixty_four_ranks,
     beyond_a_thousand,

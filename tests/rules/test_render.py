@@ -196,10 +196,10 @@ def test_unknown_waits_are_refused(tmp_path: Path) -> None:
     alert = tmp_path / "alert-process.yml"
     text = alert.read_text(encoding="utf-8")
     alert.write_text(text.replace("for: 15s", "for: 25s", 1), encoding="utf-8")
-    place = "alert-process.yml, group laggard-alert-process"
+    place = "alert-process.yml, group laggard-alert-process-stalled"
     with pytest.raises(RulesError, match=f"{place}, TrainingStalled: .* no duration 25s"):
         render("fast", folder=tmp_path)
-    alert.write_text(text.replace("interval: 15s", "interval: 25s", 1), encoding="utf-8")
+    alert.write_text(text.replace("interval: 5s", "interval: 25s", 1), encoding="utf-8")
     with pytest.raises(RulesError, match=f"{place}: .* no duration 25s"):
         render("fast", folder=tmp_path)
 
