@@ -43,3 +43,23 @@ def test_verdicts_depend_on_ratios_not_on_how_long_a_step_is(scenario: str) -> N
         said.append({(each["alert"], each["rank"], each["phase_right"]) for each in outcomes if each["alert"] in about})
         assert {alert for alert, _, _ in said[-1]} == about
     assert said[0] == said[1]
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    ("scenario", "ranks", "seed", "number", "moments"),
+    [
+        pytest.param("one_hiccup", 8, 1021, 0, 108, id="a mean over three minutes holds a hiccup"),
+        pytest.param("uneven_batches", 4, 61, 8, 101, id="another rank is slow in each interval"),
+        pytest.param("copy_bound", 4, 63, 10, 104, id="all ranks of few steps become slower at once"),
+        pytest.param("hardly_slow_host", 4, 63, 3, 100, id="a rank wanders above the limit for two minutes"),
+        pytest.param("serialized", 4, 62, 8, 100, id="few samples of a quantile are all of a change"),
+    ],
+)
+def test_nobody_is_named_for_a_moment(scenario: str, ranks: int, seed: int, number: int, moments: int) -> None:
+    """Where a rank, or a run, seems to have a fault for some minutes alone, nothing is said but what is true."""
+    made = replace(SCENARIOS[scenario].make(Draw(seed, scenario, ranks, number)), scenario=scenario)
+    case = with_consequences(made)
+    outcomes = record(case, engine.run([case.job], moments).fired)["outcomes"]
+    assert [each for each in outcomes if each["kind"] != "found"] == []
+    assert {each["alert"] for each in outcomes} >= {expected.alert for expected in case.expected}
