@@ -146,6 +146,8 @@ def _mark(code: int) -> None:
     process = _process.current()
     if process is not None:
         process.training_evidence()
+        if not process.recorder.thread:
+            process.recorder.claim()
         process.recorder.mark(code)
         process.profiler.named_steps = True
         at_step = process.at_step

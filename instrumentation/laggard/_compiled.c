@@ -36,8 +36,8 @@ typedef struct {
 
 /* An open interval. */
 typedef struct {
-    int64_t started;
-    int code, outer;
+    int64_t started, code;
+    int outer;
 } Token;
 
 typedef struct {
@@ -50,8 +50,11 @@ typedef struct {
     int phase, turn;
     char enabled, evaluating, in_forward;
     /* Numbers of the Python twin. */
-    int share, phase_bits, code_shift, phase_word, progress_word, evaluation;
-    long long dropped, failures, backwards, self_time_ns;
+    int share, phase_bits, code_shift, phase_word, progress_word, forward, evaluation;
+    int identity_shift, module_phases, swallows_fetch;
+    long long dropped, failures, backwards, self_time_ns, elsewhere;
+    /* Until a thread is known to train: the thread of each event, and the one that the phase is of. */
+    long long *threads, holder;
 } HotPath;
 
 static inline int64_t now(void) {
@@ -62,11 +65,25 @@ static inline int64_t now(void) {
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
+static inline long long this_thread(void) { return (long long)PyThread_get_thread_ident(); }
+
+/* Whether this thread is recorded: the one that trains, and any until one is known to. */
+static inline int mine(const HotPath *self) {
+    return self->thread == 0 ? self->enabled : self->thread == this_thread();
+}
+
+static inline int within(int phases, int phase) { return phases >> phase & 1; }
+
 static int grow(HotPath *self) {
     Py_ssize_t room = self->room ? 2 * self->room : 1024;
     Event *events = PyMem_RawRealloc(self->events, (size_t)room * sizeof(Event));
     if (events == NULL) return 0;
     self->events = events;
+    if (self->threads != NULL) {
+        long long *threads = PyMem_RawRealloc(self->threads, (size_t)room * sizeof(*threads));
+        if (threads == NULL) return 0;
+        self->threads = threads;
+    }
     self->room = room;
     return 1;
 }
@@ -75,6 +92,10 @@ static inline void append(HotPath *self, int64_t code, int64_t started, int64_t 
     if (self->count >= self->capacity || (self->count == self->room && !grow(self))) {
         self->dropped++;
         return;
+    }
+    if (self->thread == 0) {
+        if (self->threads == NULL) self->threads = PyMem_RawCalloc((size_t)self->room, sizeof(*self->threads));
+        if (self->threads != NULL) self->threads[self->count] = this_thread();
     }
     self->events[self->count++] = (Event){code, started, ended};
 }
@@ -142,11 +163,12 @@ static inline void timed(HotPath *self, int64_t since) {
 }
 
 /* Begin an interval: 1, or 0 on a thread that does not train, or -1 with an exception. */
-static inline int enter(HotPath *self, int code, Token *token) {
+static inline int enter(HotPath *self, int64_t code, Token *token) {
     int64_t started = now();
-    if (self->thread != (long long)PyThread_get_thread_ident() && !(self->enabled && self->thread == 0)) return 0;
+    if (!mine(self)) return 0;
+    if (self->thread == 0) self->holder = this_thread();
     *token = (Token){started, code, self->phase};
-    self->phase = code & self->phase_bits;
+    self->phase = (int)(code & self->phase_bits);
     self->progress++;
     volatile uint64_t *words = live(self);
     if (words != NULL) {
@@ -158,9 +180,10 @@ static inline int enter(HotPath *self, int code, Token *token) {
     return status < 0 ? -1 : 1;
 }
 
-/* End an interval. Returns when that was, or -1 with an exception. */
+/* End an interval. Returns when that was, 0 on a thread that turned out not to train, or -1 with an exception. */
 static inline int64_t leave(HotPath *self, const Token *token) {
     int64_t ended = now();
+    if (!mine(self) && self->enabled) return 0;
     int status = edge(self, ended); /* before the event is there to be taken */
     append(self, token->code, token->started, ended);
     self->phase = token->outer;
@@ -170,16 +193,30 @@ static inline int64_t leave(HotPath *self, const Token *token) {
     return status < 0 ? -1 : ended;
 }
 
+/* This thread trains: what others did so far is forgotten. Returns whether none was known to train. */
+static int claim(HotPath *self) {
+    long long me = this_thread(), before = self->thread;
+    if (before == me || !self->enabled) return 0;
+    self->thread = me;
+    if ((before ? before : self->holder) != me) self->phase = self->in_forward = 0;
+    if (before != 0) return 0;
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t index = 0; self->threads != NULL && index < self->count; index++)
+        if (self->threads[index] == me) self->events[kept++] = self->events[index];
+    if (self->threads != NULL) self->count = kept;
+    PyMem_RawFree(self->threads);
+    self->threads = NULL;
+    return 1;
+}
+
 static inline int trains(HotPath *self) {
-    int first = self->thread == 0;
     self->backwards++;
     self->evaluating = 0;
-    if (self->enabled) self->thread = (long long)PyThread_get_thread_ident();
-    return first;
+    return self->thread == this_thread() ? 0 : claim(self);
 }
 
 static PyObject *token_as_tuple(const Token *token) {
-    return Py_BuildValue("(iiL)", token->code, token->outer, (long long)token->started);
+    return Py_BuildValue("(LiL)", (long long)token->code, token->outer, (long long)token->started);
 }
 
 static int token_from_tuple(PyObject *tuple, Token *token) {
@@ -187,7 +224,7 @@ static int token_from_tuple(PyObject *tuple, Token *token) {
         PyErr_SetString(PyExc_TypeError, "a token is what begin() returned");
         return 0;
     }
-    token->code = (int)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 0));
+    token->code = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, 0));
     token->outer = (int)PyLong_AsLong(PyTuple_GET_ITEM(tuple, 1));
     token->started = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, 2));
     return !PyErr_Occurred();
@@ -195,7 +232,7 @@ static int token_from_tuple(PyObject *tuple, Token *token) {
 
 /* --- methods for Python --------------------------------------------------------------------------------------------- */
 
-static PyObject *begin_code(HotPath *self, int code, int *recorded) {
+static PyObject *begin_code(HotPath *self, int64_t code, int *recorded) {
     Token token;
     *recorded = enter(self, code, &token);
     if (*recorded < 0) return NULL;
@@ -205,9 +242,10 @@ static PyObject *begin_code(HotPath *self, int code, int *recorded) {
 
 static PyObject *HotPath_begin(HotPath *self, PyObject *argument) {
     int recorded;
-    long code = PyLong_AsLong(argument);
+    long long code = PyLong_AsLongLong(argument);
     if (code == -1 && PyErr_Occurred()) return NULL;
-    return begin_code(self, (int)code, &recorded);
+    if (code == self->forward) self->evaluating = 0; /* with gradients, so an evaluation is over */
+    return begin_code(self, code, &recorded);
 }
 
 static PyObject *HotPath_evaluate(HotPath *self, PyObject *Py_UNUSED(ignored)) {
@@ -235,6 +273,13 @@ static PyObject *HotPath_add(HotPath *self, PyObject *arguments) {
 static PyObject *HotPath_edge(HotPath *self, PyObject *argument) {
     long long at = PyLong_AsLongLong(argument);
     if ((at == -1 && PyErr_Occurred()) || edge(self, at) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *HotPath_claim(HotPath *self, PyObject *Py_UNUSED(ignored)) { return PyBool_FromLong(claim(self)); }
+
+static PyObject *HotPath_missed(HotPath *self, PyObject *Py_UNUSED(ignored)) {
+    self->elsewhere += self->enabled;
     Py_RETURN_NONE;
 }
 
@@ -278,6 +323,11 @@ static PyObject *HotPath_take(HotPath *self, PyObject *Py_UNUSED(ignored)) {
     return taken;
 }
 
+/* Whose an interval is, by the place of an object that is there as long as it matters: see `_recorder.identity_of`. */
+static int64_t identity(const HotPath *self, const PyObject *object) {
+    return (int64_t)(((uintptr_t)object >> 4 & 0xffffff) << self->identity_shift);
+}
+
 /* A step of an optimizer begins on the thread that trains, within no other: True, or False where Python must see to it.
    `running` is the hook's list of (id of the optimizer, token, 0). */
 static PyObject *HotPath_step_begins(HotPath *self, PyObject *const *arguments, Py_ssize_t count) {
@@ -288,7 +338,8 @@ static PyObject *HotPath_step_begins(HotPath *self, PyObject *const *arguments, 
     PyObject *running = arguments[0];
     Token token;
     if (PyList_GET_SIZE(running) != 0 || self->thread == 0) Py_RETURN_FALSE;
-    int recorded = enter(self, (int)PyLong_AsLong(arguments[2]), &token);
+    int64_t code = PyLong_AsLong(arguments[2]) | identity(self, arguments[1]);
+    int recorded = enter(self, code, &token);
     if (recorded < 0) return NULL;
     if (recorded == 0) Py_RETURN_FALSE;
     PyObject *entry = Py_BuildValue("(NNi)", PyLong_FromVoidPtr(arguments[1]), token_as_tuple(&token), 0);
@@ -323,15 +374,15 @@ typedef struct {
     vectorcallfunc vectorcall;
     HotPath *hot;
     PyObject *call;
-    int code;
+    int64_t code;
     char running;
     /* What the wrapper asks: see the functions that make them. */
-    PyObject *first, *second, *third, *fourth, *fifth;
+    PyObject *first, *second, *third, *fourth, *fifth, *sixth;
     int marks[2];
     PyObject *dictionary, *weak_references;
 } Timed;
 
-static PyObject *name_num_yielded, *name_training, *name_running, *name_is_compiling, *name_accumulate_grad;
+static PyObject *name_num_yielded, *name_loader, *name_call, *name_training, *name_running, *name_is_compiling, *name_accumulate_grad;
 
 static int is_zero(PyObject *number) { return PyLong_Check(number) && PyObject_Not(number) == 1; }
 
@@ -351,73 +402,107 @@ static int asks(PyObject *object, PyObject *name) {
     return answer;
 }
 
+/* The code of a fetch by this iterator, which says whose it is. -1 with an exception that is no failure of ours. */
+static int64_t fetch_code(Timed *self, PyObject *iterator) {
+    PyObject *number = PyObject_GetAttr(iterator, name_loader);
+    if (number == NULL) {
+        PyErr_Clear();
+        number = PyObject_CallOneArg(self->first, iterator); /* a new one */
+        if (number == NULL) return -1;
+    }
+    long long loader = PyLong_Check(number) ? PyLong_AsLongLong(number) : 0;
+    Py_DECREF(number);
+    return self->code | (int64_t)loader << self->hot->identity_shift;
+}
+
 /* `__next__` of a DataLoader's iterator. */
 static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
     Timed *self = (Timed *)callable;
+    HotPath *hot = self->hot;
     int mark = 0;
     Token token;
-    if (PyVectorcall_NARGS(flags) > 0) {
-        PyObject *yielded = PyObject_GetAttr(arguments[0], name_num_yielded);
-        if (yielded == NULL)
-            PyErr_Clear();
-        else {
-            if (is_zero(yielded)) mark = self->marks[0];
-            Py_DECREF(yielded);
-        }
+    if (PyVectorcall_NARGS(flags) < 1 || !hot->enabled || !mine(hot)) {
+        hot->elsewhere += hot->enabled;
+        return PyObject_Vectorcall(self->call, arguments, flags, names);
     }
-    int recorded = enter(self->hot, self->code, &token);
+    if (within(hot->swallows_fetch, hot->phase)) return PyObject_Vectorcall(self->call, arguments, flags, names);
+    PyObject *yielded = PyObject_GetAttr(arguments[0], name_num_yielded);
+    if (yielded == NULL)
+        PyErr_Clear();
+    else {
+        if (is_zero(yielded)) mark = self->marks[0];
+        Py_DECREF(yielded);
+    }
+    int64_t code = fetch_code(self, arguments[0]);
+    if (code < 0) return NULL;
+    int recorded = enter(hot, code, &token);
     if (recorded < 0) return NULL;
     Py_INCREF(callable); /* the patch may be undone while it runs */
     PyObject *batch = PyObject_Vectorcall(self->call, arguments, flags, names);
     if (recorded) {
         if (batch == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) mark = self->marks[1];
-        int64_t ended = leave(self->hot, &token);
+        int64_t ended = leave(hot, &token);
         if (ended < 0)
             Py_CLEAR(batch);
-        else if (mark)
-            append(self->hot, mark, ended, ended);
+        else if (mark && ended)
+            append(hot, mark, ended, ended);
     }
     Py_DECREF(callable);
     return batch;
 }
 
-/* `__call__` of an outermost module. */
+/* `__call__` of an outermost module. Without a function of its own to call, it calls what its base has at that moment:
+   torch.fx puts another one there while it traces, and is left alone then. */
 static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
     Timed *self = (Timed *)callable;
     HotPath *hot = self->hot;
     Token token;
     PyObject *compiler = self->first, *traced = self->second, *graph = self->third, *is_grad_enabled = self->fourth;
-    PyObject *found = self->fifth;
-    if (hot->in_forward || PyVectorcall_NARGS(flags) < 1 || asks(compiler, name_is_compiling) ||
-        (asks(traced, name_running) && PyObject_TypeCheck(arguments[0], (PyTypeObject *)graph)))
-        return PyObject_Vectorcall(self->call, arguments, flags, names);
-    int training = asks(arguments[0], name_training);
-    if (training) {
+    PyObject *found = self->fifth, *base = self->sixth, *call;
+    if (base == Py_None)
+        call = Py_NewRef(self->call);
+    else if ((call = PyObject_GetAttr(base, name_call)) == NULL)
+        return NULL;
+    PyObject *result = NULL;
+    if (call != self->call || hot->in_forward || PyVectorcall_NARGS(flags) < 1 || !mine(hot) ||
+        !within(hot->module_phases, hot->phase) || asks(compiler, name_is_compiling) ||
+        (asks(traced, name_running) && PyObject_TypeCheck(arguments[0], (PyTypeObject *)graph))) {
+        result = PyObject_Vectorcall(call, arguments, flags, names);
+        Py_DECREF(call);
+        return result;
+    }
+    int64_t code = self->marks[0];
+    if (asks(arguments[0], name_training)) {
         PyObject *enabled = PyObject_CallNoArgs(is_grad_enabled);
         if (enabled == NULL) PyErr_Clear();
-        training = enabled == Py_True;
+        code = enabled == Py_True ? self->code : self->marks[1];
         Py_XDECREF(enabled);
     }
-    int recorded = enter(hot, training ? self->code : self->marks[0], &token);
-    if (recorded < 0) return NULL;
-    if (recorded && !training) hot->evaluating = 1;
-    hot->in_forward = 1;
-    Py_INCREF(callable);
-    PyObject *result = PyObject_Vectorcall(self->call, arguments, flags, names);
-    hot->in_forward = 0;
-    if (recorded && leave(hot, &token) < 0) Py_CLEAR(result);
-    if (recorded && found != Py_None) {
-        PyObject *pending = PyErr_GetRaisedException();
-        PyObject *told = PyObject_CallOneArg(found, arguments[0]);
-        if (told == NULL) {
-            Py_CLEAR(result);
-            Py_XDECREF(pending);
-        } else if (pending != NULL) {
-            PyErr_SetRaisedException(pending);
+    if (code == self->code) hot->evaluating = 0;
+    int recorded = enter(hot, code, &token);
+    if (recorded > 0) {
+        if (code == self->marks[0]) hot->evaluating = 1;
+        hot->in_forward = 1;
+        Py_INCREF(callable);
+        result = PyObject_Vectorcall(call, arguments, flags, names);
+        hot->in_forward = 0;
+        if (leave(hot, &token) < 0) Py_CLEAR(result);
+        if (found != Py_None) {
+            PyObject *pending = PyErr_GetRaisedException();
+            PyObject *told = PyObject_CallOneArg(found, arguments[0]);
+            if (told == NULL) {
+                Py_CLEAR(result);
+                Py_XDECREF(pending);
+            } else if (pending != NULL) {
+                PyErr_SetRaisedException(pending);
+            }
+            Py_XDECREF(told);
         }
-        Py_XDECREF(told);
+        Py_DECREF(callable);
+    } else if (recorded == 0) {
+        result = PyObject_Vectorcall(call, arguments, flags, names);
     }
-    Py_DECREF(callable);
+    Py_DECREF(call);
     return result;
 }
 
@@ -441,7 +526,7 @@ static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, s
         if (told == NULL) return NULL;
         Py_DECREF(told);
     }
-    int recorded = enter(hot, self->code, &token);
+    int recorded = enter(hot, accumulates ? self->code : self->marks[0], &token);
     if (recorded < 0) return NULL;
     self->running = 1;
     Py_INCREF(callable);
@@ -479,6 +564,7 @@ static int Timed_traverse(Timed *self, visitproc visit, void *arg) {
     Py_VISIT(self->third);
     Py_VISIT(self->fourth);
     Py_VISIT(self->fifth);
+    Py_VISIT(self->sixth);
     Py_VISIT(self->dictionary);
     return 0;
 }
@@ -491,6 +577,7 @@ static int Timed_clear(Timed *self) {
     Py_CLEAR(self->third);
     Py_CLEAR(self->fourth);
     Py_CLEAR(self->fifth);
+    Py_CLEAR(self->sixth);
     Py_CLEAR(self->dictionary);
     return 0;
 }
@@ -556,44 +643,49 @@ static Timed *make_timed(HotPath *hot, vectorcallfunc function, PyObject *call, 
     return self;
 }
 
-/* timed_fetch(call, code, mark of a first batch, mark of an end) */
+/* timed_fetch(call, code, mark of a first batch, mark of an end, what gives a new iterator the number of its loader) */
 static PyObject *HotPath_timed_fetch(HotPath *self, PyObject *arguments) {
-    PyObject *call;
+    PyObject *call, *adopt;
     int code, first, exhausted;
-    if (!PyArg_ParseTuple(arguments, "Oiii:timed_fetch", &call, &code, &first, &exhausted)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "OiiiO:timed_fetch", &call, &code, &first, &exhausted, &adopt)) return NULL;
     Timed *made = make_timed(self, call_fetch, call, code);
     if (made == NULL) return NULL;
     made->marks[0] = first;
     made->marks[1] = exhausted;
+    made->first = Py_NewRef(adopt);
     return (PyObject *)made;
 }
 
-/* timed_forward(call, code, code of an evaluation, torch.compiler, what is traced, graphs' class, is_grad_enabled, what is
-   told of each outermost module, or None) */
+/* timed_forward(call, code, code in eval mode, code without gradients, torch.compiler, what is traced, graphs' class,
+   is_grad_enabled, what is told of each outermost module or None, the class whose `__call__` it calls or None) */
 static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
-    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found;
-    int code, evaluation;
-    if (!PyArg_ParseTuple(arguments, "OiiOOO!OO:timed_forward", &call, &code, &evaluation, &compiler, &traced, &PyType_Type,
-                          &graph, &is_grad_enabled, &found))
+    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found, *base;
+    int code, evaluation, no_grad;
+    if (!PyArg_ParseTuple(arguments, "OiiiOOO!OOO:timed_forward", &call, &code, &evaluation, &no_grad, &compiler, &traced,
+                          &PyType_Type, &graph, &is_grad_enabled, &found, &base))
         return NULL;
     Timed *made = make_timed(self, call_forward, call, code);
     if (made == NULL) return NULL;
     made->marks[0] = evaluation;
+    made->marks[1] = no_grad;
     made->first = Py_NewRef(compiler);
     made->second = Py_NewRef(traced);
     made->third = Py_NewRef(graph);
     made->fourth = Py_NewRef(is_grad_enabled);
     made->fifth = Py_NewRef(found);
+    made->sixth = Py_NewRef(base);
     return (PyObject *)made;
 }
 
-/* timed_backward(call, code, what is told that this process trains, list of observers) */
+/* timed_backward(call, code, code without accumulation, what is told that this process trains, list of observers) */
 static PyObject *HotPath_timed_backward(HotPath *self, PyObject *arguments) {
     PyObject *call, *evidence, *observers;
-    int code;
-    if (!PyArg_ParseTuple(arguments, "OiOO!:timed_backward", &call, &code, &evidence, &PyList_Type, &observers)) return NULL;
+    int code, gradient;
+    if (!PyArg_ParseTuple(arguments, "OiiOO!:timed_backward", &call, &code, &gradient, &evidence, &PyList_Type, &observers))
+        return NULL;
     Timed *made = make_timed(self, call_backward, call, code);
     if (made == NULL) return NULL;
+    made->marks[0] = gradient;
     made->first = Py_NewRef(evidence);
     made->second = Py_NewRef(observers);
     return (PyObject *)made;
@@ -602,9 +694,11 @@ static PyObject *HotPath_timed_backward(HotPath *self, PyObject *arguments) {
 /* --- the type ------------------------------------------------------------------------------------------------------- */
 
 static int HotPath_init(HotPath *self, PyObject *arguments, PyObject *named) {
-    static char *names[] = {"share", "phase_bits", "code_shift", "phase_word", "progress_word", "evaluation", "capacity", NULL};
-    if (!PyArg_ParseTupleAndKeywords(arguments, named, "iiiiiin:HotPath", names, &self->share, &self->phase_bits,
-                                     &self->code_shift, &self->phase_word, &self->progress_word, &self->evaluation,
+    static char *names[] = {"share", "phase_bits", "code_shift", "phase_word", "progress_word", "forward", "evaluation",
+                            "identity_shift", "module_phases", "swallows_fetch", "capacity", NULL};
+    if (!PyArg_ParseTupleAndKeywords(arguments, named, "iiiiiiiiiin:HotPath", names, &self->share, &self->phase_bits,
+                                     &self->code_shift, &self->phase_word, &self->progress_word, &self->forward,
+                                     &self->evaluation, &self->identity_shift, &self->module_phases, &self->swallows_fetch,
                                      &self->capacity))
         return -1;
     self->turn = self->share;
@@ -628,6 +722,7 @@ static void HotPath_dealloc(HotPath *self) {
     PyObject_GC_UnTrack(self);
     HotPath_clear(self);
     PyMem_RawFree(self->events);
+    PyMem_RawFree(self->threads);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -693,6 +788,7 @@ static PyMemberDef HotPath_members[] = {
     {"phase", T_INT, offsetof(HotPath, phase), 0, NULL},
     {"dropped", T_LONGLONG, offsetof(HotPath, dropped), 0, NULL},
     {"failures", T_LONGLONG, offsetof(HotPath, failures), 0, NULL},
+    {"elsewhere", T_LONGLONG, offsetof(HotPath, elsewhere), 0, NULL},
     {"backwards", T_LONGLONG, offsetof(HotPath, backwards), 0, NULL},
     {"self_time_ns", T_LONGLONG, offsetof(HotPath, self_time_ns), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -707,6 +803,8 @@ static PyMethodDef HotPath_methods[] = {
     {"add", (PyCFunction)HotPath_add, METH_VARARGS, NULL},
     {"edge", (PyCFunction)HotPath_edge, METH_O, NULL},
     {"trains", (PyCFunction)HotPath_trains, METH_NOARGS, NULL},
+    {"claim", (PyCFunction)HotPath_claim, METH_NOARGS, NULL},
+    {"missed", (PyCFunction)HotPath_missed, METH_NOARGS, NULL},
     {"resume", (PyCFunction)HotPath_resume, METH_O, NULL},
     {"synchronize", (PyCFunction)HotPath_synchronize, METH_O, NULL},
     {"take", (PyCFunction)HotPath_take, METH_NOARGS, NULL},
@@ -739,6 +837,8 @@ static int execute(PyObject *module) {
         const char *text;
     } names[] = {
         {&name_num_yielded, "_num_yielded"},
+        {&name_loader, "_laggard_loader"},
+        {&name_call, "__call__"},
         {&name_training, "training"},
         {&name_running, "running"},
         {&name_is_compiling, "_is_compiling_flag"},

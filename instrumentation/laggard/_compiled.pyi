@@ -19,6 +19,7 @@ class HotPath:
     dropped: int
     failures: int
     backwards: int
+    elsewhere: int
     self_time_ns: int
     words: memoryview[int] | None
     device: Callable[[int], None] | None
@@ -32,7 +33,11 @@ class HotPath:
         code_shift: int,
         phase_word: int,
         progress_word: int,
+        forward: int,
         evaluation: int,
+        identity_shift: int,
+        module_phases: int,
+        swallows_fetch: int,
         capacity: int,
     ) -> None: ...
     def begin(self, code: int, /) -> Token | None: ...
@@ -41,6 +46,8 @@ class HotPath:
     def add(self, code: int, started: int, ended: int, /) -> None: ...
     def edge(self, at: int, /) -> None: ...
     def trains(self) -> bool: ...
+    def claim(self) -> bool: ...
+    def missed(self) -> None: ...
     def resume(self, at: int, /) -> None: ...
     def synchronize(self, offset: int, /) -> None: ...
     def take(self) -> list[Event]: ...
@@ -49,23 +56,28 @@ class HotPath:
     def step_ends(self, running: list[Any], optimizer: Any, /) -> bool: ...
 
     # Callables that stand in for `call`; as attributes of a class they are methods.
-    def timed_fetch(self, call: Callable[..., Any], code: int, first: int, exhausted: int, /) -> Callable[..., Any]: ...
+    def timed_fetch(
+        self, call: Callable[..., Any], code: int, first: int, exhausted: int, adopt: Callable[[Any], int], /
+    ) -> Callable[..., Any]: ...
     def timed_forward(
         self,
         call: Callable[..., Any],
         code: int,
         evaluation: int,
+        no_grad: int,
         compiler: ModuleType,
         traced: Traced,
         graph: type,
         is_grad_enabled: Callable[[], bool],
         found: Callable[[Any], None] | None,
+        base: type | None,
         /,
     ) -> Callable[..., Any]: ...
     def timed_backward(
         self,
         call: Callable[..., Any],
         code: int,
+        gradient: int,
         evidence: Callable[[], None],
         observers: list[Callable[[int, int], None]],
         /,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from laggard import _identity, _providers, _runtime, environment, statefile
 from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
-from laggard._recorder import LOST
+from laggard._recorder import CAPACITY, LOST
 from laggard._reporting import Reporting
 from laggard.conventions import RankState
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from laggard._exit import ExitHandling
     from laggard._hooks import Hook
     from laggard._identity import Identity
-    from laggard._recorder import Recorder
+    from laggard._recorder import Event, Recorder
     from laggard._wakeup import Wakeup
     from laggard.peers import PeerGroup
 
@@ -32,6 +32,8 @@ _INTERVAL_SECONDS = 1.0
 _FLUSH_SECONDS = 1.5
 #: Until the first step has ended, reporting waits so long for the script to make the layout of its ranks.
 _LAYOUT_SECONDS = 30.0
+#: Events kept before a thread is known to train.
+_KEPT_BEFORE_TRAINING = CAPACITY // 2
 #: Events turned into steps at a time: in between the training thread may have the interpreter, and what was made of
 #: them is freed before the garbage collector counts it.
 _SLICE = 256
@@ -128,7 +130,7 @@ class Drain:
     def _drain(self, *, last: bool) -> None:
         recorder = self._recorder
         recorder.synchronize_clock()
-        events = recorder.take()
+        events = self._take_events()
         if recorder.dropped != self._lost_events:
             # What finds no room comes after what was taken, so it is the step still open that is not whole.
             events.append((LOST, 0, 0))
@@ -148,6 +150,15 @@ class Drain:
         elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
             self._change_peers()
         self._reporting.end_drain(self._state)
+
+    def _take_events(self) -> list[Event]:
+        """Take the events since the last drain, once it is known which thread's they are."""
+        recorder = self._recorder
+        if recorder.thread:
+            return recorder.take()
+        if recorder.waiting > _KEPT_BEFORE_TRAINING:  # a long evaluation before training: of no step
+            recorder.take()
+        return []
 
     def _take(self, steps: list[Step], *, last: bool) -> None:
         if not last:

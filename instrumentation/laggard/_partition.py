@@ -4,9 +4,11 @@ The recorder's events arrive in the order in which they ended. :class:`StepParti
 gives every nanosecond of a step to exactly one phase: the innermost interval wins, what no interval covers is
 ``other``. So phases never overlap, none is negative, and their sum is the step.
 
-A step ends at the first batch fetch, without a loader at the first training forward (without a module at the first
-backward), after at least one optimizer update. Several updates in between are one step, and an update that a gradient
-scaler leaves out is one too. ``laggard.step()`` names the steps itself.
+An update of the parameters is a step. The step ends where the loop starts over: at the first fetch after an update;
+without a fetch at the first forward with gradients after it, or where there is no module at the first backward. An
+optimizer updates once in a step: where it updates again and nothing was fetched in between, a step has ended before.
+Updates of several optimizers are one step, and an update that a gradient scaler leaves out is one too.
+``laggard.step()`` names the steps itself.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from laggard._batch import Batch, Interval
+from laggard._loaders import Loaders, Reading
 from laggard._recorder import (
+    CODE_BITS,
     COMPILED,
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
+    GRADIENT,
+    IDENTITY_SHIFT,
+    NO_GRAD_FORWARD,
     OPTIMIZER_STEP,
     RESUME,
     SKIPPED,
@@ -30,16 +36,30 @@ from laggard._recorder import (
 )
 from laggard.conventions import OWN_PHASES, Phase
 
-#: What begins a step: a fetch; in a loop without a loader a forward; in one without a module a backward.
-_BOUNDARIES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
+Interval = tuple[Phase, int, int]
+"""A phase with the ``perf_counter_ns`` at which it began and ended."""
+
 #: Marks that belong to the step in whose time they stand.
 _MARKS = frozenset({UPDATE, SKIPPED, COMPILED})
-#: What an interval's code means, before its batch is judged.
-_PHASES = {**{int(phase): phase for phase in Phase}, EVALUATION_FORWARD: Phase.FORWARD, OPTIMIZER_STEP: Phase.OPTIMIZER}
+#: What an interval's code means; what is an evaluation's turns out when its step ends.
+_PHASES = {
+    **{int(phase): phase for phase in Phase},
+    EVALUATION_FORWARD: Phase.FORWARD,
+    NO_GRAD_FORWARD: Phase.FORWARD,
+    GRADIENT: Phase.BACKWARD,
+    OPTIMIZER_STEP: Phase.OPTIMIZER,
+}
 _OWN = tuple(int(phase) for phase in OWN_PHASES)
 #: Plain numbers: to look a member up in its enumeration takes longer than what is done with it, for each event.
-_OTHER, _DATA, _CHECKPOINT = int(Phase.OTHER), int(Phase.DATA), int(Phase.CHECKPOINT)
+_OTHER, _DATA, _FORWARD, _BACKWARD = int(Phase.OTHER), int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
+_CHECKPOINT = int(Phase.CHECKPOINT)
 _NOTHING = [0] * len(Phase)
+
+#: A step with the first batch of an iterator is left out of the histograms, unless one of so many before it was too: a
+#: loop that makes an iterator for each step has no other steps.
+_FIRST_BATCH_SPACING = 8
+#: An optimizer that made no update in so many steps is gone.
+_OPTIMIZER_MEMORY = 8
 
 
 class Step(NamedTuple):
@@ -55,6 +75,8 @@ class Step(NamedTuple):
     """Why the step stays out of the histograms; empty for a step like any other."""
     skipped: bool = False
     """Whether a gradient scaler left an update out."""
+    first_batch: int = 0
+    """How long it waited for the first batches of iterators, in nanoseconds."""
 
     @property
     def duration(self) -> int:
@@ -68,17 +90,33 @@ class Step(NamedTuple):
         return sum([phases[phase] for phase in _OWN])
 
 
+class _Segment:
+    """A stretch of a step, from one fetch to the next."""
+
+    __slots__ = ("fetch", "first", "reading", "started", "trained_at")
+
+    def __init__(self, reading: Reading, started: int, fetch: int) -> None:
+        self.reading = reading
+        self.started = started
+        #: How long the fetch took, and whether it gave the first batch of an iterator.
+        self.fetch = fetch
+        self.first = False
+        #: When training began in it, 0 where it did not.
+        self.trained_at = 0
+
+
 class _Open:
     """The step that has begun and not ended."""
 
-    __slots__ = ("first_batch", "incomplete", "intervals", "seen", "started")
+    __slots__ = ("fetched", "forwarded", "incomplete", "intervals", "segments", "started")
 
     def __init__(self, started: int) -> None:
         self.started = started
         self.intervals: list[Interval] = []
-        #: Codes of the intervals so far, for what begins the next step. A fetch counts once its batch is trained on.
-        self.seen: set[int] = set()
-        self.first_batch = False
+        self.segments: list[_Segment] = []
+        #: It trains on a batch that was fetched in it; it has a forward with gradients.
+        self.fetched = False
+        self.forwarded = False
         self.incomplete = False
 
 
@@ -91,7 +129,16 @@ class StepPartition:
         self._open: _Open | None = None
         #: First and newest time of each kind of mark since the open step began.
         self._marks: dict[int, tuple[int, int]] = {}
-        self._batch = Batch()
+        self._loaders = Loaders()
+        #: Optimizers that have updated in the open step, with the time; and all, with the number of their newest step.
+        self._updated: dict[int, int] = {}
+        self._optimizers: dict[int, int] = {}
+        #: An optimizer has updated twice, so that all that update in a step are known.
+        self._repeats = False
+        #: Nothing was trained since the newest update; and where that ended.
+        self._idle = True
+        self._restarted = 0
+        self._left_out = -_FIRST_BATCH_SPACING
         self._explicit = False
         self._resumed = False
 
@@ -104,36 +151,15 @@ class StepPartition:
         """Take more events and return the steps that they finish."""
         finished: list[Step] = []
         for code, started, ended in events:
-            phase = _PHASES.get(code)
-            if phase is not None:
-                if code in _BOUNDARIES and not self._explicit and self._begins_step(code):
-                    self._cut(started, finished)
-                if self._open is not None:
-                    self._take(self._open, phase, code, started, ended)
-                if code == OPTIMIZER_STEP:
-                    self._mark(UPDATE, ended)
-            elif code in _MARKS:
-                self._mark(code, ended)
-            elif code in (STEP_BEGIN, STEP_END):
-                self._explicit = True
-                self._mark_step(code, started, finished)
+            kind = code & CODE_BITS
+            phase = _PHASES.get(kind)
+            if phase is None:
+                self._take_mark(code, started, finished)
+            elif kind == _DATA:
+                self._fetch(code >> IDENTITY_SHIFT, started, ended, finished)
             else:
-                self._note(code)
+                self._take(code, (phase, started, ended), finished)
         return finished
-
-    def _mark(self, code: int, at: int) -> None:
-        self._marks[code] = (self._marks.get(code, (at,))[0], at)
-
-    def _note(self, code: int) -> None:
-        """Take a mark that belongs to the newest batch, to the step that is open or to the one to come."""
-        if code == EXHAUSTED:
-            self._batch.exhausted()
-        elif code == FIRST_BATCH:
-            self._batch.first = True
-        elif code == RESUME:
-            self._resumed = True
-        elif self._open is not None:  # something was lost
-            self._open.incomplete = True
 
     def finish(self) -> list[Step]:
         """Return the step that was updated but whose end never came, when there is one."""
@@ -142,28 +168,127 @@ class StepPartition:
         if step is None or self._explicit or UPDATE not in self._marks:
             return []
         step.incomplete = True
-        self._batch.close(step.intervals)
         ended = max((end for _, _, end in step.intervals), default=step.started)
         return [self._close(step, ended, set(self._marks))]
 
-    def _begins_step(self, code: int) -> bool:
+    def _take_mark(self, code: int, at: int, finished: list[Step]) -> None:
+        if code in _MARKS:
+            if code == UPDATE:
+                self._update(0, at, finished)
+                self._train(code, at)
+            self._mark(code, at)
+        elif code in (STEP_BEGIN, STEP_END):
+            self._explicit = True
+            self._mark_step(code, at, finished)
+        elif code in (FIRST_BATCH, EXHAUSTED):
+            first = code == FIRST_BATCH
+            reading = self._loaders.first() if first else self._loaders.exhausted()
+            if reading is not None and self._open is not None and self._open.segments:
+                self._open.segments[-1].reading = reading
+                self._open.segments[-1].first = first
+        elif code == RESUME:
+            self._resumed = True
+        elif self._open is not None:  # something was lost
+            self._open.incomplete = True
+
+    def _mark(self, code: int, at: int) -> None:
+        self._marks[code] = (self._marks.get(code, (at,))[0], at)
+
+    def _fetch(self, loader: int, started: int, ended: int, finished: list[Step]) -> None:
+        if not self._explicit and (self._open is None or UPDATE in self._marks):
+            self._cut(started, finished)
+        reading = self._loaders.fetch(loader)
+        if self._open is not None:
+            self._open.segments.append(_Segment(reading, started, ended - started))
+            self._open.intervals.append((Phase.DATA, started, ended))
+
+    def _take(self, code: int, interval: Interval, finished: list[Step]) -> None:
+        """Take an interval that is no fetch."""
+        kind = code & CODE_BITS
+        phase, started, ended = interval
+        loaders = self._loaders
+        if kind in (EVALUATION_FORWARD, NO_GRAD_FORWARD):
+            loaders.evaluate()
+            # Without a batch the mode alone tells an evaluation between two steps from a rollout.
+            if kind == EVALUATION_FORWARD and self._idle and not loaders.open:
+                phase = Phase.EVALUATION
+        elif kind in (_FORWARD, _BACKWARD, OPTIMIZER_STEP):
+            if kind == OPTIMIZER_STEP:
+                self._update(code >> IDENTITY_SHIFT, ended, finished)
+                self._mark(UPDATE, ended)
+            else:
+                self._begin_training(kind, started, finished)
+            self._train(kind, started)
         step = self._open
         if step is None:
-            return True
-        if UPDATE not in self._marks:
-            return False
-        # The kind of event that begins this loop's steps, unless an earlier kind shows up.
-        return step.seen.isdisjoint(_BOUNDARIES[: _BOUNDARIES.index(code)])
+            return
+        if kind == _CHECKPOINT:
+            # All of a checkpoint is checkpoint, its own waits for peers too.
+            while step.intervals and step.intervals[-1][1] >= started:
+                step.intervals.pop()
+        elif phase is Phase.EVALUATION and step.intervals and step.intervals[-1][0] == phase:
+            # From its first forward to its last: what is between them is the evaluation's host work.
+            started = step.intervals.pop()[1]
+        step.intervals.append((phase, started, ended))
 
-    def _cut(self, at: int, finished: list[Step]) -> None:
-        step, self._open = self._open, _Open(at)
-        # What was found inside the interval that begins the new step arrived before it.
-        marks, self._marks = self._marks, {code: (end, end) for code, (_, end) in self._marks.items() if end > at}
+    def _train(self, kind: int, started: int) -> None:
+        """Take note of something that only training does."""
+        if kind == _FORWARD:
+            self._loaders.forward()
+        else:
+            self._loaders.train()
+        step = self._open
         if step is None:
             return
-        step.first_batch |= self._batch.close(step.intervals)
-        self._open.intervals = [interval for interval in step.intervals if interval[1] >= at]
-        step.intervals = [interval for interval in step.intervals if interval[1] < at]
+        step.forwarded |= kind == _FORWARD
+        if step.segments:
+            segment = step.segments[-1]
+            segment.trained_at = segment.trained_at or started
+            step.fetched |= segment.reading.training
+
+    def _begin_training(self, kind: int, at: int, finished: list[Step]) -> None:
+        """Take a forward with gradients or a backward: the loop may start over here."""
+        step = self._open
+        if step is not None and kind == _BACKWARD and step.forwarded:
+            return
+        if self._idle:
+            self._idle = False
+            self._restarted = at
+        if self._explicit:
+            return
+        if step is None or (
+            UPDATE in self._marks
+            and not step.fetched
+            and self._repeats
+            and all(optimizer in self._updated for optimizer in self._optimizers)
+        ):
+            self._cut(at, finished)
+
+    def _update(self, optimizer: int, at: int, finished: list[Step]) -> None:
+        """Take an update. The second one of an optimizer is of the next step, if the loop started over in between."""
+        self._repeats |= optimizer in self._optimizers
+        before = self._updated.get(optimizer)
+        if before is not None and before < self._restarted and not self._explicit:
+            self._cut(self._restarted, finished)
+        self._updated[optimizer] = at
+        self._optimizers[optimizer] = self._number
+        self._idle = True
+
+    def _cut(self, at: int, finished: list[Step]) -> None:
+        """End the open step at ``at``; what has arrived and began later is of the next one."""
+        step, new = self._open, _Open(at)
+        self._open = new
+        marks, self._marks = self._marks, {code: (end, end) for code, (_, end) in self._marks.items() if end > at}
+        self._updated = {optimizer: end for optimizer, end in self._updated.items() if end > at}
+        if step is None:
+            return
+        intervals = step.intervals
+        kept = len(intervals)
+        while kept and intervals[kept - 1][1] >= at:
+            kept -= 1
+        new.intervals = [interval for interval in intervals[kept:] if interval[1] >= at]
+        new.forwarded = any(phase == _FORWARD for phase, _, _ in new.intervals)
+        step.intervals = [interval for interval in intervals if interval[1] < at]
         finished.append(self._close(step, at, {code for code, (begin, _) in marks.items() if begin <= at}))
 
     def _mark_step(self, code: int, at: int, finished: list[Step]) -> None:
@@ -171,32 +296,16 @@ class StepPartition:
         self._open = None
         if code == STEP_BEGIN:
             self._open = _Open(at)
-            self._batch = Batch()
             self._marks = {}
         elif step is not None:
-            step.first_batch |= self._batch.close(step.intervals)
             finished.append(self._close(step, at, set(self._marks)))
-
-    def _take(self, step: _Open, phase: Phase, code: int, started: int, ended: int) -> None:
-        batch = self._batch
-        if code == _DATA:
-            step.first_batch |= batch.next(step.intervals, started)
-        else:
-            step.seen.add(code)
-            if code == _CHECKPOINT:
-                # All of a checkpoint is checkpoint, its own waits for peers too.
-                while step.intervals and step.intervals[-1][1] >= started:
-                    step.intervals.pop()
-            batch.see(code)
-            if batch.fetched and batch.trained:
-                step.seen.add(_DATA)
-            # Without a loader nothing but its place tells a teacher from an evaluation between two steps.
-            if code == EVALUATION_FORWARD and UPDATE in self._marks and not batch.fetched:
-                phase = Phase.EVALUATION
-        step.intervals.append((phase, started, ended))
 
     def _close(self, step: _Open, ended: int, marks: set[int]) -> Step:
         self._number += 1
+        if len(self._optimizers) > len(self._updated):
+            gone = self._number - _OPTIMIZER_MEMORY
+            self._optimizers = {optimizer: number for optimizer, number in self._optimizers.items() if number > gone}
+        first_batch = _label(step, ended) if step.segments else 0
         intervals = flatten(step.intervals, step.started, ended)
         phases = _NOTHING[:]
         for phase, begin, end in intervals:
@@ -212,9 +321,44 @@ class StepPartition:
             excluded = "warmup"
         elif COMPILED in marks:
             excluded = "compile"
-        elif step.first_batch:
+        elif first_batch and self._number - self._left_out >= _FIRST_BATCH_SPACING:
             excluded = "first_batch"
-        return Step(self._number, step.started, ended, tuple(phases), tuple(intervals), excluded, SKIPPED in marks)
+            self._left_out = self._number
+        return Step(
+            self._number,
+            step.started,
+            ended,
+            tuple(phases),
+            tuple(intervals),
+            excluded,
+            SKIPPED in marks,
+            first_batch,
+        )
+
+
+def _label(step: _Open, ended: int) -> int:
+    """Make evaluation of what is an evaluation's; return how long the step waited for first batches to train on."""
+    first_batch = 0
+    spans: list[Interval] = []
+    for number, segment in enumerate(step.segments):
+        if not segment.reading.evaluation:
+            first_batch += segment.fetch * segment.first
+            continue
+        following = step.segments[number + 1].started if number + 1 < len(step.segments) else ended
+        end = segment.trained_at or following
+        if spans and spans[-1][2] == segment.started:
+            spans[-1] = (Phase.EVALUATION, spans[-1][1], end)
+        else:
+            spans.append((Phase.EVALUATION, segment.started, end))
+    if spans:
+        # All of it, host work and waits for peers included, but for checkpoints.
+        outside = [
+            interval
+            for interval in step.intervals
+            if interval[0] == _CHECKPOINT or not any(begin <= interval[1] < end for _, begin, end in spans)
+        ]
+        step.intervals = [*outside, *spans]
+    return first_batch
 
 
 def flatten(intervals: Sequence[Interval], started: int, ended: int) -> Sequence[Interval]:

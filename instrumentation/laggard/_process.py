@@ -45,6 +45,7 @@ class Process:
         self.recorder = Recorder()
         self.traced = Traced()
         self.backward_observers: list[Callable[[int, int], None]] = []
+        self.iterator_observers: list[Callable[[Any], None]] = []
         self.compilation_observers: list[Callable[[bool], None]] = []
         self.exposure = Exposure()
         self.peers = PeerGroup()

@@ -10,7 +10,7 @@ the same, and the same tests hold both to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from threading import get_ident
 from time import perf_counter_ns
@@ -49,10 +49,23 @@ EXHAUSTED = 34  # the fetch that just ended found the end of its loader, not a b
 
 #: A step of an optimizer: its interval, and at its end an update.
 OPTIMIZER_STEP = 48 | Phase.OPTIMIZER
-#: A forward without gradients: evaluation, or a teacher inside a training step. The low bits say evaluation, which is
-#: what the state file shows until the partition knows better.
+#: A forward of a module in ``eval()`` mode. The low bits say evaluation, which is what the state file shows; the
+#: partition decides whether it was one, or a teacher inside a training step.
 EVALUATION_FORWARD = 16 | Phase.EVALUATION
+#: A forward without gradients of a module in training mode: pseudo-labels, a rollout, an evaluation that kept the mode.
+NO_GRAD_FORWARD = 64 | Phase.FORWARD
+#: A pass of the autograd engine that accumulates no gradients: ``autograd.grad``, which an evaluation may use too.
+GRADIENT = 64 | Phase.BACKWARD
 _PHASE_BITS = 15
+#: From this bit on a code says whose the interval is: the loader of a fetch, the optimizer of a step; 0 where unknown.
+IDENTITY_SHIFT = 8
+CODE_BITS = (1 << IDENTITY_SHIFT) - 1
+
+#: Phases in which a module that is called is an outermost one: between the parts of a step, and in the closure of an
+#: optimizer. A module that a fetch calls is data, and one that backward calls is recomputed.
+MODULE_PHASES = (Phase.OTHER, Phase.OPTIMIZER)
+#: Phases that swallow a fetch: that of a loader inside a data set, and what the script has named.
+SWALLOWS_FETCH = (Phase.DATA, Phase.EVALUATION, Phase.CHECKPOINT)
 
 #: Events kept before the process proves that it trains: an inference job never gets further.
 EARLY_CAPACITY = 1024
@@ -72,6 +85,7 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
     clock, append, count = perf_counter_ns, events.append, len
     # Constants too: a look-up in the module costs a cache line.
     identity, bits, phase_word, progress_word = get_ident, _PHASE_BITS, PHASE, PROGRESS
+    forward = int(Phase.FORWARD)
     share = turn = _TIMED_SHARE
     phase: int = Phase.OTHER
     thread = 0
@@ -80,20 +94,25 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
     device: Callable[[int], None] | None = None
     # For each phase what makes the state file's word of a time: the phase in the high bits, and the clocks' difference.
     bases: tuple[int, ...] = ()
-    # The same while a step is trained, and from an evaluation's first forward to the next backward: what lies outside
-    # of phases then is evaluation, as the partition will find, and may take as long.
+    # The same while a step is trained, and from an evaluation's first forward to the next sign of training: what lies
+    # outside of phases then may take as long as an evaluation.
     in_training: tuple[int, ...] = ()
     in_evaluation: tuple[int, ...] = (0,)
     capacity = EARLY_CAPACITY
-    dropped = failures = self_time_ns = backwards = progress = offset = 0
+    dropped = failures = self_time_ns = backwards = progress = offset = elsewhere = 0
+    # Until a thread is known to train: the thread of each event, and the one that the phase is of. Then when it was.
+    threads: list[int] = []
+    holder = claimed = 0
 
     def begin(code: int) -> Token | None:
-        nonlocal phase, progress, self_time_ns, turn
+        nonlocal phase, progress, self_time_ns, turn, bases
         started = clock()
         if thread != identity() and not admitted():
             return None
         outer = phase
         phase = code & bits
+        if code == forward:  # with gradients, so an evaluation is over
+            bases = in_training
         progress += 1
         if words is not None:
             try:
@@ -115,10 +134,14 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
             return 0
         ended = clock()
         code, outer, started = token
+        if started < claimed and thread != identity():
+            return 0  # on a thread that does not train, as it turned out since
         if device is not None:  # before the event is there to be taken
             edge(ended)
         if count(events) < capacity:
             append((code, started, ended))
+            if not thread:
+                threads.append(identity())
         else:
             dropped += 1
         phase = outer
@@ -137,6 +160,8 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         nonlocal dropped
         if count(events) < capacity:
             append((code, started, ended))
+            if not thread:
+                threads.append(identity())
         else:
             dropped += 1
 
@@ -148,13 +173,23 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         return token
 
     def trains() -> bool:
-        nonlocal thread, backwards, bases
+        nonlocal backwards, bases
         backwards += 1
         bases = in_training
-        first = not thread
-        if enabled:
-            thread = identity()
-        return first
+        return claim()
+
+    def claim() -> bool:
+        nonlocal thread, phase, claimed
+        me, before = identity(), thread
+        if before == me or not enabled:
+            return False
+        thread, claimed = me, clock()
+        if (before or holder) != me:
+            phase = 0
+        if not before:
+            events[:] = [event for event, owner in zip(events, threads, strict=False) if owner == me]
+            threads.clear()
+        return not before
 
     def resume(at: int) -> None:
         nonlocal bases
@@ -178,11 +213,21 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         # Slices, not a swap of the list: an append between the two lines stays in the buffer.
         taken = events[:]
         del events[: count(taken)]
+        del threads[: count(taken)]
         return taken
+
+    def missed() -> None:
+        nonlocal elsewhere
+        if enabled:
+            elsewhere += 1
 
     def admitted() -> bool:
         # Any thread, until one is known to train; and none when the recorder is off, since no thread is number -1.
-        return enabled and not thread
+        nonlocal holder
+        if enabled and not thread:
+            holder = identity()
+            return True
+        return False
 
     def edge(at: int) -> None:
         nonlocal device, failures
@@ -198,7 +243,7 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         words = None
         failures += 1
 
-    functions = (begin, end, add, evaluate, trains, resume, synchronize, take, edge, admitted, detach)
+    functions = (begin, end, add, evaluate, trains, claim, resume, synchronize, take, missed, edge, admitted, detach)
     return {function.__name__: function for function in functions}
 
 
@@ -225,6 +270,15 @@ class _PythonHotPath:
         return len(vars(self)["_events"])
 
 
+def identity_of(thing: object) -> int:
+    """Return the bits of a code that say whose the interval is: its place in memory, its own while it lives."""
+    return (id(thing) >> 4 & 0xFFFFFF) << IDENTITY_SHIFT
+
+
+def _mask(phases: Iterable[Phase]) -> int:
+    return sum(1 << phase for phase in phases)
+
+
 def _variable(name: str, description: str) -> Any:
     """Return a property that reads and writes a variable of the hot path."""
 
@@ -244,7 +298,7 @@ class Recorder:
     """
 
     __slots__ = (
-        "add", "begin", "compiled", "edge", "end", "evaluate", "path", "resume", "take", "trains"
+        "add", "begin", "claim", "compiled", "edge", "end", "evaluate", "path", "resume", "take", "trains"
     )  # fmt: skip
 
     begin: Callable[[int], Token | None]
@@ -256,11 +310,14 @@ class Recorder:
     edge: Callable[[int], None]
     """Note an edge that no phase has on the device's clock, if that is used."""
     evaluate: Callable[[], Token | None]
-    """Enter a forward without gradients, as ``begin`` does; until the next backward the state file says evaluation."""
+    """Enter a forward in ``eval()`` mode, as ``begin`` does; until the next sign of training the state file says
+    evaluation."""
     trains: Callable[[], bool]
     """Take note that this thread begins a backward pass, and so trains; return whether none was known to train."""
+    claim: Callable[[], bool]
+    """Take note that this thread trains, and forget what others did; return whether none was known to train."""
     resume: Callable[[int], None]
-    """Take note of an update at a ``perf_counter_ns``; it ends an evaluation, even if no backward pass was seen."""
+    """Take note of a sign of training at a ``perf_counter_ns``: it ends an evaluation."""
     take: Callable[[], list[Event]]
     """Take the events gathered so far, in the order in which they ended. Called by the drain thread only."""
 
@@ -270,6 +327,7 @@ class Recorder:
     capacity: int = _variable("capacity", "Events kept between two drains.")
     dropped: int = _variable("dropped", "Events that found no room.")
     backwards: int = _variable("backwards", "Backward passes begun.")
+    elsewhere: int = _variable("elsewhere", "Fetches of loaders on threads that do not train.")
     progress: int = _variable("progress", "Signs of progress of any kind.")
     failures: int = _variable("failures", "How often the state file was given up.")
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads, estimated.")
@@ -287,11 +345,15 @@ class Recorder:
                 code_shift=CODE_SHIFT,
                 phase_word=PHASE,
                 progress_word=PROGRESS,
+                forward=Phase.FORWARD,
                 evaluation=Phase.EVALUATION,
+                identity_shift=IDENTITY_SHIFT,
+                module_phases=_mask(MODULE_PHASES),
+                swallows_fetch=_mask(SWALLOWS_FETCH),
                 capacity=EARLY_CAPACITY,
             )
         self.path: Any = self.compiled or _PythonHotPath()
-        for name in ("begin", "end", "add", "edge", "evaluate", "trains", "resume", "take"):
+        for name in ("begin", "end", "add", "edge", "evaluate", "trains", "claim", "resume", "take"):
             setattr(self, name, getattr(self.path, name))
         self.synchronize_clock()
 
@@ -304,6 +366,10 @@ class Recorder:
     def thread(self, identity: int) -> None:
         if self.enabled:
             self.path.thread = identity
+
+    def is_mine(self) -> bool:
+        """Return whether this thread is recorded: the one that trains, and any until one is known to."""
+        return self.thread == get_ident() or (self.enabled and not self.thread)
 
     @property
     def enabled(self) -> bool:

@@ -21,7 +21,7 @@ from laggard import _process
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, RESUME, UPDATE, Event
+from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, RESUME, UPDATE, Event
 from laggard.conventions import Phase
 from tests.support.measured import measure
 
@@ -40,7 +40,7 @@ def hook(process: Process) -> CheckpointHook:
 
 def codes(process: Process) -> list[int]:
     """Codes of the events since the last call."""
-    return [code for code, _, _ in process.recorder.take()]
+    return [code & CODE_BITS for code, _, _ in process.recorder.take()]
 
 
 def counts(hook: CheckpointHook) -> dict[str, int]:
@@ -224,6 +224,7 @@ def test_a_save_after_an_evaluation_is_a_checkpoint() -> None:
         (FIRST_BATCH, 105, 105),
         (EVALUATION_FORWARD, 105, 130),
         (Phase.DATA, 130, 131),
+        (EXHAUSTED, 131, 131),
         (Phase.CHECKPOINT, 140, 170),
         *plain_step(200),
         (Phase.DATA, 300, 310),

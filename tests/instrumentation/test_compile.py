@@ -336,7 +336,7 @@ def test_a_step_in_one_graph_ends_an_evaluation(tmp_path: Path) -> None:
         train = one_graph()
         train(torch.ones(4))
         with torch.no_grad():
-            model(torch.ones(2, 4))
+            model.eval()(torch.ones(2, 4))
         assert statefile.read(writer.path).phase is Phase.EVALUATION
         train(torch.ones(4))
         assert statefile.read(writer.path).phase is Phase.OTHER

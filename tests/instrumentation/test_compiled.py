@@ -19,7 +19,7 @@ import pytest
 
 from laggard import _recorder
 from laggard._hooks.compiler import Traced
-from laggard._recorder import EVALUATION_FORWARD, OPTIMIZER_STEP, Recorder
+from laggard._recorder import EVALUATION_FORWARD, GRADIENT, NO_GRAD_FORWARD, OPTIMIZER_STEP, Recorder
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -68,12 +68,21 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
     """However a call ends, with and without a device, no object is left over after thousands of calls."""
     traced, told = Traced(), []
     compiler = ModuleType("compiler")
-    next_ = compiled.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED)
+    next_ = compiled.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED, lambda _: 1)
     forward = compiled.timed_forward(
-        fetched, Phase.FORWARD, EVALUATION_FORWARD, compiler, traced, SimpleNamespace, lambda: True, lambda _: None
+        fetched,
+        Phase.FORWARD,
+        EVALUATION_FORWARD,
+        NO_GRAD_FORWARD,
+        compiler,
+        traced,
+        SimpleNamespace,
+        lambda: True,
+        lambda _: None,
+        None,
     )
     observers: list[Callable[[int, int], None]] = [lambda _started, _ended: None]
-    backward = compiled.timed_backward(fetched, Phase.BACKWARD, lambda: told.append(1), observers)
+    backward = compiled.timed_backward(fetched, Phase.BACKWARD, GRADIENT, lambda: told.append(1), observers)
     batches = (SimpleNamespace(_num_yielded=0), SimpleNamespace(_num_yielded=1, training=True), None)
     running: list[object] = []
     optimizer = object()
@@ -113,7 +122,7 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
 
 def test_a_wrapper_is_for_its_class_what_it_wraps(compiled: HotPath) -> None:
     """It binds like a function, says what it wraps, and is pickled and copied as that: others have their own."""
-    timed = functools.update_wrapper(compiled.timed_fetch(fetched, Phase.DATA, 1, 2), fetched)
+    timed = functools.update_wrapper(compiled.timed_fetch(fetched, Phase.DATA, 1, 2, lambda _: 1), fetched)
     loader: Any = type("Loader", (), {"__next__": timed, "fetched": timed, "__iter__": lambda self: self})()
     assert (next(loader), loader.fetched(), timed(loader)) == ([loader], [loader], [loader])
     assert inspect.signature(timed) == inspect.signature(fetched)

@@ -25,7 +25,7 @@ from laggard import _process
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
-from laggard._recorder import FIRST_BATCH, OPTIMIZER_STEP
+from laggard._recorder import CODE_BITS, FIRST_BATCH, OPTIMIZER_STEP
 from laggard.conventions import Phase
 
 
@@ -97,7 +97,7 @@ def entries() -> list[Any]:
 
 def codes(process: _process.Process) -> list[int]:
     """Codes of the events so far."""
-    return [code for code, _, _ in process.recorder.take()]
+    return [code & CODE_BITS for code, _, _ in process.recorder.take()]
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:

@@ -340,7 +340,7 @@ LOOPS: dict[str, tuple[Callable[[], None], Expected]] = {
     "evaluation, read ahead": (evaluation_read_ahead, Expected(6, PLAIN, frozenset({"evaluation"}))),
     "evaluation with a loader, training without": (
         evaluation_with_a_loader_training_without,
-        Expected(6, PLAIN - {"data"}, frozenset({"evaluation", "data"})),
+        Expected(6, PLAIN - {"data"}, frozenset({"evaluation"})),
     ),
     "evaluation without loaders": (evaluation_without_loaders, Expected(6, PLAIN - {"data"} | {"evaluation"})),
     "teacher": (teacher, Expected(6, PLAIN)),

@@ -110,7 +110,7 @@ def test_evaluation_between_steps_is_evaluation_with_its_fetches_and_host_work()
     evaluation: list[Event] = []
     for start in (100, 130, 160):
         evaluation += [(DATA, start, start + 5), (EVALUATION_FORWARD, start + 5, start + 20)]
-    evaluation.append((DATA, 190, 191))  # the loader's end
+    evaluation += [(DATA, 190, 191), (EXHAUSTED, 191, 191)]
     events = [*plain_step(0), *evaluation, *plain_step(200), (DATA, 300, 310)]
     before, after = StepPartition(warmup_steps=0).feed(events)
     assert phases(before) == {DATA: 10, FORWARD: 20, BACKWARD: 25, COMMUNICATION: 15, OPTIMIZER: 5, OTHER: 25}
@@ -300,14 +300,11 @@ def test_after_the_end_of_an_evaluation_loader_a_loop_without_one_goes_on() -> N
     events += [(FORWARD, 50, 60), (BACKWARD, 60, 70), (UPDATE, 75, 75), (FORWARD, 100, 110)]
     steps = StepPartition(warmup_steps=0).feed(events)
     assert [(step.started, step.ended) for step in steps] == [(0, 30), (30, 100)]
-    assert phases(steps[1]) == {DATA: 2, FORWARD: 10, BACKWARD: 10, EVALUATION: 10, OTHER: 38}
+    assert phases(steps[1]) == {FORWARD: 10, BACKWARD: 10, EVALUATION: 20, OTHER: 30}
 
 
 def test_the_last_batch_is_judged_like_any_other() -> None:
-    """At the end of the process, and at the end of a step that the script names."""
-    partition = StepPartition(warmup_steps=0)
-    partition.feed([(DATA, 0, 10), (EVALUATION_FORWARD, 10, 30), (UPDATE, 40, 40)])
-    assert [phases(step) for step in partition.finish()] == [{EVALUATION: 30}]
+    """At the end of a step that the script names: what follows it decides nothing."""
     named: list[Event] = [
         (STEP_BEGIN, 0, 0),
         (DATA, 5, 10),
@@ -315,16 +312,18 @@ def test_the_last_batch_is_judged_like_any_other() -> None:
         (FORWARD, 10, 20),
         (STEP_END, 30, 30),
     ]
-    named += [(STEP_BEGIN, 40, 40), (DATA, 45, 50), (EVALUATION_FORWARD, 50, 55), (STEP_END, 60, 60)]
+    named += [(STEP_BEGIN, 40, 40), (DATA, 45, 50), (EVALUATION_FORWARD, 50, 55)]
+    named += [(DATA, 56, 57), (EXHAUSTED, 57, 57), (STEP_END, 60, 60)]
     steps = StepPartition(warmup_steps=0).feed(named)
     assert [step.excluded for step in steps] == ["first_batch", ""]
-    assert phases(steps[1]) == {EVALUATION: 10, OTHER: 10}
+    assert phases(steps[1]) == {EVALUATION: 15, OTHER: 5}
 
 
 def test_a_forward_without_gradients_after_the_update_is_evaluation_where_there_is_no_loader() -> None:
     """Before the update it is a teacher's, and so it is of a batch that came from a loader."""
     events: list[Event] = [(FORWARD, 0, 15), (EVALUATION_FORWARD, 15, 20), (BACKWARD, 20, 40), (UPDATE, 50, 50)]
-    (step,) = StepPartition(warmup_steps=0).feed([*events, (EVALUATION_FORWARD, 60, 70), (FORWARD, 100, 110)])
+    events += [(EVALUATION_FORWARD, 60, 70), (FORWARD, 100, 110), (UPDATE, 120, 120)]
+    (step,) = StepPartition(warmup_steps=0).feed(events)
     assert (step.started, phases(step)) == (0, {FORWARD: 20, BACKWARD: 20, EVALUATION: 10, OTHER: 50})
     (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0), (EVALUATION_FORWARD, 90, 95), (DATA, 100, 110)])
     assert (step.phases[FORWARD], step.phases[EVALUATION]) == (25, 0)

@@ -333,7 +333,7 @@ def test_a_recorder_is_collected_with_what_it_holds(path: str) -> None:
             self.recorder = Recorder()
             self.recorder.device = self.edge
             if self.recorder.compiled is not None:
-                self.wrapper = self.recorder.compiled.timed_backward(self.edge, 1, self.edge, [])
+                self.wrapper = self.recorder.compiled.timed_backward(self.edge, 1, 2, self.edge, [])
 
         def edge(self, _at: int = 0) -> None:
             pass

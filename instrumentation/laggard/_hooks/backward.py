@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook
+from laggard._recorder import GRADIENT
 from laggard.conventions import Phase
 
 
@@ -42,7 +43,7 @@ class BackwardHook(Hook):
             def evidence() -> None:
                 host.training_evidence()
 
-            return functools.update_wrapper(compiled.timed_backward(run, backward, evidence, observers), run)
+            return functools.update_wrapper(compiled.timed_backward(run, backward, GRADIENT, evidence, observers), run)
         running = False
 
         @functools.wraps(run)
@@ -55,7 +56,7 @@ class BackwardHook(Hook):
             if accumulates and trains():
                 host.training_evidence()
             running = True
-            token = begin(backward)
+            token = begin(backward if accumulates else GRADIENT)
             try:
                 return run(*args, **kwargs)
             finally:

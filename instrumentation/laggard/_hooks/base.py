@@ -38,6 +38,8 @@ class HookHost(Protocol):
     traced: Traced
     #: Called at the end of each backward pass with the ``perf_counter_ns`` of its start and end. Must not raise.
     backward_observers: list[Callable[[int, int], None]]
+    #: Called on the training thread with each new iterator of a DataLoader, before its first batch. Must not raise.
+    iterator_observers: list[Callable[[Any], None]]
     #: Called with True when the compiler begins to look at code, with False when it has. Must not raise.
     compilation_observers: list[Callable[[bool], None]]
     #: Whether exposed communication is seen; what times a wait counts it there.

@@ -1,15 +1,24 @@
-"""Batch fetches: how long the training loop waits for ``next()`` of a DataLoader's iterator."""
+"""Batch fetches: how long the training thread waits in ``next()`` of a DataLoader's iterator, and whose batch it is.
+
+A fetch belongs to its loader: by that the partition tells training data from an evaluation's. An iterator does not know
+its loader, but it has the loader's sampler, which no other loader has. By that an iterator gets a number.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from laggard._hooks.base import Hook
-from laggard._recorder import EXHAUSTED, FIRST_BATCH
+from laggard._hooks.base import Hook, HookHost
+from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, SWALLOWS_FETCH
 from laggard.conventions import Phase
+
+#: Where an iterator keeps the number of its loader.
+_ATTRIBUTE = "_laggard_loader"
 
 
 class DataLoaderHook(Hook):
@@ -18,6 +27,12 @@ class DataLoaderHook(Hook):
     name = "dataloader"
     signal = "data"
 
+    def __init__(self, host: HookHost) -> None:
+        super().__init__(host)
+        self._numbers = itertools.count(1)
+        #: Numbers of loaders, by their samplers.
+        self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for the loader's module."""
         return {"torch.utils.data.dataloader": self._patch}
@@ -25,18 +40,49 @@ class DataLoaderHook(Hook):
     def _patch(self, module: ModuleType) -> None:
         self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001
 
+    def _adopt(self, iterator: Any) -> int:
+        """Give a new iterator the number of its loader and return it; 0, which says nothing, after a failure."""
+        number = 0
+        try:
+            number = self._number(getattr(iterator, "_index_sampler", None))
+            setattr(iterator, _ATTRIBUTE, number)
+            for observer in self.host.iterator_observers:
+                observer(iterator)
+        except Exception as error:
+            self.host.hook_failed(self, error)
+        return number
+
+    def _number(self, sampler: Any) -> int:
+        try:
+            known = self._samplers.get(sampler)
+            if known is None:
+                known = self._samplers[sampler] = next(self._numbers)
+        except TypeError:  # a list of indices, say: nothing tells this loader's iterators from another's
+            known = next(self._numbers)
+        return known
+
     def _wrap(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        compiled = self.recorder.compiled
-        if compiled is not None:
-            return functools.update_wrapper(compiled.timed_fetch(fetch, Phase.DATA, FIRST_BATCH, EXHAUSTED), fetch)
-        begin, end, add = self.recorder.begin, self.recorder.end, self.recorder.add
+        recorder = self.recorder
+        compiled = recorder.compiled
         data = int(Phase.DATA)
+        if compiled is not None:
+            timed = compiled.timed_fetch(fetch, data, FIRST_BATCH, EXHAUSTED, self._adopt)
+            return functools.update_wrapper(timed, fetch)
+        begin, end, add, missed = recorder.begin, recorder.end, recorder.add, recorder.path.missed
+        adopt = self._adopt
 
         @functools.wraps(fetch)
         def __next__(iterator: Any) -> Any:  # noqa: N807 - it stands in for the method
+            if recorder.phase in SWALLOWS_FETCH and recorder.is_mine():
+                return fetch(iterator)
             first = getattr(iterator, "_num_yielded", 1) == 0
             mark = FIRST_BATCH if first else 0
-            token = begin(data)
+            loader = getattr(iterator, _ATTRIBUTE, None)
+            if loader is None and recorder.is_mine():
+                loader = adopt(iterator)
+            token = begin(data | (loader or 0) << IDENTITY_SHIFT)
+            if token is None:
+                missed()
             try:
                 return fetch(iterator)
             except StopIteration:

@@ -1,9 +1,10 @@
 """Forward passes of the model as a whole.
 
 No module hook and no patch of ``nn.Module`` stays: both cost every submodule and the first break compiled graphs.
-Instead the outermost modules are found once. While one step runs, ``nn.Module.__call__`` notes which classes are
-called from outside any other module; then it is restored, and only those classes get a wrapper of their own. Classes
-that stand for a whole model (DDP, FSDP, a compiled module) get theirs when they are imported.
+Instead the outermost modules are searched for. For two steps, or two batches of a new iterator, ``nn.Module.__call__``
+notes which classes are called from outside any other module; then it is restored, and only those classes get a wrapper
+of their own. Classes that stand for a whole model (DDP, FSDP, a compiled module) get theirs when they are imported, and
+with a module that only stands around another one goes the class of that other: an evaluation calls ``ddp.module``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
 from laggard._partition import Step
-from laggard._recorder import EVALUATION_FORWARD
+from laggard._recorder import EVALUATION_FORWARD, MODULE_PHASES, NO_GRAD_FORWARD
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -29,11 +31,16 @@ _OUTERMOST = {
     "torch._dynamo.eval_frame": "OptimizedModule",
 }
 
-#: Steps that a search lasts: the first may have begun before it.
+#: Steps that a search lasts, since the first may have begun before it; and steps after which it ends in any case.
 _SEARCHED_STEPS = 2
+_MAX_SEARCHED_STEPS = 16
+#: Batches of an iterator that a search lasts where no step ends.
+_SEARCHED_BATCHES = 2
 #: Steps without any forward after which the outermost modules are looked for again, and how often.
 _SILENT_STEPS = 3
 _MAX_SEARCHES = 5
+#: Modules of these packages stand in models everywhere: as the inside of another one they are not worth a wrapper.
+_BUILDING_BLOCKS = "torch.nn.modules."
 
 
 class ForwardHook(Hook):
@@ -48,13 +55,21 @@ class ForwardHook(Hook):
         self._running: list[bool] = []
         self._wrapped: set[type] = set()
         self._discovered: set[type] = set()
-        self._module_class: type | None = None
+        self._module_class: type = type(None)
         self._graph_module_class: type = type(None)
         self._searching = False
-        self._searches = 0
+        #: A search has ended, so that the classes of the first steps are known.
+        self._searched = False
+        self._silent_searches = 0
         #: Steps of the present search, or else steps without a forward.
         self._steps = 0
+        #: An outermost module was called in the present search.
+        self._found_any = False
+        #: The iterator that the present search began with, if it did.
+        self._iterator: ref[Any] | None = None
         self._observer = self.guarded(self.suspend)
+        self._begins = self.guarded(self._iterator_begins)
+        self._finds = self.guarded(self._found)
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for ``nn.Module`` and for the classes that stand for a whole model."""
@@ -66,23 +81,37 @@ class ForwardHook(Hook):
 
         On the drain thread, so a search lasts for whole steps.
         """
-        if self._module_class is None:
+        if self._module_class is type(None):
             return  # steps named by hand in a process without torch
+        forwards = any(step.phases[Phase.FORWARD] for step in steps)
         if self._searching:
             self._steps += len(steps)
-            if self._steps >= _SEARCHED_STEPS and self._discovered:
+            self._found_any |= forwards
+            if self._search_is_over():
                 self._stop_search()
         elif steps:
-            forwards = any(step.phases[Phase.FORWARD] for step in steps)
             self._steps = 0 if forwards else self._steps + len(steps)
-            if self._steps >= _SILENT_STEPS and self._searches < _MAX_SEARCHES:
+            if self._steps >= _SILENT_STEPS and self._silent_searches < _MAX_SEARCHES:
+                self._silent_searches += 1
                 self._search()
+
+    def _search_is_over(self) -> bool:
+        if self._steps >= (_SEARCHED_STEPS if self._found_any else _MAX_SEARCHED_STEPS):
+            return True
+        iterator = None if self._iterator is None else self._iterator()
+        # What an evaluation calls is known after two of its batches; it may last for hours within one step.
+        return (
+            self._searched
+            and self._found_any
+            and (iterator is None or getattr(iterator, "_num_yielded", 0) > _SEARCHED_BATCHES)
+        )
 
     def _start(self, torch: ModuleType) -> None:
         # Not when their own modules are imported: torch is then only half there.
         self._module_class = torch.nn.Module
         self._graph_module_class = torch.fx.GraphModule
         self.observe(self.host.compilation_observers, self._observer)
+        self.observe(self.host.iterator_observers, self._begins)
         self._wrap(torch.nn.parallel.DistributedDataParallel)
         self._search()
 
@@ -95,22 +124,50 @@ class ForwardHook(Hook):
                     if value is replacement:
                         setattr(module, name, replacement.__wrapped__)
 
+    def _iterator_begins(self, iterator: Any) -> None:
+        """Search again while a new iterator's first batches are used: an evaluation may call what training does not."""
+        if not self._searching:
+            self._search()
+            self._iterator = ref(iterator)
+
     def _search(self) -> None:
         self._searching = True
-        self._searches += 1
         self._steps = 0
-        self.replace(self._module_class, "__call__", functools.partial(self._time, found=self._found))
+        self._found_any = False
+        self._iterator = None
+        self.replace(self._module_class, "__call__", functools.partial(self._time, found=self._finds))
 
     def _found(self, module: Any) -> None:
+        self._found_any = True
         # What a compiler made is called where the module that it was made from is, inside or outside of a graph.
         if not isinstance(module, self._graph_module_class):
             self._discovered.add(module.__class__)
+            self._discovered.update(self._inside(module))
+
+    def _inside(self, module: Any) -> set[type]:
+        """Return the classes of the modules that ``module`` stands around: the only one with parameters, and so on."""
+        inside: set[type] = set()
+        while True:
+            children = [child for child in module.children() if next(child.parameters(), None) is not None]
+            if len(children) != 1 or next(module.parameters(recurse=False), None) is not None:
+                return inside
+            (module,) = children
+            if not module.__class__.__module__.startswith(_BUILDING_BLOCKS):
+                inside.add(module.__class__)
 
     def _stop_search(self) -> None:
+        if vars(self._module_class).get("__call__") is not self._patches_of_module():
+            return  # somebody else has patched it on top of ours, as torch.fx does while it traces
         self._searching = False
+        self._searched = True
+        self._steps = 0
         self.restore(self._module_class, "__call__")
-        for found in self._discovered:
+        discovered, self._discovered = self._discovered, set()
+        for found in discovered:
             self._wrap(found)
+
+    def _patches_of_module(self) -> Any:
+        return next((patch[3] for patch in reversed(self._patches) if patch[0] is self._module_class), None)
 
     def _wrap_named(self, name: str, module: ModuleType) -> None:
         self._wrap(getattr(module, name))
@@ -119,22 +176,40 @@ class ForwardHook(Hook):
         # A subclass of a wrapped class inherits the wrapper.
         if self._wrapped.isdisjoint(module_class.__mro__):
             self._wrapped.add(module_class)
-            self.replace(module_class, "__call__", self._time)
+            base = None
+            if "__call__" not in vars(module_class):
+                base = next(above for above in module_class.__mro__ if "__call__" in vars(above))
+            self.replace(module_class, "__call__", functools.partial(self._time, base=base))
 
-    def _time(self, call: Callable[..., Any], found: Callable[[Any], None] | None = None) -> Callable[..., Any]:
+    def _time(
+        self, call: Callable[..., Any], found: Callable[[Any], None] | None = None, base: type | None = None
+    ) -> Callable[..., Any]:
+        """Return what times ``call``, or with ``base`` what this class has in its place at that moment."""
+        if base is self._module_class and self._searching:
+            call = call.__wrapped__  # pyright: ignore[reportFunctionMemberAccess] - a wrapper of ours
         compiled = self.recorder.compiled
-        wrapper = self._in_python(call, found) if compiled is None else self._compiled(call, found, compiled)
+        wrapper = (
+            self._in_python(call, found, base) if compiled is None else self._compiled(call, found, base, compiled)
+        )
         # What a compiler follows is not timed, and has to be a function of Python for it.
         show_compiler(call, wrapper)
         return wrapper
 
     def _compiled(
-        self, call: Callable[..., Any], found: Callable[[Any], None] | None, compiled: HotPath
+        self, call: Callable[..., Any], found: Callable[[Any], None] | None, base: type | None, compiled: HotPath
     ) -> Callable[..., Any]:
         torch = sys.modules["torch"]
-        evaluation, graph = EVALUATION_FORWARD, self._graph_module_class
         timed = compiled.timed_forward(
-            call, Phase.FORWARD, evaluation, torch.compiler, self.host.traced, graph, torch.is_grad_enabled, found
+            call,
+            Phase.FORWARD,
+            EVALUATION_FORWARD,
+            NO_GRAD_FORWARD,
+            torch.compiler,
+            self.host.traced,
+            self._graph_module_class,
+            torch.is_grad_enabled,
+            found,
+            base,
         )
 
         @functools.wraps(call)
@@ -143,8 +218,11 @@ class ForwardHook(Hook):
 
         return __call__
 
-    def _in_python(self, call: Callable[..., Any], found: Callable[[Any], None] | None) -> Callable[..., Any]:
-        begin, end, evaluate = self.recorder.begin, self.recorder.end, self.recorder.evaluate
+    def _in_python(
+        self, call: Callable[..., Any], found: Callable[[Any], None] | None, base: type | None
+    ) -> Callable[..., Any]:
+        recorder = self.recorder
+        begin, end, evaluate, is_mine = recorder.begin, recorder.end, recorder.evaluate, recorder.is_mine
         forward = int(Phase.FORWARD)
         running, traced = self._running, self.host.traced
         graph = self._graph_module_class
@@ -155,16 +233,26 @@ class ForwardHook(Hook):
 
         @functools.wraps(call)
         def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
-            if running or compiler._is_compiling_flag or (traced.running and isinstance(module, graph)):  # noqa: SLF001
-                return call(module, *args, **kwargs)
+            # torch.fx puts another one there while it traces, and is left alone then.
+            current: Any = call if base is None else base.__call__
+            if (
+                current is not call
+                or compiler._is_compiling_flag  # noqa: SLF001
+                or (traced.running and isinstance(module, graph))
+                or not is_mine()
+                or running
+                or recorder.phase not in MODULE_PHASES
+            ):
+                return current(module, *args, **kwargs)
+            evaluates = not module.training
+            token = evaluate() if evaluates else begin(forward if is_grad_enabled() else NO_GRAD_FORWARD)
             running.append(True)
-            token = begin(forward) if module.training and is_grad_enabled() else evaluate()
             try:
                 return call(module, *args, **kwargs)
             finally:
                 running.pop()
                 end(token)
-                if found is not None and token is not None:
+                if found is not None:
                     found(module)
 
         return __call__

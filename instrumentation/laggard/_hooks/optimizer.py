@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
-from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token
+from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class OptimizerHook(Hook):
             if running or not self._ready:
                 before(optimizer)
             else:
-                token = begin(OPTIMIZER_STEP)
+                token = begin(OPTIMIZER_STEP | identity_of(optimizer))
                 if token is None:
                     before(optimizer)
                 else:
@@ -136,9 +136,9 @@ class OptimizerHook(Hook):
                 return
         if not recorder.thread:
             self.host.training_evidence()
-            recorder.thread = get_ident()
+            recorder.claim()
         self._ready = True
-        token = recorder.begin(OPTIMIZER_STEP)
+        token = recorder.begin(OPTIMIZER_STEP | identity_of(optimizer))
         started = 0
         if token is None:
             started = perf_counter_ns()
@@ -156,7 +156,7 @@ class OptimizerHook(Hook):
             # The training thread waits in backward for autograd's thread of a device, on which this step ran.
             ended = perf_counter_ns()
             self.recorder.edge(ended)
-            self.recorder.add(OPTIMIZER_STEP, started, ended)
+            self.recorder.add(OPTIMIZER_STEP | identity_of(optimizer), started, ended)
         if ended:
             self._tell()
 

@@ -1,0 +1,129 @@
+"""Whose a fetch is: training data or an evaluation's. It is decided by the loader, never by what comes next.
+
+A batch lives from its fetch to the next fetch of the same loader, or to the end of it. An iterator one of whose batches
+lived through a backward pass or an update is training data, for good. An iterator a batch of which saw forwards without
+gradients and nothing else is an evaluation's. Until one of the two is known, and if neither ever is, it is data.
+"""
+
+from __future__ import annotations
+
+_NO_LOADER = 0
+#: Loaders that are remembered; a loop that makes a loader in each step makes many.
+_MAX_LOADERS = 64
+
+
+class Reading:
+    """One pass over a loader: what is known of an iterator."""
+
+    __slots__ = ("evaluated", "evaluation", "loader", "open", "trained", "training")
+
+    def __init__(self, loader: int, *, evaluation: bool = False) -> None:
+        self.loader = loader
+        #: It is training data; it is an evaluation's.
+        self.training = False
+        self.evaluation = evaluation
+        #: A batch of it is out, and what that batch saw: forwards without gradients, anything of training.
+        self.open = False
+        self.evaluated = False
+        self.trained = False
+
+    def end_batch(self) -> None:
+        """Judge the batch that is out by what it saw."""
+        if self.evaluated and not self.trained and not self.training:
+            self.evaluation = True
+        self.evaluated = self.trained = False
+
+
+class Loaders:
+    """Follows the fetches of all loaders of a process, in the order of their ends."""
+
+    def __init__(self) -> None:
+        #: The newest reading of each loader.
+        self._readings: dict[int, Reading] = {}
+        #: Readings whose batch is out and that are not known to be training data.
+        self._undecided: list[Reading] = []
+        #: Loaders that have trained; 0 stands for training without one.
+        self._trained: set[int] = set()
+        #: The reading of the newest fetch, and of its loader the one before.
+        self.newest: Reading | None = None
+        self._before: Reading | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the newest fetch gave a batch."""
+        return self.newest is not None and self.newest.open
+
+    def fetch(self, loader: int) -> Reading:
+        """Take a fetch; ``loader`` is 0 where its loader is not known. Return the reading that it is of."""
+        before = reading = self._readings.get(loader)
+        if reading is not None:
+            reading.end_batch()
+        if reading is None or not loader:
+            reading = self._begin(loader)
+        self._open(reading)
+        self.newest, self._before = reading, before
+        return reading
+
+    def first(self) -> Reading | None:
+        """Say that the newest fetch began an iterator. Return its reading, ``None`` before any fetch."""
+        newest, before = self.newest, self._before
+        if newest is None or not newest.loader or before is None:
+            return newest
+        self._close(before)
+        # What the loader was before is likely, and no more: accuracy on training data is an evaluation of it.
+        self.newest = self._begin(newest.loader, evaluation=before.evaluation)
+        self._open(self.newest)
+        return self.newest
+
+    def exhausted(self) -> Reading | None:
+        """Say that the newest fetch gave no batch. Return the reading whose end it is, ``None`` before any fetch."""
+        newest, before = self.newest, self._before
+        if newest is None:
+            return None
+        self._close(newest)
+        if not newest.loader and before is not None:
+            self.newest = before
+            self._close(before)
+            return before
+        return newest
+
+    def evaluate(self) -> None:
+        """Take a forward without gradients. All batches that are out may have a part in it."""
+        for reading in self._undecided:
+            reading.evaluated = True
+
+    def forward(self) -> None:
+        """Take a forward with gradients. It proves nothing, but no evaluation has one."""
+        for reading in self._undecided:
+            reading.trained = True
+
+    def train(self) -> None:
+        """Take a backward pass or an update: the batches that are out lead to it."""
+        newest = self.newest
+        if self._undecided:
+            for reading in self._undecided:
+                # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else
+                # can have led to this.
+                mistaken = reading is newest and (reading.loader in self._trained or not self._trained)
+                if mistaken or not reading.evaluation:
+                    reading.training, reading.evaluation = True, False
+            self._undecided = [reading for reading in self._undecided if not reading.training]
+        self._trained.add(newest.loader if newest is not None and newest.training else _NO_LOADER)
+
+    def _begin(self, loader: int, *, evaluation: bool = False) -> Reading:
+        reading = self._readings[loader] = Reading(loader, evaluation=evaluation)
+        if len(self._readings) > _MAX_LOADERS:
+            oldest = next(iter(self._readings))
+            self._close(self._readings.pop(oldest))
+            self._trained.discard(oldest)
+        return reading
+
+    def _open(self, reading: Reading) -> None:
+        reading.open = True
+        if not reading.training and reading not in self._undecided:
+            self._undecided.append(reading)
+
+    def _close(self, reading: Reading) -> None:
+        reading.open = False
+        if reading in self._undecided:
+            self._undecided.remove(reading)
