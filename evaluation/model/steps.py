@@ -30,6 +30,8 @@ class Moment:
     #: Steps out of the means and their seconds, by index into REASONS.
     excluded: Array
     excluded_seconds: Array
+    #: How long the ranks waited for first batches of epochs.
+    first_seconds: Array
     collected_seconds: Array
     collections: Array
     recompilations: int
@@ -63,6 +65,7 @@ class Training:
         self._collections = np.zeros(ranks)
         self._excluded = np.zeros(len(REASONS))
         self._excluded_seconds = np.zeros(len(REASONS))
+        self._first = np.zeros(ranks)
         self._recompilations = 0
         self._saved = np.full(ranks, np.nan)
         self._seconds = np.zeros((len(Phase), ranks))
@@ -164,6 +167,8 @@ class Training:
         if len(counted) > counted.sum():
             np.add.at(self._excluded, block.reasons[part], 1)
             np.add.at(self._excluded_seconds, block.reasons[part], block.lengths[part])
+            first = block.reasons[part] == REASONS.index("first_batch")
+            self._first += first @ block.work[OWN.index(Phase.DATA), part]
 
     def _moment(self, block: Block, time: float) -> Moment:
         """Make the moment out of the totals: the step of the newest meeting may not have ended on all ranks."""
@@ -187,6 +192,7 @@ class Training:
             fetched_seconds=self._fetched.copy(),
             excluded=self._excluded.copy(),
             excluded_seconds=self._excluded_seconds.copy(),
+            first_seconds=self._first.copy(),
             collected_seconds=self._collected.copy(),
             collections=self._collections.copy(),
             recompilations=self._recompilations,

@@ -87,6 +87,8 @@ class Report:
     def steps(self, steps: Sequence[Step], one_in: int = 1) -> None:
         """Report finished steps; of those that could go into the histograms, one in so many does."""
         self._steps.add(len(steps), self._base)
+        for wait in [step.first_batch for step in steps if step.first_batch]:
+            self.measure(names.DATALOADER_FIRST_BATCH_DURATION, wait * _NANOSECOND)
         skipped = sum([step.skipped for step in steps])
         if skipped:
             self._skipped.add(skipped, self._base)

@@ -278,6 +278,12 @@ DATALOADER_FETCH_DURATION = Metric(
     "s",
     "Time that a worker needed for one batch, collation included, without the hand-over to the rank.",
 )
+DATALOADER_FIRST_BATCH_DURATION = Metric(
+    "training.dataloader.first_batch.duration",
+    "histogram",
+    "s",
+    "Time that a step waited for the first batch of an iterator, where workers start and a data set is opened.",
+)
 DATALOADER_WORKER_CPU = Metric(
     "training.dataloader.worker.cpu.time", "counter", "s", "Processor time of all data workers of the rank."
 )
@@ -404,6 +410,7 @@ TRAINING_METRICS = (
     DATALOADER_QUEUE_LENGTH,
     DATALOADER_WORKERS,
     DATALOADER_FETCH_DURATION,
+    DATALOADER_FIRST_BATCH_DURATION,
     DATALOADER_WORKER_CPU,
     DATALOADER_WORKER_IO_WAIT,
     MEMORY_USAGE,

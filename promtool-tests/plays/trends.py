@@ -9,8 +9,8 @@ FAMILIES = ("pipeline", "shape")
 EVERY = 120
 
 SAVED = "training_checkpoint_last_save_timestamp_seconds"
-FIRST_BATCH = "training_steps_excluded_duration_seconds_total{reason=first_batch}"
-EPOCHS = "training_steps_excluded_total{reason=first_batch}"
+FIRST_BATCH = "training_dataloader_first_batch_duration_seconds_sum"
+EPOCHS = "training_dataloader_first_batch_duration_seconds_count"
 
 STALE = Firing("TrainingCheckpointStale", phase="checkpoint", run="saves")
 JITTER = Firing("TrainingJitter", phase="forward", run="jitters")

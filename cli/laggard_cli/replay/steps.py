@@ -11,6 +11,7 @@ import numpy as np
 
 from laggard.conventions import (
     COMMUNICATION_FLOOR,
+    DATALOADER_FIRST_BATCH_DURATION,
     LAST_STEP_TIMESTAMP,
     OWN_PHASES,
     PHASE_DURATION,
@@ -122,6 +123,10 @@ def _rank(run: str, rank: int, size: int, steps: list[Mapping[str, Any]]) -> lis
         if seconds.any():
             add(f"{prometheus_name(PHASE_DURATION)}_sum", total(seconds * counted), **{Attribute.PHASE: phase.label})
             add(f"{prometheus_name(PHASE_DURATION)}_count", total(counted), **{Attribute.PHASE: phase.label})
+    first = np.array([step.get("excluded") == "first_batch" for step in steps])
+    if first.any():
+        add(f"{prometheus_name(DATALOADER_FIRST_BATCH_DURATION)}_sum", total(phases[Phase.DATA] * first))
+        add(f"{prometheus_name(DATALOADER_FIRST_BATCH_DURATION)}_count", total(first))
     waits = phases[Phase.COMMUNICATION]
     if waits.any():
         floor = [waits[max(0, end - RECENT_STEPS) : end].min() for end in range(1, len(steps) + 1)]
