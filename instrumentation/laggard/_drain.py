@@ -16,6 +16,7 @@ from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST
 from laggard._reporting import Reporting
+from laggard._wakeup import AT_ONCE, STOP
 from laggard.conventions import RankState
 
 if TYPE_CHECKING:
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from laggard._recorder import Recorder
     from laggard._wakeup import Wakeup
     from laggard.peers import PeerGroup
+    from laggard.statefile import Ending
 
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 1.0
 _FLUSH_SECONDS = 1.5
+#: Less than SIGTERM's default action is delayed.
+_TERMINATION_SECONDS = 0.3
 #: Until the first step has ended, reporting waits so long for the script to make the layout of its ranks.
 _LAYOUT_SECONDS = 30.0
 #: Events turned into steps at a time: in between the training thread may have the interpreter, and what was made of
@@ -80,18 +84,29 @@ class Drain:
     def training_ended(self) -> None:
         """Take note that training is over for now. On any thread."""
         self._training_ended = time.perf_counter_ns()
+        self._state = RankState.FINISHED
+        self._write_state([])
+        # Whoever started this process may kill it now.
+        self._wakeup.send(AT_ONCE)
 
-    def stop(self, state: RankState, timeout: float, *, flush: bool) -> None:
+    @property
+    def state_file(self) -> statefile.StateWriter | None:
+        """The state file of this process, if it could be made."""
+        return self._writer
+
+    def stop(self, ending: Ending, timeout: float, *, flush: bool) -> None:
         """Report all that is left and the final state, and end the thread. On any other thread.
 
         With ``flush`` the providers send it too: where the process ends in a way that the SDK does not notice.
         Waits at most ``timeout`` seconds; the state file says the final state in any case.
         """
-        self._state = state
+        self._state = RankState.FAILED if ending.failed else RankState.FINISHED
         self._flush |= flush
-        self._wakeup.stop()
+        self._wakeup.send(STOP)
         self._thread.join(timeout)
         self._write_state([])
+        if self._writer is not None:
+            self._writer.write_ending(ending)
 
     def close(self) -> None:
         """Remove the state file. A process that only ends leaves it: the kernel drops the lock, the state stays."""
@@ -104,10 +119,12 @@ class Drain:
     def _run(self) -> None:
         while True:
             woken_by = self._wakeup.wait(_INTERVAL_SECONDS)
-            terminated = signal.SIGTERM in woken_by and self._ending.owns_sigterm()
-            last = terminated or 0 in woken_by
+            terminated = signal.SIGTERM in woken_by
+            last = terminated or STOP in woken_by
             if terminated:
-                self._state = RankState.FAILED
+                self._ending.hold()
+                if self._state is not RankState.FINISHED:
+                    self._state = RankState.FAILED
             if woken_by:
                 for hook in self._hooks:
                     hook.guarded(hook.woken)(woken_by)
@@ -118,10 +135,11 @@ class Drain:
                 if not self._failed_before:
                     self._failed_before = True
                     _logger.exception("a report failed; training goes on, further failures are only counted")
-            if last and (terminated or self._flush):
-                _providers.flush(_FLUSH_SECONDS)
             if terminated:
-                self._ending.terminate_unless_main_does()
+                _providers.flush(_TERMINATION_SECONDS)
+                self._ending.end()
+            elif AT_ONCE in woken_by or (last and self._flush):
+                _providers.flush(_FLUSH_SECONDS)
             if last:
                 return
 

@@ -29,8 +29,8 @@ from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
-from laggard.conventions import RankState
 from laggard.peers import PeerGroup
+from laggard.statefile import Ending
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Process:
                 hook.uninstall()
         self.recorder.disable()
         if self._drain is not None:
-            self._finish(RankState.FINISHED, flush=False)
+            self._finish(Ending(), FLUSH_SECONDS, flush=False)
             self._drain.close()
         for hook in reporting:
             hook.uninstall()
@@ -128,9 +128,9 @@ class Process:
         self._settled = True
         self.recorder.disable()
 
-    def hears_signals(self) -> bool:
-        """Return whether the drain thread is told of signals at once."""
-        return self._wakeup is not None and self._wakeup.listening()
+    def hear(self, number: int) -> bool:
+        """Have the hooks woken by a signal that has its default action; return whether they are."""
+        return self._wakeup is not None and self._wakeup.hear(number)
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service; the others go on."""
@@ -175,15 +175,14 @@ class Process:
             peers=self.peers,
             slow_collectives=self.slow_collectives,
         )
-        self._exit.install()
-        self._wakeup.listen_to_signals()
+        self._exit.install(self._wakeup, self._drain.state_file)
         for hook in self._hooks:
             hook.guarded(hook.training_began)()
 
-    def _finish(self, state: RankState, *, flush: bool) -> None:
-        self.profiler.finish(export=state is RankState.FINISHED)
+    def _finish(self, ending: Ending, seconds: float, *, flush: bool) -> None:
+        self.profiler.finish(export=not ending.failed)
         if self._drain is not None:
-            self._drain.stop(state, FLUSH_SECONDS, flush=flush)
+            self._drain.stop(ending, seconds, flush=flush)
 
 
 def _stop_export() -> None:
