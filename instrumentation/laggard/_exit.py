@@ -1,10 +1,10 @@
 """How a rank ends: cleanly, by an exception, with an exit code, or by SIGTERM. Each is reported, and none is changed.
 
-SIGTERM keeps the action that the process gives it. Only the default action, which would end the process before anything
-is reported, is delayed: for as long as the last report takes, and for 0.4 s at most. It is delayed beneath Python
-(`_sigaction.c`), so ``signal.getsignal`` still says ``SIG_DFL``, whoever sets a handler finds none before it, and a rank
-that hangs in native code ends too, even one that holds the interpreter lock. Where that part is not compiled, the default
-action comes at once, and what was measured since the last report is lost.
+SIGTERM keeps the action that the process gives it. Only the default action, which would end the process before
+anything is reported, is delayed: for as long as the last report takes, and for 0.4 s at most. It is delayed beneath
+Python (`_sigaction.c`). So ``signal.getsignal`` still says ``SIG_DFL``, whoever sets a handler finds none before it,
+and a rank that hangs in native code ends too, even one that holds the interpreter lock. Where that part is not
+compiled, the default action comes at once, and what was measured since the last report is lost.
 """
 
 from __future__ import annotations

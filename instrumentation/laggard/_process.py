@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import wrapt
 
-from laggard import _identity, environment
+from laggard import _identity, _messages, _providers, environment
 from laggard._control import ControlFile
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
@@ -33,6 +31,7 @@ from laggard.peers import PeerGroup
 from laggard.statefile import Ending
 
 _logger = logging.getLogger(__name__)
+_messages.begin_with_our_name()
 
 #: Slow waits kept for the traces of the last steps.
 _SLOW_COLLECTIVES = 1024
@@ -104,6 +103,7 @@ class Process:
             self._exit.remove()
         if self._wakeup is not None:
             self._wakeup.forget()
+        _providers.drop_own()
 
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Start reporting, unless that has happened."""
@@ -145,7 +145,7 @@ class Process:
     def forget_parent(self) -> None:
         """Start over in a forked child: it may be a rank of its own, a data worker or something else."""
         if self._drain is not None:
-            _stop_export()
+            _providers.silence_parent()
             self._drain.abandon()
         if self._exit is not None:
             self._exit.remove()
@@ -183,21 +183,6 @@ class Process:
         self.profiler.finish(export=not ending.failed)
         if self._drain is not None:
             self._drain.stop(ending, seconds, flush=flush)
-
-
-def _stop_export() -> None:
-    """Keep a forked child of a rank from exporting the rank's metrics as its own.
-
-    The SDK restarts its export thread in the child, with all that the parent has accumulated. Its locks may have
-    been held at the fork, so shutting readers down could block the child for ever; a method that does nothing can not.
-    """
-    export: Any = sys.modules.get("opentelemetry.sdk.metrics.export")
-    if export is not None:
-        export.MetricReader.collect = _collect_nothing
-
-
-def _collect_nothing(*_args: Any, **_kwargs: Any) -> None:
-    pass
 
 
 _current: Process | None = None

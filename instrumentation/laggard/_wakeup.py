@@ -1,7 +1,7 @@
 """What the drain thread sleeps on: an interval, a stop, or a signal that it is to hear of.
 
-A signal's number comes through a pipe, so the drain thread hears of it while the main thread is stuck and runs no handler of
-Python's. Python's own wakeup descriptor is left to the script, whose event loop takes it.
+A signal's number comes through a pipe, so the drain thread hears of it while the main thread is stuck and runs no
+handler of Python's. Python's own wakeup descriptor is left to the script, whose event loop takes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Wakeup:
         self._read, self.descriptor = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self.descriptor, False)
-        self._heard: dict[int, Any] = {}
+        self._heard: list[int] = []
         self._poll = select.poll()
         self._poll.register(self._read, select.POLLIN)
 
@@ -38,18 +38,13 @@ class Wakeup:
         """Have a signal's number arrive here; return whether it does. Refused where it has a handler."""
         if sigaction is not None:
             heard = bool(sigaction.request(number, self.descriptor))
-            handler = None
         else:
-
-            def handler(number: int, _frame: object) -> None:
-                self.send(number)
-
             on_main_thread = threading.current_thread() is threading.main_thread()
             heard = on_main_thread and signal.getsignal(number) is signal.SIG_DFL
             if heard:
-                signal.signal(number, handler)
+                signal.signal(number, self._on_signal)
         if heard:
-            self._heard[number] = handler
+            self._heard.append(number)
         return heard
 
     def send(self, what: int) -> None:
@@ -63,12 +58,15 @@ class Wakeup:
 
     def forget(self) -> None:
         """Give the signals back and close. In a forked child this leaves the parent's pipe as it is."""
-        for number, handler in self._heard.items():
-            if handler is None:
+        for number in self._heard:
+            if sigaction is not None:
                 sigaction.give_back(number)
-            elif threading.current_thread() is threading.main_thread() and signal.getsignal(number) is handler:
+            elif threading.current_thread() is threading.main_thread() and signal.getsignal(number) == self._on_signal:
                 signal.signal(number, signal.SIG_DFL)
         self._heard.clear()
         for fd in (self._read, self.descriptor):
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self.send(number)

@@ -55,7 +55,7 @@ class HookHost(Protocol):
         """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
 
     def hear(self, number: int) -> bool:
-        """Have :meth:`Hook.woken` told of a signal until the end; return whether it is. Refused where it has a handler."""
+        """Have :meth:`Hook.woken` told of a signal that has its default action; return whether it is. Never raises."""
         ...
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:
