@@ -191,7 +191,7 @@ tools:
 tool-%:
 	-scripts/$*.sh
 
-COMPILED := hatch_build.py instrumentation/laggard/_compiled.c
+COMPILED := hatch_build.py $(wildcard instrumentation/laggard/_*.c)
 
 $(INSTALLED): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)

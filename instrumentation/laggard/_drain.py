@@ -128,6 +128,8 @@ class Drain:
                 self._terminate()
                 return
             last = STOP in woken_by
+            if not last:
+                self._ending.delay_default()
             if woken_by:
                 for hook in self._hooks:
                     hook.guarded(hook.woken)(woken_by)

@@ -51,6 +51,7 @@ class ExitHandling:
         self._finish = finish
         self._done = threading.Lock()
         self._finalizer: util.Finalize | None = None
+        self._descriptor = -1
 
     def install(self, wakeup: Wakeup, file: StateWriter | None) -> None:
         """Register for every way to end. SIGTERM is delayed only where it has its default action. On any thread."""
@@ -73,8 +74,13 @@ class ExitHandling:
                     statefile.pack(EndedBy.EXIT, 0),
                     statefile.pack(EndedBy.SIGNAL, 0),
                 )
-        if os.getpid() != _INIT:
-            sigaction.delay(signal.SIGTERM, wakeup.descriptor, _DELAY_SECONDS)
+        self._descriptor = wakeup.descriptor
+        self.delay_default()
+
+    def delay_default(self) -> None:
+        """Delay SIGTERM's default action, also where a handler has come and gone. On any thread."""
+        if sigaction is not None and os.getpid() != _INIT:
+            sigaction.delay(signal.SIGTERM, self._descriptor, _DELAY_SECONDS)
 
     def remove(self) -> None:
         """Undo :meth:`install`; what others have installed since stays."""

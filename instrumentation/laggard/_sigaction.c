@@ -40,6 +40,7 @@ static volatile int pipe_end;
 static volatile int64_t limit_ns, deadline;
 static atomic_int begun, held;
 static int timer, has_timer, has_exit_handler;
+static pid_t timer_owner;
 
 static int64_t now(void) {
     struct timespec time;
@@ -127,9 +128,10 @@ static PyObject *install(int number, int descriptor, void (*handler)(int, siginf
     struct sigaction before, action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     if (sigaction(number, NULL, &before) != 0) return PyErr_SetFromErrno(PyExc_OSError);
     int by_default = !(before.sa_flags & SA_SIGINFO) && before.sa_handler == SIG_DFL;
-    if (by_default || is_installed(number, handler)) {
+    if (by_default) {
         owner = getpid();
         pipe_end = descriptor;
+        /* Python changes an action with its lock held, as this is: nothing comes between the two calls. */
         if (sigaction(number, &action, NULL) != 0) return PyErr_SetFromErrno(PyExc_OSError);
         Py_RETURN_TRUE;
     }
@@ -141,13 +143,16 @@ static PyObject *delay(PyObject *module, PyObject *arguments) {
     int number, descriptor;
     double seconds;
     if (!PyArg_ParseTuple(arguments, "iid", &number, &descriptor, &seconds)) return NULL;
+    if (timer_owner != getpid()) {
+        /* A child has neither its parent's timer nor the end that its parent has begun. */
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
+        has_timer = syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) == 0;
+        timer_owner = getpid();
+        atomic_store(&begun, 0);
+        atomic_store(&held, 0);
+    }
+    if (atomic_load(&begun)) Py_RETURN_FALSE;
     limit_ns = (int64_t)(seconds * 1e9);
-    atomic_store(&begun, 0);
-    atomic_store(&held, 0);
-    if (has_timer && owner == getpid()) syscall(SYS_timer_delete, timer);
-    /* A child has none of its parent's. */
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
-    has_timer = syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) == 0;
     return install(number, descriptor, on_end);
 }
 

@@ -137,7 +137,7 @@ def test_a_taken_port_is_passed_over_and_the_state_file_says_which(launcher: Lau
         )
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert f"port {port} is taken; the metrics of local rank 0 are on port {port + 1}" in errors
+    assert f"laggard: port {port} is taken; the metrics of local rank 0 are on {port + 1}\n" in errors
     assert snapshot(launcher).facts.metrics_port == port + 1
 
 
