@@ -217,8 +217,8 @@ class StateWriter:
 
     def write_ending(self, ending: Ending) -> None:
         """Say how the process ends."""
-        name = clip_name(ending.exception).encode()
-        self._map[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + len(name)] = name
+        name = clip_name(ending.exception).encode().ljust(NAME_BYTES, b"\0")
+        self._map[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + NAME_BYTES] = name
         self.words[ENDING] = pack(ending.by, ending.code)
 
     def close(self, *, unlink: bool = False) -> None:
@@ -319,7 +319,7 @@ def _unpack_facts(data: bytes) -> Facts:
 def _ending(data: bytes, word: int) -> Ending:
     by, code = unpack(word)
     name = data[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + NAME_BYTES].rstrip(b"\0").decode("utf-8", "replace")
-    return Ending(EndedBy(by), code, name if by in (EndedBy.EXCEPTION, EndedBy.SIGNAL) else "")
+    return Ending(EndedBy(by), code, name)
 
 
 def _groups(words: memoryview[int]) -> list[Group]:

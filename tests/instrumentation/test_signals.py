@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,10 +46,10 @@ EXPECTED = {
 
 
 class End(NamedTuple):
-    """What became of a process."""
+    """What became of a process, and how long that took in seconds."""
 
     code: int
-    files: list[str]
+    files: set[str]
     seconds: float
 
 
@@ -61,52 +61,70 @@ def ended(process: subprocess.Popen[str], signals: tuple[int, ...], folder: Path
     for number in signals:
         process.send_signal(number)
         time.sleep(0.02)
-    process.communicate(timeout=60)
-    return End(process.returncode, sorted(file.name for file in folder.iterdir()), time.monotonic() - began)
+    (folder / "sent").touch()
+    process.wait(60)
+    return End(process.returncode, {file.name for file in folder.iterdir()}, time.monotonic() - began)
 
 
-def compared(
-    start: Callable[..., subprocess.Popen[str]], signals: tuple[int, ...], folder: Path, *arguments: object
-) -> End:
-    """Return the end with laggard; but for the time it takes, that without must be the same."""
-    ends: list[End] = []
-    for name, environment in (("with", {}), ("without", WITHOUT)):
-        (folder / name).mkdir()
-        ends.append(ended(start(*arguments, folder / name, **environment), signals, folder / name))
-    took = [f"{end.seconds:.2f}" for end in ends]
-    print(*arguments[1:], signals, ends[0].code, ends[0].files, "with and without:", *took)
-    with_laggard, without = ends
-    assert with_laggard[:2] == without[:2]
-    assert with_laggard.seconds - without.seconds < LIMIT_SECONDS
-    return with_laggard
+def with_and_without(
+    start: Callable[..., subprocess.Popen[str]], shape: str, cases: Collection[tuple[int, ...]], folder: Path
+) -> dict[tuple[int, ...], tuple[End, dict[int, statefile.Snapshot]]]:
+    """Return for each case the end with laggard, and the ranks' files; that without has the same code and files."""
+    running: dict[tuple[tuple[int, ...], str], tuple[subprocess.Popen[str], Path]] = {}
+    for number, signals in enumerate(cases):
+        for name, environment in (("with", {}), ("without", WITHOUT)):
+            own = folder / f"{number}-{name}"
+            own.mkdir()
+            state = {"LAGGARD_STATE_DIR": str(folder / f"{number}-state")}
+            running[signals, name] = start(PROGRAM, shape, own, **state, **environment), own
+    ends = {(signals, name): ended(process, signals, own) for (signals, name), (process, own) in running.items()}
+    found: dict[tuple[int, ...], tuple[End, dict[int, statefile.Snapshot]]] = {}
+    for number, signals in enumerate(cases):
+        with_laggard, without = ends[signals, "with"], ends[signals, "without"]
+        print(shape, *signals, with_laggard, f"without: {without.seconds:.2f} s")
+        assert with_laggard[:2] == without[:2]
+        assert with_laggard.seconds - without.seconds < LIMIT_SECONDS
+        files = map(statefile.read, (folder / f"{number}-state").iterdir())
+        found[signals] = with_laggard, {file.facts.rank: file for file in files}
+    return found
 
 
-@pytest.mark.parametrize(
-    ("shape", "signals"), [(shape, signals) for shape, expected in EXPECTED.items() for signals in expected]
-)
-def test_a_signal_does_what_it_does_without_laggard(
-    shape: str, signals: tuple[int, ...], launcher: Launcher, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("shape", EXPECTED)
+def test_a_signal_does_what_it_does_without_laggard(shape: str, launcher: Launcher, tmp_path: Path) -> None:
     """SIGTERM once, twice, or SIGINT: the same exit code, files and time; and the state file says how it ended."""
-    end = compared(launcher.fork, signals, tmp_path, PROGRAM, shape)
-    (path,) = launcher.state_directory.iterdir()
-    final = statefile.read(path)
-    assert (end.code, final.state, final.ending) == EXPECTED[shape][signals]
-    assert not final.alive
+    expected = EXPECTED[shape]
+    for signals, (end, ranks) in with_and_without(launcher.fork, shape, expected, tmp_path).items():
+        assert (end.code, ranks[0].state, ranks[0].ending, ranks[0].alive) == (*expected[signals], False)
 
 
-@pytest.mark.parametrize("signals", [ONCE, TWICE, INTERRUPT])
-def test_ranks_in_a_collective_end_as_without_laggard(
-    signals: tuple[int, ...], launcher: Launcher, tmp_path: Path
-) -> None:
+def test_ranks_in_a_collective_end_as_without_laggard(launcher: Launcher, tmp_path: Path) -> None:
     """One rank waits in native code for the other; SIGTERM ends both at once, SIGINT the one that runs Python."""
 
     def start(*program: str | Path, **environment: str) -> subprocess.Popen[str]:
         return launcher.fork_ranks(2, *program, **environment)
 
-    end = compared(start, signals, tmp_path, PROGRAM, "collective")
-    assert end.code == -signals[0]
-    states = {file.facts.rank: file.state for file in map(statefile.read, launcher.state_directory.iterdir())}
-    assert states[1] is RankState.FAILED
-    if signals != INTERRUPT:
-        assert states == {0: RankState.FAILED, 1: RankState.FAILED}
+    cases = (ONCE, TWICE, INTERRUPT)
+    for signals, (end, ranks) in with_and_without(start, "collective", cases, tmp_path).items():
+        assert end.code == -signals[0]
+        assert ranks[1].ending.code == signals[0]
+        if signals != INTERRUPT:
+            assert {rank.state for rank in ranks.values()} == {RankState.FAILED}
+
+
+@pytest.mark.field
+@pytest.mark.parametrize("shape", ["spawn", "lightning", "trainer", "accelerate", "torchrun"])
+def test_a_launcher_and_a_framework_end_as_without_laggard(shape: str, launcher: Launcher, tmp_path: Path) -> None:
+    """The same exit code, files and time, and no rank lives on."""
+
+    def torchrun(program: Path, _shape: str, *arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
+        return launcher.start("torchrun", "--nproc-per-node", "2", program, "rank", *arguments, **environment)
+
+    start = torchrun if shape == "torchrun" else launcher.fork
+    for signals in (ONCE, TWICE, INTERRUPT):
+        folder = tmp_path / "-".join(map(str, signals))
+        folder.mkdir()
+        with_and_without(start, shape, [signals], folder)
+        deadline = time.monotonic() + 20
+        while files := [file for file in map(statefile.read, (folder / "0-state").iterdir()) if file.alive]:
+            assert time.monotonic() < deadline, files
+            time.sleep(0.1)

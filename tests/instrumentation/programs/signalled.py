@@ -69,6 +69,7 @@ def stopped_by_a_loop_of_events(folder: Path) -> None:
             await asyncio.sleep(0)
             if stop.is_set():
                 (folder / "saved").touch()
+                await asyncio.sleep(0.2)  # a second signal finds the handler too
                 return
 
     asyncio.run(main())
@@ -93,10 +94,10 @@ def chained(folder: Path) -> None:
 
 
 def refused(folder: Path) -> None:
-    """Go on for a while after SIGTERM, which is ignored, and exit with a code."""
+    """Go on after SIGTERM, which is ignored, and exit with a code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for step in steps():
-        if step == 80:
+    for _ in steps():
+        if (folder / "sent").exists():
             (folder / "saved").touch()
             sys.exit(3)
 
@@ -147,6 +148,97 @@ def with_the_lock(_folder: Path) -> None:
     library.pthread_mutex_lock(lock)
 
 
+def one_of_ranks(_folder: Path) -> None:
+    """Train as a rank of a job."""
+    dist.init_process_group("gloo")
+    train()
+
+
+def spawned(rank: int, store: str) -> None:
+    """Train as a rank that torch.multiprocessing has started."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    train()
+
+
+def spawn(folder: Path) -> None:
+    """Start ranks and wait for them."""
+    torch.multiprocessing.spawn(spawned, (str(folder / "store"),), nprocs=2)
+
+
+class Batches(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """What frameworks train on; the twentieth sample takes long enough for all to have begun."""
+
+    def __len__(self) -> int:
+        return EVER
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(0.01)
+        if index == 20:
+            print("ready", flush=True)
+        return {"x": torch.ones(4)}
+
+
+class Model(torch.nn.Module):
+    """What frameworks train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the loss as HF Trainer wants it."""
+        return {"loss": self.layer(x).sum()}
+
+
+def with_lightning(folder: Path) -> None:
+    """Train with Lightning, whose handler calls the one that it finds and stops at the next batch."""
+    import lightning  # noqa: PLC0415 - the others do without
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch: dict[str, torch.Tensor], _index: int) -> torch.Tensor:
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    class Saves(lightning.Callback):
+        def on_exception(self, *_: object) -> None:
+            (folder / "saved").touch()
+
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(
+        max_epochs=-1, accelerator="cpu", devices=1, strategy="ddp", callbacks=[Saves()], **quiet
+    )
+    trainer.fit(Module(), DataLoader(Batches()))
+
+
+def with_trainer(folder: Path) -> None:
+    """Train with HF Trainer."""
+    from transformers import Trainer, TrainingArguments  # noqa: PLC0415 - the others do without
+
+    quiet = {"disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no", "report_to": [], "use_cpu": True}
+    Trainer(Model(), TrainingArguments(str(folder), max_steps=EVER, **quiet), train_dataset=Batches()).train()
+
+
+def with_accelerate(_folder: Path) -> None:
+    """Train with Accelerate."""
+    from accelerate import Accelerator  # noqa: PLC0415 - the others do without
+
+    accelerator = Accelerator(cpu=True)
+    model = Model()
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(Batches())
+    )
+    for batch in loader:
+        accelerator.backward(model(**batch)["loss"])
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 SHAPES = {
     "plain": lambda _folder: train(),
     "asyncio": loop_of_events,
@@ -158,6 +250,11 @@ SHAPES = {
     "collective": in_a_collective,
     "checkpoint": in_a_checkpoint,
     "locked": with_the_lock,
+    "rank": one_of_ranks,
+    "spawn": spawn,
+    "lightning": with_lightning,
+    "trainer": with_trainer,
+    "accelerate": with_accelerate,
 }
 
 if __name__ == "__main__":
