@@ -103,6 +103,8 @@ class ExitHandling:
 
     def _at_exit(self, *, flush: bool = False) -> None:
         began = time.monotonic()
+        if sigaction is not None:
+            sigaction.leave()
         ending = how_it_ends()
         seconds = _FAILURE_SECONDS if ending.failed else _END_SECONDS
         if self._done.acquire(blocking=False):

@@ -5,7 +5,8 @@
    A signal that ends the process is delayed: the default action comes when the last report is out, and after a time limit
    in any case. Until then the main thread stands still, so that nothing happens that would not have happened without us.
    It is held inside the handler; where it has the interpreter's lock, which the report needs, it goes on until the thread
-   that reports has the lock, and is held then. A second signal ends the process at once.
+   that reports has the lock, and is held then. A second signal ends the process at once. A process that exits already,
+   and is late by its last report, gets the signal as much later: its exit code is its own where it would have been.
 
    The handlers call nothing but what POSIX allows in one, and PyGILState_Check, which compares two words. System calls
    stand for functions that a C library of 2.17 has elsewhere than a newer one. */
@@ -38,6 +39,8 @@ static struct {
 static volatile pid_t owner;
 static volatile int pipe_end;
 static volatile int64_t limit_ns, deadline;
+/* Since when the process exits by itself, and how long after that the signal came. */
+static volatile int64_t leaving, came_after;
 static atomic_int begun, held;
 static int timer, has_timer, has_exit_handler;
 static pid_t timer_owner;
@@ -86,6 +89,12 @@ static void tell(int number) {
     if (write(pipe_end, &byte, 1) < 0) return; /* it is full: there is enough to wake whoever reads */
 }
 
+/* Has the signal come again; what it finds then is the default action, or one that has begun. */
+static void send_later(int64_t ns) {
+    struct itimerspec when = {.it_value = {ns / 1000000000, ns % 1000000000}};
+    if (has_timer) syscall(SYS_timer_settime, timer, 0, &when, NULL);
+}
+
 static void hold_until_the_end(int number) {
     atomic_store(&held, 1);
     for (int64_t left; (left = deadline - now()) > 0;) poll(NULL, 0, (int)(left / 1000000 + 1));
@@ -103,9 +112,15 @@ static void on_end(int number, siginfo_t *info, void *context) {
         } else {
             if (!asked_to_stop) {
                 deadline = now() + limit_ns;
+                send_later(limit_ns);
+            }
+            if (leaving && has_timer) {
+                came_after = now() - leaving;
+                errno = error;
+                return;
+            }
+            if (!asked_to_stop) {
                 record_signal(number);
-                struct itimerspec when = {.it_value = {limit_ns / 1000000000, limit_ns % 1000000000}};
-                if (has_timer) syscall(SYS_timer_settime, timer, 0, &when, NULL);
                 tell(number);
             }
             if (syscall(SYS_gettid) == getpid() && !PyGILState_Check()) hold_until_the_end(number);
@@ -163,6 +178,12 @@ static PyObject *request(PyObject *module, PyObject *arguments) {
     return install(number, descriptor, on_request);
 }
 
+static PyObject *leave(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    leaving = now();
+    Py_RETURN_NONE;
+}
+
 static PyObject *give_back(PyObject *module, PyObject *argument) {
     (void)module;
     int number = (int)PyLong_AsLong(argument);
@@ -170,7 +191,10 @@ static PyObject *give_back(PyObject *module, PyObject *argument) {
     if (is_installed(number, on_end) || is_installed(number, on_request)) {
         struct sigaction action = {.sa_handler = SIG_DFL};
         sigaction(number, &action, NULL);
+        int64_t left = deadline - now();
+        if (leaving && came_after && left > 0) send_later(came_after < left ? came_after : left);
     }
+    leaving = 0;
     Py_RETURN_NONE;
 }
 
@@ -235,6 +259,7 @@ static PyObject *forget_file(PyObject *module, PyObject *unused) {
 static PyMethodDef functions[] = {
     {"delay", delay, METH_VARARGS, NULL},
     {"request", request, METH_VARARGS, NULL},
+    {"leave", leave, METH_NOARGS, NULL},
     {"give_back", give_back, METH_O, NULL},
     {"hold_main_thread", hold_main_thread, METH_O, NULL},
     {"end", end, METH_O, NULL},

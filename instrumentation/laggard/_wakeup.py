@@ -35,7 +35,9 @@ class Wakeup:
         self._poll.register(self._read, select.POLLIN)
 
     def hear(self, number: int) -> bool:
-        """Have a signal's number arrive here; return whether it does. Refused where it has a handler."""
+        """Have a signal's number arrive here; return whether it does. Refused where it has a handler, and SIGTERM."""
+        if number == signal.SIGTERM:
+            return False
         if sigaction is not None:
             heard = bool(sigaction.request(number, self.descriptor))
         else:

@@ -10,6 +10,7 @@ import pytest
 
 from laggard import statefile
 from laggard.conventions import RankState
+from laggard.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS
 
 SERVED, NOT_SERVED = '{"served": true}', '{"served": false}'
@@ -41,6 +42,7 @@ def run(when: str, folder: Path, **environment: str) -> list[str]:
         ("late", {}, [NOT_SERVED, '["jobs", "training.steps"]']),
         ("child", {}, ['["jobs"]']),
         ("many_files", {}, [SERVED]),
+        ("uncompiled", {}, [SERVED]),
     ],
 )
 def test_the_process_decides_where_metrics_go(
@@ -51,3 +53,4 @@ def test_the_process_decides_where_metrics_go(
     (path,) = tmp_path.iterdir()
     final = statefile.read(path)
     assert (final.state, final.steps) == (RankState.FINISHED, 100 if when == "late" else 50)
+    assert final.ending == Ending(EndedBy.UNKNOWN if when == "uncompiled" else EndedBy.EXIT, 0)

@@ -37,6 +37,7 @@ EXPECTED = {
     "asyncio": BY_DEFAULT,
     "asyncio_stop": STOPPED,
     "chained": STOPPED,
+    "faulthandler": BY_DEFAULT,
     "ignored": {ONCE: EXITED, TWICE: EXITED, INTERRUPT: INTERRUPTED},
     "thread": BY_DEFAULT,
     "workers": BY_DEFAULT,

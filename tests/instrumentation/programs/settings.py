@@ -1,6 +1,7 @@
 """Takes steps by hand in a process that no launcher instrumented, and prints what became of its metrics.
 
-The first argument says when the script sets a meter provider of its own: never, before, after, late, or in a child.
+The first argument says when the script sets a meter provider of its own: before, after, late, or in a child. Else it
+sets none, and has many files open, or nothing that is compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from pathlib import Path
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+if sys.argv[1] == "uncompiled":
+    # As if it could not be imported.
+    sys.modules["laggard._compiled"] = sys.modules["laggard._sigaction"] = None  # pyright: ignore[reportArgumentType]
 
 import laggard
 from laggard import statefile
