@@ -58,11 +58,11 @@ demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
 # Tests that wait for real servers leave a processor idle, so there are three processes more than processors.
-TOGETHER := -m "not timed and not patient" --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
+TOGETHER := -m "not timed and not patient and not field" --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
 
 # Those that have the machine to themselves. They come first: a new environment's modules are compiled by their process, and not
 # by all of those after them at once.
-marked = -m $(1) $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
+marked = -m "$(1) and not field" $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
 TIMED := $(call marked,timed)
 
 # Hours of simulated time with many versions of promtool, on what those leave idle.
@@ -191,7 +191,7 @@ tools:
 tool-%:
 	-scripts/$*.sh
 
-COMPILED := hatch_build.py instrumentation/laggard/_compiled.c
+COMPILED := hatch_build.py $(wildcard instrumentation/laggard/_*.c)
 
 $(INSTALLED): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)

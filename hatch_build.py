@@ -1,4 +1,6 @@
-"""Compiles the hot path while a wheel is built; where that can not be done, the wheel has the one in Python alone.
+"""Compiles the hot path and the actions of signals while a wheel is built.
+
+Where that cannot be done, the wheel has the hot path in Python alone, and signals have their default action.
 
 ``LAGGARD_COMPILE`` says what is wanted: ``try`` (the default), ``no`` for a wheel of any platform, ``must`` to fail
 instead; ``LAGGARD_PLATFORM`` how the wheel calls the platforms that it is for (by default that of this machine). For a
@@ -19,20 +21,25 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = Path("instrumentation", "laggard", "_compiled.c")
-#: By this name the Python that runs this finds the module, and no other does.
-NAME = f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+FOLDER = Path("instrumentation", "laggard")
+#: A module each.
+SOURCES = (FOLDER / "_compiled.c", FOLDER / "_sigaction.c")
 
 #: Nothing of the machine gets in, so the same source and compiler give the same bytes.
 FLAGS = ("-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,--build-id=none")
 
 
 class CompileError(Exception):
-    """Why the hot path is not compiled, in one line."""
+    """Why nothing is compiled, in one line."""
 
 
-def compile_hot_path(folder: Path) -> Path:
-    """Compile for the Python that runs this and return the module, in ``folder``.
+def module_name(source: Path) -> str:
+    """Return the name by which the Python that runs this finds the module, and no other does."""
+    return f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def compile_all(folder: Path) -> list[Path]:
+    """Compile all sources for the Python that runs this and return the modules, in ``folder``.
 
     Raises :class:`CompileError`.
     """
@@ -40,9 +47,12 @@ def compile_hot_path(folder: Path) -> Path:
         raise CompileError("it relies on CPython's interpreter lock, which this Python lacks")
     if sys.platform != "linux":
         raise CompileError(f"it reads Linux's clock, and this is {sys.platform}")
-    module = folder / NAME
+    return [_compile(source, folder / module_name(source)) for source in SOURCES]
+
+
+def _compile(source: Path, module: Path) -> Path:
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-    command = [*shlex.split(compiler), *FLAGS, f"-I{sysconfig.get_path('include')}", str(SOURCE), "-o", str(module)]
+    command = [*shlex.split(compiler), *FLAGS, f"-I{sysconfig.get_path('include')}", str(source), "-o", str(module)]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -69,14 +79,14 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return
         editable = version == "editable"
         try:
-            module = compile_hot_path(ROOT / SOURCE.parent if editable else Path(self._folder.name))
+            modules = compile_all(ROOT / FOLDER if editable else Path(self._folder.name))
         except CompileError as error:
             if wanted == "must":
                 raise SystemExit(f"the hot path can not be compiled: {error}") from None
             self.app.display_warning(f"the hot path is not compiled, the one in Python is used: {error}")
             return
         if not editable:
-            build_data["force_include"][str(module)] = f"laggard/{NAME}"
+            build_data["force_include"].update({str(module): f"laggard/{module.name}" for module in modules})
             build_data["pure_python"] = False
             if platform := os.environ.get("LAGGARD_PLATFORM"):
                 python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -86,9 +96,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
 
 if __name__ == "__main__":
-    module = ROOT / SOURCE.parent / NAME
-    if not module.exists() or module.stat().st_mtime < (ROOT / SOURCE).stat().st_mtime:
+    made = [(ROOT / FOLDER / module_name(source), ROOT / source) for source in SOURCES]
+    if any(not module.exists() or module.stat().st_mtime < source.stat().st_mtime for module, source in made):
         try:
-            compile_hot_path(module.parent)
+            compile_all(ROOT / FOLDER)
         except CompileError as error:
             sys.stderr.write(f"the hot path is not compiled, the one in Python is used: {error}\n")

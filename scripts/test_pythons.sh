@@ -49,7 +49,7 @@ run() {
     version=$1
     shift
     environment=".cache/pythons/$version"
-    sum=$(cat pyproject.toml constraints.txt hatch_build.py instrumentation/laggard/_compiled.c scripts/test_pythons.sh | sha256sum)
+    sum=$(cat pyproject.toml constraints.txt hatch_build.py instrumentation/laggard/_*.c scripts/test_pythons.sh | sha256sum)
     if [ ! -e "$environment/.installed" ] || [ "$(cat "$environment/.installed")" != "$sum" ]; then
         "python$version" -m venv --clear "$environment"
         scripts/install.sh "$environment" --constraint constraints.txt --editable '.[all]' \

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from laggard import _process
+from laggard import _process, _providers
 from laggard._recorder import STEP_BEGIN, STEP_END, Token
 from laggard.control import MAX_STEPS
 from laggard.conventions import Phase
@@ -22,11 +22,12 @@ _unknown_phases: set[str] = set()
 def instrument() -> None:
     """Instrument this process.
 
-    Metrics and spans go to the OpenTelemetry providers that the process has. Where it has no meter provider and the
-    extra ``otel`` is installed, a Prometheus endpoint is set up as ``laggard run`` would do it.
+    Metrics and spans go to the OpenTelemetry providers that the process has, also where the script sets them later.
+    Until then, and with the extra ``otel``, metrics go where OpenTelemetry's variables say, or to a Prometheus endpoint
+    as under ``laggard run``.
     """
     try:
-        _ensure_meter_provider()
+        _make_meter_provider()
     except Exception:
         _logger.exception("no meter provider could be set up; nothing will be exported")
     _process.instrument()
@@ -155,18 +156,10 @@ def _mark(code: int) -> None:
             at_step(code)
 
 
-def _ensure_meter_provider() -> None:
-    from opentelemetry import metrics  # noqa: PLC0415 - not needed where a launcher has set things up
-
-    if type(metrics.get_meter_provider()).__name__ != "_ProxyMeterProvider":
-        return
+def _make_meter_provider() -> None:
     try:
-        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the extra may not be installed
-
-        from laggard.prometheus import PrometheusReader  # noqa: PLC0415 - as above
+        _providers.make_own()
     except ImportError:
         _logger.warning(
-            "the extra 'otel' is not installed: only the state file is written. pip install 'laggard[otel]'"
+            "the extra 'otel' is not installed: only the state file is written; pip install 'laggard[otel]'"
         )
-        return
-    metrics.set_meter_provider(MeterProvider([PrometheusReader()]))

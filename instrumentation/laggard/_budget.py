@@ -1,15 +1,16 @@
 """What telemetry may cost, and what is given up when it costs more.
 
-The cost is the time of the hooks on training threads and of the drain thread's processor, as a share of the steps'
-time over the last minute. Above the budget the traces of steps go first, then the durations of single collectives and
-fetches, and what is read from the system is read less often. It all comes back, one level at a time, when the cost of a
-minute was below half of the budget.
+The cost is the time of a processor that the hooks on training threads and the drain thread take, as a share of the
+steps' time over the last minute. A wait for a processor is no cost: the rest of the machine causes it. Above the budget
+the traces of steps go first, then the durations of single collectives and fetches, and what is read from the system is
+read less often. It all comes back, one level at a time, when the cost of a minute was below half of the budget.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from pathlib import Path
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +25,30 @@ _LEVELS = (
     "traces of steps are given up",
     "durations of single collectives and fetches are given up, memory and workers are looked at less often",
 )
+
+
+class Processor:
+    """Reckons a thread's time on the wall as time of a processor, from what the kernel says that it waited for one."""
+
+    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
+        self._tasks = tasks
+        self._before = (0, 0, 0)
+
+    def used(self, thread: int, wall_ns: int) -> int:
+        """Return what ``wall_ns`` since the last call were of a processor; ``thread`` is the kernel's number of it."""
+        ran, waited = self._read(thread)
+        before, self._before = self._before, (thread, ran, waited)
+        if before[0] == thread:
+            ran, waited = ran - before[1], waited - before[2]
+        return wall_ns * ran // (ran + waited) if ran >= 0 and waited > 0 else wall_ns
+
+    def _read(self, thread: int) -> tuple[int, int]:
+        """Return how long the thread has run and has waited; zeros where the kernel does not count."""
+        try:
+            ran, waited, *_ = (self._tasks / str(thread) / "schedstat").read_text().split()
+        except (OSError, ValueError):
+            return 0, 0
+        return int(ran), int(waited)
 
 
 class Budget:

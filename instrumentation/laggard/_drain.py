@@ -16,6 +16,7 @@ from laggard._hooks import DeviceHook
 from laggard._partition import Step, StepPartition
 from laggard._recorder import CAPACITY, LOST
 from laggard._reporting import Reporting
+from laggard._wakeup import AT_ONCE, STOP
 from laggard.conventions import RankState
 
 if TYPE_CHECKING:
@@ -25,15 +26,20 @@ if TYPE_CHECKING:
     from laggard._recorder import Event, Recorder
     from laggard._wakeup import Wakeup
     from laggard.peers import PeerGroup
+    from laggard.statefile import Ending
 
 _logger = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 1.0
 _FLUSH_SECONDS = 1.5
+#: Less than SIGTERM's default action is delayed.
+_TERMINATION_SECONDS = 0.3
 #: Until the first step has ended, reporting waits so long for the script to make the layout of its ranks.
 _LAYOUT_SECONDS = 30.0
 #: Events kept before a thread is known to train.
 _KEPT_BEFORE_TRAINING = CAPACITY // 2
+#: So long a rank waits for the others of its process group to say what all have to know: the run, and who is where.
+_AGREE_SECONDS = 10.0
 #: Events turned into steps at a time: in between the training thread may have the interpreter, and what was made of
 #: them is freed before the garbage collector counts it.
 _SLICE = 256
@@ -59,6 +65,9 @@ class Drain:
         self._identity = identity
         self._peers = peers
         self._report_by = time.monotonic() + _LAYOUT_SECONDS
+        #: Whether run and local rank are final, and until when they may become so; 0 before there is a process group.
+        self._settled = False
+        self._settle_by = 0.0
         self._wakeup = wakeup
         self._ending = ending
         self._reporting = Reporting(recorder, hooks, slow_collectives)
@@ -82,18 +91,29 @@ class Drain:
     def training_ended(self) -> None:
         """Take note that training is over for now. On any thread."""
         self._training_ended = time.perf_counter_ns()
+        self._state = RankState.FINISHED
+        self._write_state([])
+        # Whoever started this process may kill it now.
+        self._wakeup.send(AT_ONCE)
 
-    def stop(self, state: RankState, timeout: float, *, flush: bool) -> None:
+    @property
+    def state_file(self) -> statefile.StateWriter | None:
+        """The state file of this process, if it could be made."""
+        return self._writer
+
+    def stop(self, ending: Ending, timeout: float, *, flush: bool) -> None:
         """Report all that is left and the final state, and end the thread. On any other thread.
 
         With ``flush`` the providers send it too: where the process ends in a way that the SDK does not notice.
         Waits at most ``timeout`` seconds; the state file says the final state in any case.
         """
-        self._state = state
+        self._state = RankState.FAILED if ending.failed else RankState.FINISHED
         self._flush |= flush
-        self._wakeup.stop()
+        self._wakeup.send(STOP)
         self._thread.join(timeout)
         self._write_state([])
+        if self._writer is not None:
+            self._writer.write_ending(ending)
 
     def close(self) -> None:
         """Remove the state file. A process that only ends leaves it: the kernel drops the lock, the state stays."""
@@ -106,26 +126,38 @@ class Drain:
     def _run(self) -> None:
         while True:
             woken_by = self._wakeup.wait(_INTERVAL_SECONDS)
-            terminated = signal.SIGTERM in woken_by and self._ending.owns_sigterm()
-            last = terminated or 0 in woken_by
-            if terminated:
-                self._state = RankState.FAILED
+            if signal.SIGTERM in woken_by:
+                self._terminate()
+                return
+            last = STOP in woken_by
+            if not last:
+                self._ending.delay_default()
             if woken_by:
                 for hook in self._hooks:
                     hook.guarded(hook.woken)(woken_by)
-            try:
-                self._drain(last=last)
-            except Exception:
-                self._reporting.drop("report_failed")
-                if not self._failed_before:
-                    self._failed_before = True
-                    _logger.exception("a report failed; training goes on, further failures are only counted")
-            if last and (terminated or self._flush):
+            self._try_to_drain(last=last)
+            if AT_ONCE in woken_by or (last and self._flush):
                 _providers.flush(_FLUSH_SECONDS)
-            if terminated:
-                self._ending.terminate_unless_main_does()
             if last:
                 return
+
+    def _terminate(self) -> None:
+        """Report all that is left, while the main thread stands still, and let the process end."""
+        self._ending.hold()
+        if self._state is not RankState.FINISHED:
+            self._state = RankState.FAILED
+        self._try_to_drain(last=True)
+        _providers.flush(_TERMINATION_SECONDS)
+        self._ending.end()
+
+    def _try_to_drain(self, *, last: bool) -> None:
+        try:
+            self._drain(last=last)
+        except Exception:
+            self._reporting.drop("report_failed")
+            if not self._failed_before:
+                self._failed_before = True
+                _logger.exception("a report failed; training goes on, further failures are only counted")
 
     def _drain(self, *, last: bool) -> None:
         recorder = self._recorder
@@ -145,7 +177,7 @@ class Drain:
             time.sleep(0)  # lets the training thread have the interpreter
         if last:
             self._take(self._partition.finish(), last=True)
-        if not self._reporting.open:
+        if _providers.script_has_set_one() or not self._reporting.open:
             self._identify(last=last)
         elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
             self._change_peers()
@@ -177,8 +209,9 @@ class Drain:
             self._state = RankState.FINISHED
 
     def _identify(self, *, last: bool) -> None:
-        self._identity = _identity.resolve(self._identity)
-        if not self._identity.run or not (last or self._peers_settled()):
+        if not self._settled:
+            self._identity, self._settled = _identity.resolve(self._identity, self._claim)
+        if not self._identity.run or not (last or (self._peers_settled() and not self._agreeing())):
             return
         self._identity = replace(self._identity, peer_group=self._peers.name(self._identity.peer_group))
         port = _start_metrics_endpoint(self._identity.local_rank)
@@ -186,6 +219,20 @@ class Drain:
         if self._writer is not None:
             self._writer.write_facts(self._facts)
         self._reporting.begin(self._identity, self._facts, self._peers.layout())
+
+    def _claim(self, run: str, rank: int) -> str:
+        writer = self._writer
+        if writer is None:
+            return run
+        return _identity.claim(run, rank, writer.path, lambda name: writer.write_facts(replace(self._facts, run=name)))
+
+    def _agreeing(self) -> bool:
+        """Return whether the ranks may still say what is not known yet."""
+        if self._settled or not _identity.has_group():
+            return False
+        now = time.monotonic()
+        self._settle_by = self._settle_by or now + _AGREE_SECONDS
+        return now < self._settle_by
 
     def _peers_settled(self) -> bool:
         # The peer group is part of every series, so it must not change once there are some.

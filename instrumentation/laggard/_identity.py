@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
 import socket
 import sys
 import time
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from laggard import environment, statefile
-from laggard.conventions import Attribute, clip_name
+from laggard.conventions import NAME_BYTES, Attribute, clip_name
 
 _logger = logging.getLogger(__name__)
 
-#: Key under which rank 0 leaves the run's name in torch's store.
+#: Keys under which rank 0 leaves the run's name in torch's store, and each rank with its number the host.
 STORE_KEY = "laggard/run"
+HOST_KEY = "laggard/host"
+
+#: Tries, and seconds between them, for the lock of a folder that others hold for a moment.
+_TRIES, _PAUSE_SECONDS = 20, 0.02
+
+Claim = Callable[[str, int], str]
+"""Takes the run that a process would report a rank of; returns the one that it may."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,8 @@ class Identity:
     peer_group: str
     workload: str
     host: str
+    placed: bool = True
+    """Whether the launcher said which of the host's ranks this is."""
 
     def attributes(self) -> dict[str, str]:
         """Return the attributes that every data point carries."""
@@ -77,6 +89,7 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
         run=clip_name(_run_from_environment()),
         rank=rank,
         local_rank=_first_number("LOCAL_RANK", "SLURM_LOCALID", default=rank),
+        placed=any(environment.text(name) for name in ("LOCAL_RANK", "SLURM_LOCALID")),
         world_size=world_size,
         restarts=_first_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
         peer_group=clip_name(environment.text(environment.LAGGARD_PEER_GROUP)),
@@ -85,19 +98,83 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
     )
 
 
-def resolve(identity: Identity) -> Identity:
-    """Complete the identity with what torch knows by now. Called by the drain thread; never blocks.
+def has_group() -> bool:
+    """Return whether the process is in torch's default process group."""
+    distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    return distributed is not None and distributed.is_initialized()
 
-    The run's name travels through the store that torch keeps for its ranks anyway; no collective is involved.
+
+def resolve(identity: Identity, claim: Claim) -> tuple[Identity, bool]:
+    """Complete the identity with what torch knows by now; return also whether that is all that it will know.
+
+    Called by the drain thread; never blocks. What the ranks have to agree on travels through the store that torch keeps
+    for them anyway; no collective is involved.
     """
-    distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    if distributed is not None and distributed.is_initialized():
+    if has_group():
+        distributed: Any = sys.modules["torch.distributed.distributed_c10d"]
         identity = replace(identity, rank=distributed.get_rank(), world_size=distributed.get_world_size())
-        if not identity.run:
-            return replace(identity, run=clip_name(_run_from_store(distributed, identity.rank)))
-    elif identity.run == "" and identity.world_size <= 1:
-        return replace(identity, run=_fresh_run())
-    return identity
+        store = _store(distributed)
+        run = _shared_run(store, identity, claim)
+        local_rank = identity.local_rank if identity.placed else _local_rank(store, identity)
+        settled = run is not None and local_rank is not None
+        if run is not None:
+            identity = replace(identity, run=run)
+        if local_rank is not None:
+            identity = replace(identity, local_rank=local_rank, placed=True)
+        return identity, settled
+    if identity.world_size <= 1:
+        return replace(identity, run=claim(identity.run or _fresh_run(), identity.rank)), True
+    return identity, False
+
+
+def claim(run: str, rank: int, own: Path, write: Callable[[str], None]) -> str:
+    """Return the first of the names run, run.2, run.3… whose rank no other live process on this host reports.
+
+    So the processes of a sweep, of k folds or of hogwild, each of which is rank 0 of a run of one, have a series each.
+    ``write`` puts the name into this process's state file, ``own``.
+    """
+    with _alone_in(own.parent):
+        taken = set(_live_runs(own, rank))
+        name = next(name for name in _names(run) if name not in taken)
+        write(name)
+    if name != run:
+        _logger.info("rank %d of run %r is another process of this host; this one reports as run %r", rank, run, name)
+    return name
+
+
+def _names(run: str) -> Iterator[str]:
+    yield run
+    for number in count(2):
+        suffix = f".{number}"
+        yield clip_name(run, NAME_BYTES - len(suffix)) + suffix
+
+
+def _live_runs(own: Path, rank: int) -> Iterator[str]:
+    """Yield the runs of which other live processes of this user report the rank."""
+    for path in own.parent.glob(f"*{statefile.SUFFIX}"):
+        # Never its own: to close it once more would drop the lock that says that this process lives.
+        if path != own:
+            with contextlib.suppress(OSError, statefile.StateFileError):
+                if path.stat().st_uid == os.getuid():
+                    file = statefile.read(path)
+                    if file.alive and file.facts.rank == rank:
+                        yield file.facts.run
+
+
+@contextlib.contextmanager
+def _alone_in(directory: Path) -> Generator[None]:
+    """Hold the folder's lock, where it can be had: another user could keep it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(_PAUSE_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _run_from_environment() -> str:
@@ -117,19 +194,39 @@ def _run_from_environment() -> str:
     return "" if elastic.lower() == "none" else elastic
 
 
-def _run_from_store(distributed: Any, rank: int) -> str:
+def _store(distributed: Any) -> Any:
     store = distributed._get_default_store()  # noqa: SLF001 - the one place where torch keeps it
     # The outer stores prefix their keys with the attempt; the name must outlive an elastic restart.
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
+    return store
+
+
+def _value(store: Any, key: str) -> str | None:
     # `get` would wait for a missing key and hold the store's lock meanwhile; `check` answers at once.
-    if store.check([STORE_KEY]):
-        return store.get(STORE_KEY).decode()
-    if rank != 0:
-        return ""
-    run = _fresh_run()
-    store.set(STORE_KEY, run)
+    return store.get(key).decode() if store.check([key]) else None
+
+
+def _shared_run(store: Any, identity: Identity, claim: Claim) -> str | None:
+    """Return the run's name as rank 0 has chosen it; None while it has not."""
+    run = _value(store, STORE_KEY)
+    if run is None and identity.rank == 0:
+        run = claim(identity.run or _fresh_run(), 0)
+        store.set(STORE_KEY, run)
     return run
+
+
+def _local_rank(store: Any, identity: Identity) -> int | None:
+    """Return how many ranks right below this one share its host; None while one has not said where it is."""
+    here = f"{identity.host} {statefile.boot_id().hex()}"
+    store.set(f"{HOST_KEY}/{identity.rank}", here)
+    for below in range(identity.rank):
+        there = _value(store, f"{HOST_KEY}/{identity.rank - below - 1}")
+        if there is None:
+            return None
+        if there != here:
+            return below
+    return identity.rank
 
 
 def _fresh_run() -> str:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import wrapt
 
-from laggard import _identity, environment
+from laggard import _identity, _messages, _providers, environment
 from laggard._control import ControlFile
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
@@ -29,10 +27,11 @@ from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
-from laggard.conventions import RankState
 from laggard.peers import PeerGroup
+from laggard.statefile import Ending
 
 _logger = logging.getLogger(__name__)
+_messages.begin_with_our_name()
 
 #: Slow waits kept for the traces of the last steps.
 _SLOW_COLLECTIVES = 1024
@@ -97,7 +96,7 @@ class Process:
                 hook.uninstall()
         self.recorder.disable()
         if self._drain is not None:
-            self._finish(RankState.FINISHED, flush=False)
+            self._finish(Ending(), FLUSH_SECONDS, flush=False)
             self._drain.close()
         for hook in reporting:
             hook.uninstall()
@@ -105,6 +104,7 @@ class Process:
             self._exit.remove()
         if self._wakeup is not None:
             self._wakeup.forget()
+        _providers.drop_own()
 
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Start reporting, unless that has happened."""
@@ -129,9 +129,9 @@ class Process:
         self._settled = True
         self.recorder.disable()
 
-    def hears_signals(self) -> bool:
-        """Return whether the drain thread is told of signals at once."""
-        return self._wakeup is not None and self._wakeup.listening()
+    def hear(self, number: int) -> bool:
+        """Have the hooks woken by a signal that has its default action; return whether they are."""
+        return self._wakeup is not None and self._wakeup.hear(number)
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:
         """Take a hook out of service; the others go on."""
@@ -146,7 +146,7 @@ class Process:
     def forget_parent(self) -> None:
         """Start over in a forked child: it may be a rank of its own, a data worker or something else."""
         if self._drain is not None:
-            _stop_export()
+            _providers.silence_parent()
             self._drain.abandon()
         if self._exit is not None:
             self._exit.remove()
@@ -176,30 +176,14 @@ class Process:
             peers=self.peers,
             slow_collectives=self.slow_collectives,
         )
-        self._exit.install()
-        self._wakeup.listen_to_signals()
+        self._exit.install(self._wakeup, self._drain.state_file)
         for hook in self._hooks:
             hook.guarded(hook.training_began)()
 
-    def _finish(self, state: RankState, *, flush: bool) -> None:
-        self.profiler.finish(export=state is RankState.FINISHED)
+    def _finish(self, ending: Ending, seconds: float, *, flush: bool) -> None:
+        self.profiler.finish(export=not ending.failed)
         if self._drain is not None:
-            self._drain.stop(state, FLUSH_SECONDS, flush=flush)
-
-
-def _stop_export() -> None:
-    """Keep a forked child of a rank from exporting the rank's metrics as its own.
-
-    The SDK restarts its export thread in the child, with all that the parent has accumulated. Its locks may have
-    been held at the fork, so shutting readers down could block the child for ever; a method that does nothing can not.
-    """
-    export: Any = sys.modules.get("opentelemetry.sdk.metrics.export")
-    if export is not None:
-        export.MetricReader.collect = _collect_nothing
-
-
-def _collect_nothing(*_args: Any, **_kwargs: Any) -> None:
-    pass
+            self._drain.stop(ending, seconds, flush=flush)
 
 
 _current: Process | None = None

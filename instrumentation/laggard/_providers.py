@@ -1,4 +1,7 @@
-"""The process's OpenTelemetry providers at its end: what is left is sent, but an end is never waited for.
+"""Where metrics go, and the process's OpenTelemetry providers at its end: what is left is sent, but never waited for.
+
+Metrics go to the meter provider of the process. ``laggard.instrument()`` makes one for a process without, and keeps it
+to itself: the script can still set its own, before or after, and from then on metrics go there.
 
 The SDK sends what it holds when the interpreter exits, and tries for 10 seconds and more where nobody listens. Here
 all providers flush at once, within a time limit. Where that works at once, everything else is left to the SDK. Where
@@ -14,15 +17,101 @@ import logging
 import sys
 import threading
 import time
+from importlib.metadata import entry_points
 from typing import Any
 
-from opentelemetry.metrics import get_meter_provider
+from opentelemetry.metrics import Meter, get_meter_provider
 from opentelemetry.trace import get_tracer_provider
+
+from laggard import environment
 
 #: An endpoint that answers takes all within this time, and then once more when the SDK shuts down.
 _PROMPT_SECONDS = 0.5
 
 _logger = logging.getLogger(__name__)
+
+#: What :func:`make_own` made, while the process has no meter provider.
+_own: Any = None
+
+
+def make_own() -> None:
+    """Make a meter provider for a process that has none, with the exporters that the environment names.
+
+    Raises :class:`ImportError` without the SDK.
+    """
+    global _own  # noqa: PLW0603 - a process has one
+    if _own is None and not _process_has_one() and not _switched_off():
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the extra may not be installed
+
+        readers = [_reader(name) for name in _exporters()]
+        _own = MeterProvider([reader for reader in readers if reader is not None])
+
+
+def drop_own() -> bool:
+    """Shut down what :func:`make_own` made, if it is there; return whether it was."""
+    global _own
+    own, _own = _own, None
+    if own is not None:
+        _call(own.shutdown)
+    return own is not None
+
+
+def script_has_set_one() -> bool:
+    """Return, once, whether the script has set a meter provider in place of ours."""
+    return _own is not None and _process_has_one() and drop_own()
+
+
+def meter(name: str, version: str) -> Meter:
+    """Return a meter of the provider that metrics go to now."""
+    provider = get_meter_provider() if _own is None else _own
+    return provider.get_meter(name, version)
+
+
+def _process_has_one() -> bool:
+    return type(get_meter_provider()).__name__ != "_ProxyMeterProvider"
+
+
+def _switched_off() -> bool:
+    return environment.text("OTEL_SDK_DISABLED").lower() == "true" or "none" in _exporters()
+
+
+def _exporters() -> list[str]:
+    otlp = any(environment.text(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT") for kind in ("", "METRICS_"))
+    names = environment.text("OTEL_METRICS_EXPORTER") or ("otlp" if otlp else "laggard_prometheus")
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _reader(exporter: str) -> Any:
+    """Return a reader for the exporter that OpenTelemetry knows by this name; ``None`` with a warning if it fails."""
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader  # noqa: PLC0415 - as above
+
+    if exporter == "otlp":
+        protocols = [environment.text(f"OTEL_EXPORTER_OTLP_{kind}PROTOCOL") for kind in ("METRICS_", "")]
+        exporter = "otlp_proto_http" if next(filter(None, protocols), "grpc").startswith("http") else "otlp_proto_grpc"
+    try:
+        (entry,) = entry_points(group="opentelemetry_metrics_exporter", name=exporter)
+        made = entry.load()()
+    except Exception as error:
+        _logger.warning("OTEL_METRICS_EXPORTER=%s cannot be used: %r; nothing is exported to it", exporter, error)
+        return None
+    return made if isinstance(made, MetricReader) else PeriodicExportingMetricReader(made)
+
+
+def silence_parent() -> None:
+    """Keep a forked child of a rank from exporting the rank's metrics as its own.
+
+    The SDK restarts its export thread in the child, with all that the parent has accumulated. Its locks may have
+    been held at the fork, so shutting readers down could block the child for ever; a method that does nothing cannot.
+    Readers that the child makes work.
+    """
+    sdk: Any = sys.modules.get("opentelemetry.sdk.metrics")
+    readers: Any = getattr(getattr(sdk, "MeterProvider", None), "_all_metric_readers", ())
+    for reader in list(readers):
+        reader.collect = _collect_nothing
+
+
+def _collect_nothing(*_args: Any, **_kwargs: Any) -> None:
+    pass
 
 
 def flush(seconds: float) -> bool:
@@ -32,6 +121,9 @@ def flush(seconds: float) -> bool:
 
 def end(seconds: float) -> None:
     """Send what is left at the end of the process, and see to it that nobody tries longer than ``seconds``."""
+    prometheus = sys.modules.get("laggard.prometheus")
+    if prometheus is not None:
+        prometheus.leave()
     deadline = time.monotonic() + seconds
     if flush(min(_PROMPT_SECONDS, seconds)) or _all_at_once("shutdown", deadline - time.monotonic()):
         return
@@ -45,7 +137,7 @@ def end(seconds: float) -> None:
 
 
 def _providers() -> list[Any]:
-    providers: list[Any] = [get_meter_provider(), get_tracer_provider()]
+    providers: list[Any] = [get_meter_provider(), get_tracer_provider(), *([] if _own is None else [_own])]
     logs: Any = sys.modules.get("opentelemetry._logs")
     if logs is not None:
         providers.append(logs.get_logger_provider())

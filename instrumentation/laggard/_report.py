@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter, get_meter
+from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter
 from opentelemetry.metrics import _Gauge as Gauge
 
-from laggard import _runtime, environment
+from laggard import _providers, _runtime, environment
 from laggard import conventions as names
 from laggard._identity import Identity
 from laggard._partition import Step
@@ -31,7 +31,7 @@ class Report:
     def __init__(self, identity: Identity, facts: Facts, layout: str = "") -> None:
         self._identity = identity
         self._base = identity.attributes()
-        self._meter = get_meter(names.METER_NAME, __version__)
+        self._meter = _providers.meter(names.METER_NAME, __version__)
         self._step = _histogram(self._meter, names.STEP_DURATION)
         self._own = _histogram(self._meter, names.STEP_OWN_DURATION)
         self._phase = _histogram(self._meter, names.PHASE_DURATION)

@@ -6,6 +6,8 @@ more than its budget, parts of it are given up.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import deque
 from math import ceil
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from laggard import _signals, environment
 from laggard import conventions as names
-from laggard._budget import Budget
+from laggard._budget import Budget, Processor
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.conventions import DROP_REASONS, Phase, RankState
@@ -51,6 +53,8 @@ class Reporting:
         self._dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
         self._reported_dropped = dict(self._dropped)
         self._reported_self_time = 0
+        self._processor = Processor()
+        self._hooks_ns = 0
         self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
 
     @property
@@ -128,10 +132,16 @@ class Reporting:
         self_time = self._recorder.self_time_ns
         dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
         report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
-        self._keep_to_budget(self_time + time.thread_time_ns())
+        self._hooks_ns += self._processor.used(self._training_thread(), self_time - self._reported_self_time)
+        self._keep_to_budget(self._hooks_ns + time.thread_time_ns())
         report.measure(names.TELEMETRY_LEVEL, self._budget.level)
         self._reported_self_time = self_time
         self._reported_dropped = dict(self._dropped)
+
+    def _training_thread(self) -> int:
+        """Return the kernel's number of the thread that trains."""
+        known = (thread.native_id for thread in threading.enumerate() if thread.ident == self._recorder.thread)
+        return next(known, None) or os.getpid()
 
     def _keep_to_budget(self, cost_ns: int) -> None:
         steps_ns, self._steps_ns = self._steps_ns, 0

@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from laggard import control, environment
@@ -59,31 +57,17 @@ class TraceDump(Hook):
         if not name:
             return
         number = _signal_number(name)
-        if threading.current_thread() is not threading.main_thread():
-            reason = "training did not begin on the main thread"
-        elif number is None:
+        if number is None:
             reason = "no such signal"
-        elif signal.getsignal(number) is not signal.SIG_DFL:
-            reason = "the process has a handler of its own"
-        else:
-            signal.signal(number, self._on_signal)
+        elif self.host.hear(number):
             self._signal = number
             return
+        else:
+            reason = "the process has a handler of its own"
         _logger.warning("%s=%s is not used: %s", environment.LAGGARD_TRACE_SIGNAL, name, reason)
 
-    def uninstall(self) -> None:
-        """Give the signal back."""
-        super().uninstall()
-        number, self._signal = self._signal, 0
-        if (
-            number
-            and threading.current_thread() is threading.main_thread()
-            and signal.getsignal(number) == self._on_signal
-        ):
-            signal.signal(number, signal.SIG_DFL)
-
     def woken(self, signals: bytes) -> None:
-        """Take the signal where the main thread is stuck and runs no handler."""
+        """Take the signal."""
         if self._signal and self._signal in signals:
             self.request()
 
@@ -114,11 +98,6 @@ class TraceDump(Hook):
         self._steps.clear()
         self._requests.clear()
         self._intervals = 0
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        # Late where the main thread was stuck: the drain thread has written the trace meanwhile.
-        if not self.host.hears_signals():
-            self.request()
 
     def _write(self, identity: Identity, name: str, memory: Mapping[str, int]) -> None:
         path = Path(name) if name else default_path(identity, "trace")

@@ -1,8 +1,7 @@
-"""What the drain thread sleeps on: an interval, a stop, or a signal that the main thread can not act on.
+"""What the drain thread sleeps on: an interval, a stop, or a signal that it is to hear of.
 
-Python runs signal handlers on the main thread, between bytecodes. A rank that hangs inside a collective never gets
-there, and with a Python handler for SIGTERM it would not die. So the interpreter is also told to write the number of
-each signal into a pipe, which it does at once, and the drain thread reads that pipe.
+A signal's number comes through a pipe, so the drain thread hears of it while the main thread is stuck and runs no
+handler of Python's. Python's own wakeup descriptor is left to the script, whose event loop takes it.
 """
 
 from __future__ import annotations
@@ -12,54 +11,64 @@ import os
 import select
 import signal
 import threading
+from importlib import import_module
+from typing import Any
+
+#: The actions of signals beneath Python, where this installation has them compiled (`_sigaction.pyi`).
+sigaction: Any = None
+with contextlib.suppress(ImportError):
+    sigaction = import_module("laggard._sigaction")
+
+#: What arrives beside numbers of signals: an end, and a wish to report at once.
+STOP, AT_ONCE = 0, 255
 
 
 class Wakeup:
     """A pipe with one reader, the drain thread."""
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe()
+        self._read, self.descriptor = os.pipe()
         os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-        self._listening = False
+        os.set_blocking(self.descriptor, False)
+        self._heard: list[int] = []
+        self._poll = select.poll()
+        self._poll.register(self._read, select.POLLIN)
 
-    def listen_to_signals(self) -> None:
-        """Have the interpreter write signal numbers here. Only on the main thread, and only if nobody else has."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        previous = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if previous == -1:
-            self._listening = True
-        else:
-            signal.set_wakeup_fd(previous)
-
-    def listening(self) -> bool:
-        """Return whether signals still arrive here, since a script may listen itself. Only on the main thread."""
-        if not self._listening:
+    def hear(self, number: int) -> bool:
+        """Have a signal's number arrive here; return whether it does. Refused where it has a handler, and SIGTERM."""
+        if number == signal.SIGTERM:
             return False
-        current = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if current != self._write:
-            signal.set_wakeup_fd(current, warn_on_full_buffer=False)
-        return current == self._write
+        if sigaction is not None:
+            heard = bool(sigaction.request(number, self.descriptor))
+        else:
+            on_main_thread = threading.current_thread() is threading.main_thread()
+            heard = on_main_thread and signal.getsignal(number) is signal.SIG_DFL
+            if heard:
+                signal.signal(number, self._on_signal)
+        if heard:
+            self._heard.append(number)
+        return heard
 
-    def stop(self) -> None:
-        """Wake the reader and tell it to end. May be called from a signal handler."""
+    def send(self, what: int) -> None:
+        """Wake the reader. May be called from a signal handler."""
         with contextlib.suppress(OSError):
-            os.write(self._write, b"\0")
+            os.write(self.descriptor, bytes([what]))
 
     def wait(self, seconds: float) -> bytes:
-        """Sleep, and return what arrived: a 0 for a stop, else numbers of signals; nothing when the time is up."""
-        ready, _, _ = select.select([self._read], [], [], seconds)
-        return os.read(self._read, 256) if ready else b""
+        """Sleep, and return what arrived; nothing when the time is up."""
+        return os.read(self._read, 256) if self._poll.poll(seconds * 1000) else b""
 
     def forget(self) -> None:
-        """Stop listening and close. In a forked child this leaves the parent's pipe as it is."""
-        if self._listening and threading.current_thread() is threading.main_thread():
-            self._listening = False
-            # A listener that was set after ours stays.
-            current = signal.set_wakeup_fd(-1)
-            if current not in (-1, self._write):
-                signal.set_wakeup_fd(current)
-        for fd in (self._read, self._write):
+        """Give the signals back and close. In a forked child this leaves the parent's pipe as it is."""
+        for number in self._heard:
+            if sigaction is not None:
+                sigaction.give_back(number)
+            elif threading.current_thread() is threading.main_thread() and signal.getsignal(number) == self._on_signal:
+                signal.signal(number, signal.SIG_DFL)
+        self._heard.clear()
+        for fd in (self._read, self.descriptor):
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self.send(number)

@@ -19,7 +19,7 @@ from typing import Any
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 
-from laggard import environment
+from laggard import _messages, environment
 from laggard.environment import (
     HIGHEST_PORT,
     OTEL_EXPORTER_PROMETHEUS_HOST,
@@ -28,6 +28,7 @@ from laggard.environment import (
 )
 
 _logger = logging.getLogger(__name__)
+_messages.begin_with_our_name()
 
 #: Ports tried after the first: two full nodes of ranks side by side.
 _PORTS = 32
@@ -115,9 +116,9 @@ class PrometheusReader(PrometheusMetricReader):
                 continue
             self._server.set_app(_Page(self._server.get_app()))
             if port != first:
-                _logger.warning(
-                    "port %d is taken; the metrics of local rank %d are on port %d", first, local_rank, port
-                )
+                # The state file has the port; one rank of a host says it for all.
+                level = logging.INFO if local_rank else logging.WARNING
+                _logger.log(level, "port %d is taken; the metrics of local rank %d are on %d", first, local_rank, port)
             return port
         _logger.warning(
             "no port of %d to %d on %s can be opened (%s); training goes on without an endpoint. Set %s",
@@ -131,11 +132,16 @@ class PrometheusReader(PrometheusMetricReader):
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Close the endpoint."""
+        _readers[:] = [reader for reader in _readers if reader is not self]
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
         super().shutdown(timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType] - untyped upstream
+
+    def leave(self) -> None:
+        """Close nothing at a shutdown: its thread and its socket end with the process."""
+        self._server = None
 
     def forget_parent(self) -> None:
         """Close the listening socket that a forked child inherited; the parent's stays open."""
@@ -151,6 +157,12 @@ _readers: list[PrometheusReader] = []
 def serve(local_rank: int) -> int:
     """Open the endpoint of the reader that OpenTelemetry made, if it made one; return its port, else 0."""
     return _readers[0].serve(local_rank) if _readers else 0
+
+
+def leave() -> None:
+    """Leave the endpoint to the end of the process: to close it takes up to half a second."""
+    for reader in _readers:
+        reader.leave()
 
 
 def _after_fork() -> None:

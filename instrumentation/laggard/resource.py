@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
-from laggard import _identity
+from laggard import _identity, _messages
 from laggard.conventions import Attribute
+
+_messages.begin_with_our_name()
 
 
 class LaggardResourceDetector(ResourceDetector):

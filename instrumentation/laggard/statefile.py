@@ -8,6 +8,7 @@ Layout (little endian, words of 8 bytes)::
     0     magic, version
     16    facts: identity of the process, guarded by a sequence word (odd while it is written)
     1024  live words: each is one aligned 8-byte store, so none can be seen half written
+    2048  name of the exception that ended the process; it is there before the word that says so
 
 The live words have no sequence lock, on purpose. A process that is stopped inside a guarded write would leave its
 own file unreadable, exactly when somebody asks where it stands. What must be consistent is packed into one word:
@@ -31,6 +32,7 @@ import stat
 import struct
 import time
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from pathlib import Path
 
 from laggard import untrusted
@@ -47,6 +49,7 @@ _FACTS_OFFSET = 24
 _FACTS = struct.Struct(f"<4q16s{NAME_BYTES}s{NAME_BYTES}s{NAME_BYTES}s{NAME_BYTES}s64sqqqqq")
 _LIVE_OFFSET = 1024
 _LIVE_WORD = _LIVE_OFFSET // 8
+_EXCEPTION_OFFSET = 2048
 
 # Live words, as indices of 8-byte words in the file.
 STATE = _LIVE_WORD
@@ -54,6 +57,7 @@ PHASE = _LIVE_WORD + 1
 PROGRESS = _LIVE_WORD + 2
 STEPS = _LIVE_WORD + 3
 LAST_STEP = _LIVE_WORD + 4
+ENDING = _LIVE_WORD + 5
 GROUPS = _LIVE_WORD + 8
 GROUP_WORDS = 3  # identity, started, finished
 
@@ -121,6 +125,31 @@ class Facts:
     """0 while nothing is served."""
 
 
+class EndedBy(IntEnum):
+    """What ended a process. The values are stored in state files; in those of older versions it is always unknown."""
+
+    UNKNOWN = 0
+    EXIT = 1
+    EXCEPTION = 2
+    SIGNAL = 3
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended, as far as it could say: not by SIGKILL, by a fault or by ``os._exit``."""
+
+    by: EndedBy = EndedBy.UNKNOWN
+    code: int = 0
+    """The exit code, or the signal's number."""
+    exception: str = ""
+    """Name of the exception's class with its module."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether that was no clean end."""
+        return self.code != 0
+
+
 _TEXTS = ("run", "host", "peer_group", "workload", "hardware_id")
 
 
@@ -147,6 +176,7 @@ class Snapshot:
     last_step_ns: int
     """0 before the first step ended."""
     groups: tuple[Group, ...]
+    ending: Ending
     alive: bool
     holder_pid: int
     """Process that holds the lock, as the reader's process namespace numbers it; 0 where it is not visible."""
@@ -159,14 +189,14 @@ class StateWriter:
     """
 
     def __init__(self, directory: Path, facts: Facts) -> None:
-        self.path, self._fd = _create(directory)
+        self.path, self.descriptor = _create(directory)
         try:
             # Written, not truncated to size: a full file system must fail here and not as SIGBUS at a later store.
-            os.write(self._fd, bytes(SIZE))
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._map = mmap.mmap(self._fd, SIZE)
+            os.write(self.descriptor, bytes(SIZE))
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._map = mmap.mmap(self.descriptor, SIZE)
         except OSError as error:
-            os.close(self._fd)
+            os.close(self.descriptor)
             self.path.unlink(missing_ok=True)
             raise StateFileError(f"state file {self.path}: {error.strerror}") from error
         self.words = memoryview(self._map).cast("Q")
@@ -185,11 +215,17 @@ class StateWriter:
         self._map[_FACTS_OFFSET : _FACTS_OFFSET + _FACTS.size] = packed
         self.words[sequence] += 1
 
+    def write_ending(self, ending: Ending) -> None:
+        """Say how the process ends."""
+        name = clip_name(ending.exception).encode().ljust(NAME_BYTES, b"\0")
+        self._map[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + NAME_BYTES] = name
+        self.words[ENDING] = pack(ending.by, ending.code)
+
     def close(self, *, unlink: bool = False) -> None:
         """Unmap and close, which drops the lock. A forked child may call it without effect on the parent."""
         self.words.release()
         self._map.close()
-        os.close(self._fd)
+        os.close(self.descriptor)
         if unlink:
             self.path.unlink(missing_ok=True)
 
@@ -228,6 +264,7 @@ def read(path: Path) -> Snapshot:
             steps=words[STEPS],
             last_step_ns=words[LAST_STEP],
             groups=tuple(_groups(words)),
+            ending=_ending(data, words[ENDING]),
             alive=alive,
             holder_pid=holder,
         )
@@ -277,6 +314,12 @@ def _unpack_facts(data: bytes) -> Facts:
     for name in _TEXTS:
         values[name] = values[name].rstrip(b"\0").decode("utf-8", "replace")
     return Facts(**values)
+
+
+def _ending(data: bytes, word: int) -> Ending:
+    by, code = unpack(word)
+    name = data[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + NAME_BYTES].rstrip(b"\0").decode("utf-8", "replace")
+    return Ending(EndedBy(by), code, name)
 
 
 def _groups(words: memoryview[int]) -> list[Group]:

@@ -71,4 +71,6 @@ def test_uninstrument_leaves_nothing(launcher: Launcher) -> None:
     assert list(launcher.state_directory.iterdir()) == []
     warnings = [line for line in errors.splitlines() if "no such phase" in line]
     assert len(warnings) == 1
-    assert warnings[0].startswith("laggard.phase('no such phase'): no such phase, counted as other; known are other,")
+    assert warnings[0].startswith(
+        "laggard: laggard.phase('no such phase'): no such phase, counted as other; known are other,"
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from laggard import _process
-from laggard._budget import Budget
+from laggard._budget import Budget, Processor
 from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named
 from tests.support.measured import Measured
@@ -74,6 +75,18 @@ def test_one_bad_second_is_not_a_minute() -> None:
     job.run(30, 0.001)
     job.run(1, 0.2)
     assert job.run(100, 0.001) == []
+
+
+def test_a_wait_for_a_processor_is_no_cost(tmp_path: Path) -> None:
+    """Of a thread that waits for a processor three quarters of its time, a quarter counts; without a word, all does."""
+    processor = Processor(tmp_path)
+    assert processor.used(7, 1000) == 1000
+    statistics = tmp_path / "7" / "schedstat"
+    statistics.parent.mkdir()
+    for ran, waited, used in ((5_000, 0, 1000), (6_000, 3_000, 250), (8_000, 3_000, 1000), (8_000, 9_000, 0)):
+        statistics.write_text(f"{ran} {waited} 12\n")
+        assert processor.used(7, 1000) == used
+    assert processor.used(8, 1000) == 1000
 
 
 def drained(process: _process.Process, times: int) -> Counter[str]:

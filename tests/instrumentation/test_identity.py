@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from laggard import _identity, statefile
 from tests.support.launch import PROGRAMS, Launcher
@@ -104,10 +106,11 @@ def test_ranks_without_a_name_agree_on_one(start: str, launcher: Launcher, recei
     assert len(runs) == 1
     files = [statefile.read(path) for path in launcher.state_directory.iterdir()]
     assert {file.facts.run for file in files} == runs
-    assert sorted((file.facts.rank, file.facts.world_size, file.state.label) for file in files) == [
-        (0, 2, "finished"),
-        (1, 2, "finished"),
+    assert sorted((file.facts.rank, file.facts.local_rank, file.state.label) for file in files) == [
+        (0, 0, "finished"),
+        (1, 1, "finished"),
     ]
+    assert {file.facts.world_size for file in files} == {2}
     # Each step's all-reduce, and the barrier at the end.
     (first, second) = [file.groups[0] for file in files]
     assert first == second
@@ -116,6 +119,46 @@ def test_ranks_without_a_name_agree_on_one(start: str, launcher: Launcher, recei
     assert {histogram.count for histogram in waits.values()} == {first.started - 1}
     sent = receiver.series("training.collective.io", training__collective__operation="all_reduce")
     assert set(sent.values()) == {4.0 * (first.started - 1)}
+
+
+def test_processes_without_a_group_have_a_run_each(launcher: Launcher, receiver: Receiver) -> None:
+    """Those of a sweep, of k folds or of hogwild are rank 0 of 1 under one name; no two of them share a series."""
+    started = [launcher.fork(PROGRAMS / "loop.py", "finish", **receiver.environment) for _ in range(3)]
+    for process in started:
+        process.communicate(timeout=60)
+    names = {"test", "test.2", "test.3"}
+    assert {statefile.read(path).facts.run for path in launcher.state_directory.iterdir()} == names
+    steps = {dict(labels)["training.run"]: count for labels, count in receiver.series("training.steps").items()}
+    assert steps == dict.fromkeys(names, 30)
+    launcher.run_forked(PROGRAMS / "loop.py", "finish", **receiver.environment)
+    assert sorted(statefile.read(path).facts.run for path in launcher.state_directory.iterdir())[:2] == ["test", "test"]
+
+
+def test_two_jobs_under_one_name_are_two_runs(launcher: Launcher, tmp_path: Path) -> None:
+    """On one host the second job's rank 0 chooses another name, and its other ranks hear of it."""
+    jobs = [launcher.fork(PROGRAM, tmp_path / f"store-{number}", "fork") for number in range(2)]
+    for process in jobs:
+        process.communicate(timeout=60)
+    files = [statefile.read(path).facts for path in launcher.state_directory.iterdir()]
+    assert sorted((facts.run, facts.rank) for facts in files) == [
+        ("test", 0),
+        ("test", 1),
+        ("test.2", 0),
+        ("test.2", 1),
+    ]
+
+
+def test_the_local_rank_is_counted_where_no_launcher_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks right below on the same host are counted, through torch's store, once all of them have said where."""
+    store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    identities = [replace(_identity.from_environment(rank, 5), host=host) for rank, host in enumerate("aaabb")]
+    assert not identities[0].placed
+    count = _identity._local_rank  # pyright: ignore[reportPrivateUsage]
+    assert count(store, identities[4]) is None
+    assert [count(store, identity) for identity in identities] == [0, 1, 2, 0, 1]
+    assert count(store, identities[4]) == 1
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert (_identity.from_environment(7).local_rank, _identity.from_environment(7).placed) == (3, True)
 
 
 def test_the_start_of_the_process_is_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from laggard import statefile
 from laggard.conventions import RankState
+from laggard.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -59,6 +60,40 @@ def test_every_ending_is_reported_with_all_steps(
     assert (final.facts.run, final.facts.rank, final.facts.workload) == ("test", 0, "loop")
     assert ended_as(receiver) == [state.label]
     assert receiver.value("training.steps") == 30
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "state", "said"),
+    [
+        ("finish", 0, RankState.FINISHED, Ending(EndedBy.EXIT, 0)),
+        ("exit", 3, RankState.FAILED, Ending(EndedBy.EXIT, 3)),
+        ("message", 1, RankState.FAILED, Ending(EndedBy.EXIT, 1)),
+        ("raise", 1, RankState.FAILED, Ending(EndedBy.EXCEPTION, 1, "RuntimeError")),
+        ("finally", 1, RankState.FAILED, Ending(EndedBy.EXCEPTION, 1, "KeyError")),
+        ("at once", 4, RankState.RUNNING, Ending()),
+    ],
+)
+def test_ends_are_told_apart(ending: str, code: int, state: RankState, said: Ending, launcher: Launcher) -> None:
+    """The state file keeps the exit code, or the exception; of ``os._exit`` it knows nothing but that nobody lives."""
+    process = launcher.fork(LOOP, ending)
+    process.communicate(timeout=60)
+    final = snapshot(launcher)
+    assert (process.returncode, final.state, final.ending, final.alive) == (code, state, said, False)
+
+
+def test_a_rank_that_is_killed_after_its_training_has_finished(launcher: Launcher) -> None:
+    """Ray kills its workers when they have taken their process group down: at once they have finished, and stay so."""
+    process = launcher.fork(LOOP, "destroy")
+    assert process.stdout is not None
+    assert any(line.startswith("destroyed") for line in process.stdout)
+    process.terminate()
+    process.communicate(timeout=30)
+    final = snapshot(launcher)
+    assert (process.returncode, final.state, final.ending) == (
+        -signal.SIGTERM,
+        RankState.FINISHED,
+        Ending(EndedBy.SIGNAL, signal.SIGTERM),
+    )
 
 
 def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher) -> None:
@@ -137,7 +172,7 @@ def test_a_taken_port_is_passed_over_and_the_state_file_says_which(launcher: Lau
         )
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert f"port {port} is taken; the metrics of local rank 0 are on port {port + 1}" in errors
+    assert f"laggard: port {port} is taken; the metrics of local rank 0 are on {port + 1}\n" in errors
     assert snapshot(launcher).facts.metrics_port == port + 1
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from laggard import statefile
 from laggard.conventions import Phase, RankState
-from laggard.statefile import StateFileError, StateWriter
+from laggard.statefile import EndedBy, Ending, StateFileError, StateWriter
 from tests.support.facts import FACTS
 
 
@@ -52,6 +52,18 @@ def test_everything_written_is_read(writer: StateWriter) -> None:
     assert (read.state, read.phase, read.phase_entered_ns) == (RankState.RUNNING, Phase.BACKWARD, 2**55 + 17)
     assert (read.progress, read.steps, read.last_step_ns) == (5, 6, 7)
     assert read.groups == (statefile.Group(identity=0xABC, operation=3, started=40, finished=39),)
+
+
+def test_how_a_process_ended_is_kept(writer: StateWriter) -> None:
+    """An exit code, a signal, or the class of an exception; in a file of an older version it is unknown."""
+    assert statefile.read(writer.path).ending == Ending()
+    for ending in (
+        Ending(EndedBy.EXCEPTION, 1, "torch.OutOfMemoryError"),
+        Ending(EndedBy.EXIT, 3),
+        Ending(EndedBy.SIGNAL, signal.SIGTERM),
+    ):
+        writer.write_ending(ending)
+        assert statefile.read(writer.path).ending == ending
 
 
 def test_facts_can_be_replaced_and_long_names_are_cut_inside_no_character(writer: StateWriter) -> None:
@@ -132,6 +144,7 @@ def test_what_is_no_state_file_is_refused_with_its_name(tmp_path: Path, writer: 
         ("being written", 16, b"\1"),
         ("phase", statefile.PHASE * 8 + 7, b"\x7f"),
         ("rank state", statefile.STATE * 8, b"\x09"),
+        ("ending", statefile.ENDING * 8 + 7, b"\x09"),
         ("boot", 24 + 32, os.urandom(16)),
     ):
         (tmp_path / name).write_bytes(whole)
@@ -140,7 +153,7 @@ def test_what_is_no_state_file_is_refused_with_its_name(tmp_path: Path, writer: 
     for name in names:
         with pytest.raises(StateFileError, match=f"/{name}: "):
             statefile.read(tmp_path / name)
-    assert len(names) == 12
+    assert len(names) == 13
 
 
 def test_random_damage_never_raises_anything_else(tmp_path: Path, writer: StateWriter) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from laggard import _identity, _process, control, statefile
+from laggard import _identity, _process, _wakeup, control, statefile
 from laggard._partition import Step
 from laggard._trace import TraceDump, chrome_trace, json_lines
-from laggard._wakeup import Wakeup
 from laggard.control import Reply, Request
 from laggard.conventions import RECENT_STEPS, Phase
 from tests.support.launch import PROGRAMS, Launcher
@@ -180,43 +179,36 @@ def test_a_signal_that_can_not_be_used_is_one_line(
     """An unknown signal, or one that the process handles itself, is named with the reason and left alone."""
     monkeypatch.setenv("LAGGARD_TRACE_SIGNAL", name)
     before = signal.getsignal(signal.SIGINT)
-    dump = TraceDump(_process.Process())
-    dump.training_began()
-    dump.uninstall()
+    process = _process.Process()
+    process._wakeup = wakeup = _wakeup.Wakeup()
+    TraceDump(process).training_began()
+    wakeup.forget()
     assert signal.getsignal(signal.SIGINT) is before
     (record,) = caplog.records
     assert name in record.message
     assert reason in record.message
 
 
-def test_the_signal_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uninstalled, the signal has its default action again."""
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_signal_is_one_request_and_is_given_back(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    """It wakes the drain thread; where that is compiled, Python still sees the default action, and in the end it is."""
     monkeypatch.setenv("LAGGARD_TRACE_SIGNAL", "USR2")
-    dump = TraceDump(_process.Process())
-    dump.training_began()
-    assert signal.getsignal(signal.SIGUSR2) == dump._on_signal
-    os.kill(os.getpid(), signal.SIGUSR2)
-    assert len(dump._requests) == 1
-    dump.uninstall()
-    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
-
-
-def test_a_signal_is_one_request_however_late_its_handler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drain thread takes it where it hears of signals, the handler where a script listens itself."""
-    monkeypatch.setenv("LAGGARD_TRACE_SIGNAL", "USR2")
+    if not compiled:
+        monkeypatch.setattr(_wakeup, "sigaction", None)
     process = _process.Process()
-    process._wakeup = wakeup = Wakeup()
-    wakeup.listen_to_signals()
+    process._wakeup = wakeup = _wakeup.Wakeup()
     dump = TraceDump(process)
     dump.training_began()
-    try:
+    assert (signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL) == compiled
+    assert signal.set_wakeup_fd(-1) == -1
+    os.kill(os.getpid(), signal.SIGUSR2)
+    dump.woken(wakeup.wait(1))
+    assert len(dump._requests) == 1
+    assert wakeup.wait(0) == b""
+    wakeup.forget()
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+    child = os.fork()
+    if not child:
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert len(dump._requests) == 0
-        dump.woken(wakeup.wait(1))
-        assert len(dump._requests) == 1
-        signal.set_wakeup_fd(-1)
-        os.kill(os.getpid(), signal.SIGUSR2)
-        assert (len(dump._requests), wakeup.wait(0)) == (2, b"")
-    finally:
-        dump.uninstall()
-        wakeup.forget()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGUSR2

@@ -5,6 +5,7 @@ Arguments: the server's socket, a request in JSON; environment, folder and stand
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,7 +28,8 @@ def main() -> None:
 
         def hand_on(number: int, _: Any) -> None:
             for process in processes:
-                os.kill(process, number)
+                with contextlib.suppress(ProcessLookupError):  # it ends, and its exit code is on the way
+                    os.kill(process, number)
 
         for number in HANDED_ON:
             signal.signal(number, hand_on)

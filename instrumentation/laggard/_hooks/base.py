@@ -56,8 +56,8 @@ class HookHost(Protocol):
     def not_training(self) -> None:
         """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
 
-    def hears_signals(self) -> bool:
-        """Return whether :meth:`Hook.woken` is told of signals. Only on the main thread; never raises."""
+    def hear(self, number: int) -> bool:
+        """Have :meth:`Hook.woken` told of a signal that has its default action; return whether it is. Never raises."""
         ...
 
     def hook_failed(self, hook: Hook, error: Exception) -> None:

@@ -35,7 +35,8 @@ class EndingHook(Hook):
         @functools.wraps(destroy)
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
             result = destroy(*args, **kwargs)
-            if not is_initialized():  # one group of several may be destroyed while training goes on
+            # One group of several may be destroyed while training goes on, and all of them because it failed.
+            if not is_initialized() and sys.exc_info()[0] is None:
                 ended()
             return result
 

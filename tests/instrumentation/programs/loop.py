@@ -37,12 +37,31 @@ def main() -> None:
     end(ending)
 
 
-def end(ending: str) -> None:
-    """End in one of many ways."""
+def fail(ending: str) -> None:
+    """End in one of the ways that are no clean end, where one is named."""
     if ending == "raise":
         raise RuntimeError("on purpose")
+    if ending == "exit":
+        sys.exit(3)
+    if ending == "message":
+        sys.exit("on purpose")
+    if ending == "at once":
+        os._exit(4)
+    if ending == "finally":
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            raise KeyError("on purpose")
+        finally:
+            dist.destroy_process_group()
+            time.sleep(1.5)  # a drain
+
+
+def end(ending: str) -> None:
+    """End in one of many ways."""
+    fail(ending)
     if ending == "destroy":
         dist.destroy_process_group()
+        print("destroyed", flush=True)
     if ending in ("wait", "destroy"):
         time.sleep(60)
     if ending == "stuck":
