@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import laggard
 from laggard._recorder import SKIPPED
+from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
 
 PLAIN = {"data", "forward", "backward", "optimizer"}
@@ -42,6 +43,19 @@ def network() -> nn.Module:
     """A small model, the same each time."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def run_engine(loss: torch.Tensor) -> None:
+    """Run the backward pass as the functions of torch do."""
+    torch.autograd.Variable._execution_engine.run_backward(
+        tensors=(loss,),
+        grad_tensors=(torch.ones_like(loss),),
+        keep_graph=False,
+        create_graph=False,
+        inputs=(),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
 
 
 def loader(**options: Any) -> DataLoader[Any]:
@@ -210,6 +224,29 @@ def gradients_by_hand() -> None:
         optimizer.step()
 
 
+def engine() -> None:
+    """Megatron-LM's way, whose outputs have no data left for the checks of the public function."""
+    model = network()
+    optimizer = sgd(model)
+    for (rows,) in loader():
+        loss = model(rows).square().mean()
+        run_engine(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def engine_inside_a_backward() -> None:
+    model = network()
+    optimizer = sgd(model)
+    for (rows,) in loader():
+        loss = model(rows).square().mean()
+        loss.register_hook(torch.enable_grad()(lambda _: run_engine(model(ROWS).square().mean())))
+        loss.backward()
+        run_engine(model(rows).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def gradient_penalty() -> None:
     model = network()
     optimizer = sgd(model)
@@ -346,6 +383,8 @@ LOOPS: dict[str, tuple[Callable[[], None], Expected]] = {
     "teacher": (teacher, Expected(6, PLAIN)),
     "several forwards": (several_forwards, Expected(6, PLAIN)),
     "gradients by hand": (gradients_by_hand, Expected(6, PLAIN)),
+    "engine": (engine, Expected(6, PLAIN)),
+    "engine inside a backward": (engine_inside_a_backward, Expected(6, PLAIN)),
     "gradient penalty": (gradient_penalty, Expected(6, PLAIN)),
     "learning rate schedule": (schedule, Expected(6, PLAIN)),
     "no module": (no_module, Expected(6, {"backward", "optimizer"})),
@@ -374,6 +413,42 @@ def test_every_loop_has_its_steps_and_phases(name: str) -> None:
         assert phases(step) - expected.sometimes == expected.phases - expected.sometimes
     assert expected.sometimes <= set().union(*map(phases, steps))
     assert all(sum(step.phases) == step.duration for step in steps)
+
+
+@pytest.mark.parametrize("way", ["engine", "Tensor.backward", "autograd.backward", "autograd.grad", "nested"])
+def test_a_backward_pass_is_one_whoever_runs_it(way: str) -> None:
+    """The engine called directly, through each function of torch, and inside of itself: one interval, one pass."""
+    with instrumented() as process:
+        x = torch.ones(2, requires_grad=True)
+        loss = x.sum()
+        if way == "nested":
+            loss.register_hook(torch.enable_grad()(lambda _: run_engine(x.sum())))
+        {
+            "engine": run_engine,
+            "Tensor.backward": torch.Tensor.backward,
+            "autograd.backward": torch.autograd.backward,
+            "autograd.grad": lambda loss: torch.autograd.grad(loss, x),
+            "nested": run_engine,
+        }[way](loss)
+        assert [code for code, _, _ in process.recorder.take()] == [Phase.BACKWARD]
+        assert process.recorder.backwards == (way != "autograd.grad")
+
+
+def test_the_engine_is_what_it_was_to_others() -> None:
+    """Who asks for the engine's class or its callbacks finds them, and uninstrument puts the very object back."""
+    variable = torch.autograd.Variable
+    before = variable._execution_engine
+    with instrumented():
+        engine = variable._execution_engine
+        assert isinstance(engine, type(before))
+        assert type(engine).__name__ == type(before).__name__
+        called: list[bool] = []
+        x = torch.ones(2, requires_grad=True)
+        loss = x.sum()
+        loss.register_hook(lambda _: engine.queue_callback(lambda: called.append(True)))
+        loss.backward()
+        assert called == [True]
+    assert variable._execution_engine is before
 
 
 def test_a_loaded_optimizer_keeps_its_step_out_of_the_histograms() -> None:
