@@ -33,7 +33,7 @@ class BackwardHook(Hook):
         self.replace(torch.autograd.Variable, "_execution_engine", self._engine)
 
     def _engine(self, engine: Any) -> Any:
-        kind: Any = type(engine)
+        kind: Any = engine.__class__
         # A subclass under the same name: the compiler asks for the class of the engine.
         body = {"run_backward": self._wrap(kind.run_backward), "__module__": kind.__module__, "__slots__": ()}
         return type(kind.__name__, (kind,), body)()
