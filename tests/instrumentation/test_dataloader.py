@@ -213,6 +213,7 @@ def test_a_forked_rank_has_a_pipe_of_its_own(process: Process) -> None:
     assert hook._owner == os.getpid()
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("first", ["laggard", "torchdata"])
 def test_a_stateful_loader_is_watched_as_torchs_own_is(
@@ -260,6 +261,7 @@ def test_a_warning_of_a_loader_names_the_line_that_torch_means(process: Process)
     assert [warning.filename for warning in warned] == [sys.modules["torch.utils.data.dataloader"].__file__]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_worker_that_cannot_start_shows_frames_of_torch_alone(process: Process) -> None:
     """The traceback of a data set that cannot be pickled is the one that it is without laggard."""
     loader = DataLoader([lambda: 0], num_workers=1, multiprocessing_context="spawn")  # pyright: ignore[reportArgumentType]
