@@ -52,7 +52,7 @@ typedef struct {
     /* Numbers of the Python twin. */
     int share, phase_bits, code_shift, phase_word, progress_word, forward, evaluation;
     int identity_shift, module_phases, swallows_fetch;
-    long long dropped, failures, backwards, self_time_ns, elsewhere;
+    long long dropped, failures, backwards, self_time_ns;
     /* Until a thread is known to train: the thread of each event, and the one that the phase is of. */
     long long *threads, holder;
 } HotPath;
@@ -278,11 +278,6 @@ static PyObject *HotPath_edge(HotPath *self, PyObject *argument) {
 
 static PyObject *HotPath_claim(HotPath *self, PyObject *Py_UNUSED(ignored)) { return PyBool_FromLong(claim(self)); }
 
-static PyObject *HotPath_missed(HotPath *self, PyObject *Py_UNUSED(ignored)) {
-    self->elsewhere += self->enabled;
-    Py_RETURN_NONE;
-}
-
 static PyObject *HotPath_trains(HotPath *self, PyObject *Py_UNUSED(ignored)) { return PyBool_FromLong(trains(self)); }
 
 static PyObject *HotPath_resume(HotPath *self, PyObject *argument) {
@@ -421,11 +416,8 @@ static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size
     HotPath *hot = self->hot;
     int mark = 0;
     Token token;
-    if (PyVectorcall_NARGS(flags) < 1 || !hot->enabled || !mine(hot)) {
-        hot->elsewhere += hot->enabled;
+    if (PyVectorcall_NARGS(flags) < 1 || !mine(hot) || within(hot->swallows_fetch, hot->phase))
         return PyObject_Vectorcall(self->call, arguments, flags, names);
-    }
-    if (within(hot->swallows_fetch, hot->phase)) return PyObject_Vectorcall(self->call, arguments, flags, names);
     PyObject *yielded = PyObject_GetAttr(arguments[0], name_num_yielded);
     if (yielded == NULL)
         PyErr_Clear();
@@ -788,7 +780,6 @@ static PyMemberDef HotPath_members[] = {
     {"phase", T_INT, offsetof(HotPath, phase), 0, NULL},
     {"dropped", T_LONGLONG, offsetof(HotPath, dropped), 0, NULL},
     {"failures", T_LONGLONG, offsetof(HotPath, failures), 0, NULL},
-    {"elsewhere", T_LONGLONG, offsetof(HotPath, elsewhere), 0, NULL},
     {"backwards", T_LONGLONG, offsetof(HotPath, backwards), 0, NULL},
     {"self_time_ns", T_LONGLONG, offsetof(HotPath, self_time_ns), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -804,7 +795,6 @@ static PyMethodDef HotPath_methods[] = {
     {"edge", (PyCFunction)HotPath_edge, METH_O, NULL},
     {"trains", (PyCFunction)HotPath_trains, METH_NOARGS, NULL},
     {"claim", (PyCFunction)HotPath_claim, METH_NOARGS, NULL},
-    {"missed", (PyCFunction)HotPath_missed, METH_NOARGS, NULL},
     {"resume", (PyCFunction)HotPath_resume, METH_O, NULL},
     {"synchronize", (PyCFunction)HotPath_synchronize, METH_O, NULL},
     {"take", (PyCFunction)HotPath_take, METH_NOARGS, NULL},

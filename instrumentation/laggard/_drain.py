@@ -172,6 +172,7 @@ class Drain:
             events = self._device.translate(events)
             self._reporting.dropped_so_far("device_edge", self._device.dropped)
         self._reporting.begin_drain()
+        self._reporting.see(events)
         for start in range(0, max(1, len(events)), _SLICE):
             self._take(self._partition.feed(events[start : start + _SLICE]), last=last)
             time.sleep(0)  # lets the training thread have the interpreter

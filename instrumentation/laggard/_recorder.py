@@ -99,7 +99,7 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
     in_training: tuple[int, ...] = ()
     in_evaluation: tuple[int, ...] = (0,)
     capacity = EARLY_CAPACITY
-    dropped = failures = self_time_ns = backwards = progress = offset = elsewhere = 0
+    dropped = failures = self_time_ns = backwards = progress = offset = 0
     # Until a thread is known to train: the thread of each event, and the one that the phase is of. Then when it was.
     threads: list[int] = []
     holder = claimed = 0
@@ -216,11 +216,6 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         del threads[: count(taken)]
         return taken
 
-    def missed() -> None:
-        nonlocal elsewhere
-        if enabled:
-            elsewhere += 1
-
     def admitted() -> bool:
         # Any thread, until one is known to train; and none when the recorder is off, since no thread is number -1.
         nonlocal holder
@@ -243,7 +238,7 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         words = None
         failures += 1
 
-    functions = (begin, end, add, evaluate, trains, claim, resume, synchronize, take, missed, edge, admitted, detach)
+    functions = (begin, end, add, evaluate, trains, claim, resume, synchronize, take, edge, admitted, detach)
     return {function.__name__: function for function in functions}
 
 
@@ -327,7 +322,6 @@ class Recorder:
     capacity: int = _variable("capacity", "Events kept between two drains.")
     dropped: int = _variable("dropped", "Events that found no room.")
     backwards: int = _variable("backwards", "Backward passes begun.")
-    elsewhere: int = _variable("elsewhere", "Fetches of loaders on threads that do not train.")
     progress: int = _variable("progress", "Signs of progress of any kind.")
     failures: int = _variable("failures", "How often the state file was given up.")
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads, estimated.")

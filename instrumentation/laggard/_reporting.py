@@ -16,17 +16,26 @@ from typing import TYPE_CHECKING
 from laggard import _signals, environment
 from laggard import conventions as names
 from laggard._budget import Budget, Processor
+from laggard._recorder import CODE_BITS, GRADIENT, OPTIMIZER_STEP
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.conventions import DROP_REASONS, Phase, RankState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from laggard._hooks import Hook
     from laggard._identity import Identity
     from laggard._partition import Step
-    from laggard._recorder import Recorder
+    from laggard._recorder import Event, Recorder
     from laggard.statefile import Facts
 
+#: What the recorder calls a phase.
+_CODES = {phase: {int(phase)} for phase in Phase}
+_CODES[Phase.BACKWARD].add(GRADIENT)
+_CODES[Phase.OPTIMIZER].add(OPTIMIZER_STEP)
+#: A phase without any time in so many steps is not seen any more: a loader may have moved to a thread of its own.
+_SEEN_STEPS = 64
 #: Steps kept while the run's name is not known yet.
 _MAX_PENDING = 4096
 
@@ -49,7 +58,9 @@ class Reporting:
         #: One step in so many goes into the histograms, by the number of steps before the last report.
         self._one_in = 1
         self._reported = time.monotonic()
-        self._seen: set[Phase] = set()
+        #: Steps so far; and for each phase that was seen the number of the newest step with time in it.
+        self._ended = 0
+        self._newest_seen: dict[Phase, int] = {}
         self._dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
         self._reported_dropped = dict(self._dropped)
         self._reported_self_time = 0
@@ -82,6 +93,12 @@ class Reporting:
         )
         self.take([])
 
+    def see(self, events: Iterable[Event]) -> None:
+        """Take note of the phases that there are before the first step has ended."""
+        if not self._ended:
+            codes = {code & CODE_BITS for code, _, _ in events}
+            self._newest_seen.update({phase: 0 for phase in Phase if codes & _CODES[phase]})
+
     def begin_drain(self) -> None:
         """Renew the allowance of traces."""
         if self._spans is not None:
@@ -94,7 +111,8 @@ class Reporting:
             self._steps += len(steps)
             self._steps_ns += sum([step.duration for step in steps])
             phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
-            self._seen.update([phase for phase, durations in phases if any(durations)])
+            self._ended += len(steps)
+            self._newest_seen.update({phase: self._ended for phase, durations in phases if any(durations)})
         self._pending += steps
         report, spans = self._report, self._spans
         if report is None or spans is None:
@@ -127,8 +145,8 @@ class Reporting:
             if hook.due():
                 hook.guarded(hook.report)(report)
         report.state(state)
-        if self._seen:
-            report.signals(_signals.available(self._hooks, self._seen))
+        seen = [phase for phase, step in self._newest_seen.items() if self._ended - step < _SEEN_STEPS]
+        report.signals(_signals.available(self._hooks, seen))
         self_time = self._recorder.self_time_ns
         dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
         report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})

@@ -18,7 +18,7 @@ _PHASES = {
 
 
 def available(hooks: Iterable[Hook], seen: Collection[Phase]) -> dict[str, bool]:
-    """Return for each signal whether it can be trusted. ``seen`` are the phases in which steps spent time so far."""
+    """Return for each signal whether it can be trusted. ``seen`` are the phases in which steps spend time."""
     working: dict[str, bool] = {}
     clock = None
     for hook in hooks:

@@ -38,6 +38,11 @@ def hook(process: Process) -> CheckpointHook:
     return found
 
 
+def go_on(process: Process) -> None:
+    """Fetch a batch, with which training goes on."""
+    process.recorder.end(process.recorder.begin(Phase.DATA))
+
+
 def codes(process: Process) -> list[int]:
     """Codes of the events since the last call."""
     return [code & CODE_BITS for code, _, _ in process.recorder.take()]
@@ -67,6 +72,8 @@ def test_every_way_to_write_and_read_is_one_checkpoint(process: Process, hook: C
     for save in saves:
         save()
         assert codes(process) == [Phase.CHECKPOINT]
+        go_on(process)
+        assert codes(process) == [Phase.DATA]
         assert counts(hook) == {"save": 1}
     loads = (
         lambda: torch.load(tmp_path / "path.pt"),
@@ -84,8 +91,10 @@ def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: Checkpoint
     """Copies in memory, shards of tensors and samples that a data set loads leave no trace in the checkpoint phase."""
     torch.save(STATE, io.BytesIO())
     torch.save(torch.ones(2), tmp_path / "sample.pt")
+    assert counts(hook) == {"save": 1}
     torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
-    assert counts(hook) == {"save": 2}
+    assert counts(hook) == {"save": 1}
+    go_on(process)
     process.recorder.take()
     assert torch.equal(torch.load(tmp_path / "sample.pt"), torch.ones(2))
     assert codes(process) == []
@@ -102,6 +111,152 @@ def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: Checkpoint
     assert counts(hook) == {}
     assert isinstance(torch.load(tmp_path / "model.pt", weights_only=False), nn.Linear)
     assert counts(hook) == {"load": 1}
+
+
+MODEL = nn.Sequential(nn.Linear(2, 2))
+OPTIMIZER = torch.optim.Adam(MODEL.parameters())
+
+#: What is saved, and whether that into memory is a checkpoint.
+IN_MEMORY: dict[str, tuple[Any, bool]] = {
+    "module": (MODEL, True),
+    "parameter": (MODEL[0].weight, True),
+    "state of a module": (MODEL.state_dict(), True),
+    "state of an optimizer": (OPTIMIZER.state_dict(), True),
+    "Lightning's": ({"epoch": 1, "state_dict": MODEL.state_dict(), "optimizer_states": [OPTIMIZER.state_dict()]}, True),
+    "ultralytics'": ({"epoch": 1, "model": None, "ema": MODEL, "updates": 3}, True),
+    "copied": ({"model": {name: value.cpu() for name, value in MODEL.state_dict().items()}}, True),
+    "tensor": (torch.ones(2), False),
+    "storage": (torch.ones(2).untyped_storage(), False),
+    "sample": ({"input": torch.ones(2), "label": torch.ones(1)}, False),
+    "batch": ([{"input": torch.ones(2)}, {"input": torch.ones(2)}], False),
+    "numbers": ({"loss": 0.5}, False),
+}
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_state_that_goes_to_memory_is_a_checkpoint(process: Process, hook: CheckpointHook, name: str) -> None:
+    """A buffer that takes the state of a module or an optimizer is one, a copy of anything else is none."""
+    saved, counted = IN_MEMORY[name]
+    torch.save(saved, io.BytesIO())
+    go_on(process)
+    assert (Phase.CHECKPOINT in codes(process)) is counted
+    assert counts(hook) == ({"save": 1} if counted else {})
+
+
+@pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER])
+def test_state_that_goes_to_memory_inside_of_a_phase_is_part_of_it(
+    process: Process, hook: CheckpointHook, phase: Phase
+) -> None:
+    """A fetch, a forward, a backward or an update that copies a model is what it is."""
+    token = process.recorder.begin(phase)
+    torch.save(MODEL.state_dict(), io.BytesIO())
+    process.recorder.end(token)
+    assert codes(process) == [phase]
+    assert measure(hook) == {}
+
+
+def checkpoints(process: Process) -> tuple[int, int]:
+    """The number of checkpoint intervals in a step with all that was recorded, and their sum in milliseconds."""
+    events = [*process.recorder.take(), (UPDATE, 2**62, 2**62), (Phase.DATA, 2**62, 2**62 + 1)]
+    (step,) = StepPartition(warmup_steps=0).feed(events)
+    return sum(phase == Phase.CHECKPOINT for phase, _, _ in step.intervals), step.phases[Phase.CHECKPOINT] // 10**6
+
+
+def write_out(buffer: io.BytesIO) -> None:
+    """Take 50 ms, as a disk does."""
+    assert buffer.getvalue()
+    time.sleep(0.05)
+
+
+def save_in_function() -> None:
+    """Lightning's way: the buffer is gone at the end."""
+    buffer = io.BytesIO()
+    torch.save(MODEL.state_dict(), buffer)
+    write_out(buffer)
+
+
+@pytest.mark.timed
+def test_writing_a_buffer_out_is_part_of_the_checkpoint(process: Process, hook: CheckpointHook) -> None:
+    """Until the buffer is gone, or until training goes on where it is kept; what follows is the script's again."""
+    go_on(process)
+    save_in_function()
+    time.sleep(0.05)
+    go_on(process)
+    assert checkpoints(process) == (1, pytest.approx(50, abs=15))
+    assert measure(hook)["training.checkpoint.duration", "save"] == [pytest.approx(0.05, abs=0.015)]
+
+    go_on(process)
+    kept = io.BytesIO()
+    torch.save(MODEL.state_dict(), kept)
+    write_out(kept)
+    go_on(process)
+    time.sleep(0.05)
+    assert checkpoints(process) == (1, pytest.approx(50, abs=15))
+    assert measure(hook)["training.checkpoint.duration", "save"] == [pytest.approx(0.05, abs=0.015)]
+    del kept
+    assert (codes(process), measure(hook)) == ([], {})
+
+
+@pytest.mark.timed
+def test_files_that_are_written_in_a_row_are_one_checkpoint(
+    process: Process, hook: CheckpointHook, tmp_path: Path
+) -> None:
+    """Model, optimizer and the wait for peers between them are one save, until training goes on."""
+    for _ in range(2):
+        go_on(process)
+        safetensors.torch.save_file(STATE, tmp_path / "model.safetensors")
+        token = process.recorder.begin(Phase.COMMUNICATION)
+        time.sleep(0.02)
+        process.recorder.end(token)
+        time.sleep(0.02)
+        torch.save(OPTIMIZER.state_dict(), tmp_path / "optimizer.pt")
+        save_in_function()
+        go_on(process)
+        assert checkpoints(process) == (1, pytest.approx(90, abs=30))
+        assert measure(hook)["training.checkpoint.duration", "save"] == [pytest.approx(0.09, abs=0.03)]
+    assert process.recorder.device is None
+
+
+def test_a_report_between_two_files_loses_nothing_of_them(
+    process: Process, hook: CheckpointHook, tmp_path: Path
+) -> None:
+    """The last save of a process is reported at its end; one that goes on after a report stays one interval."""
+    go_on(process)
+    torch.save(STATE, tmp_path / "model.pt")
+    (first,) = measure(hook)["training.checkpoint.duration", "save"]
+    assert measure(hook) == {}
+    torch.save(STATE, tmp_path / "optimizer.pt")
+    go_on(process)
+    (rest,) = measure(hook)["training.checkpoint.duration", "save"]
+    (covering,) = [end - begin for code, begin, end in process.recorder.take()[-2:] if code == Phase.CHECKPOINT]
+    assert first + rest == pytest.approx(covering * 1e-9)
+
+
+def test_the_device_hears_of_each_edge_while_a_checkpoint_lasts(process: Process, hook: CheckpointHook) -> None:
+    """Whoever notes edges goes on doing so, and is back in its place when training goes on."""
+    edges: list[int] = []
+    process.recorder.device = edges.append
+    save_in_function()
+    assert len(edges) == 3  # begin and end of the save, and the end of the buffer
+    go_on(process)
+    assert len(edges) == 5
+    assert process.recorder.device == edges.append
+    (_, started, _), (code, begin, end), _ = process.recorder.take()
+    assert (code, begin, end) == (Phase.CHECKPOINT, edges[0], edges[2])
+    assert started == begin
+    assert counts(hook) == {"save": 1}
+
+
+def test_a_device_that_fails_while_a_checkpoint_lasts_is_given_up(process: Process, hook: CheckpointHook) -> None:
+    """What its edge raises is no failure of the hook that stands before it."""
+
+    def fail(_at: int) -> None:
+        raise ArithmeticError
+
+    save_in_function()
+    hook._device = fail
+    go_on(process)
+    assert (process.recorder.device, process.recorder.failures, hook.installed) == (None, 1, True)
 
 
 def test_a_save_on_another_thread_moves_the_last_save_and_nothing_else(
@@ -123,9 +278,9 @@ def test_a_save_on_another_thread_moves_the_last_save_and_nothing_else(
 def test_a_background_save_counts_when_it_is_done(hook: CheckpointHook) -> None:
     """What async_save returns moves the last save when its upload succeeds, and not when it fails."""
     failing, working = Future[None](), Future[None]()
-    hook._after("save", 0, failing)
+    hook._after("save", 0, 0, failing)
     failing.set_exception(OSError("disk full"))
-    hook._after("save", 0, working)
+    hook._after("save", 0, 0, working)
     assert measure(hook) == {}
     working.set_result(None)
     assert list(measure(hook)) == [("training.checkpoint.last_save.timestamp",)]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pickle
 import signal
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from laggard import statefile
@@ -19,6 +23,7 @@ from laggard._hooks.prefetch import PrefetchHook
 from laggard._process import Process
 from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH
 from laggard.conventions import Phase
+from tests.instrumentation.inside import hook_named, instrumented
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured import measure
 from tests.support.otlp import Receiver
@@ -179,9 +184,8 @@ def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
 def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Process) -> None:
     """Durations that nobody takes are left out; an error of the data set passes through."""
     (hook,) = [hook for hook in process._hooks if isinstance(hook, FetchHook)]
-    hook._open_pipe()
-    assert hook._loop is not None
-    writer = hook._loop.writer
+    hook._open_pipe(None)
+    writer = hook._writer
     assert writer is not None
 
     def fetch(_fetcher: Any, index: int) -> int:
@@ -200,13 +204,71 @@ def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Pr
 def test_a_forked_rank_has_a_pipe_of_its_own(process: Process) -> None:
     """What workers of a forked child write is the child's, and the child does not take its parent's."""
     (hook,) = [hook for hook in process._hooks if isinstance(hook, FetchHook)]
-    hook._open_pipe()
+    hook._open_pipe(None)
     parents = hook._reader
     hook._owner = -1  # as seen from a child
     assert measure(hook) == {}
-    hook._open_pipe()
+    hook._open_pipe(None)
     assert hook._reader is not parents
     assert hook._owner == os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("first", ["laggard", "torchdata"])
+def test_a_stateful_loader_is_watched_as_torchs_own_is(
+    first: str, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers, queue and fetch durations of torchdata's loader are there, whichever was imported first."""
+    pytest.importorskip("torchdata")
+    if first == "laggard":
+        for name in [name for name in sys.modules if name.startswith("torchdata.stateful_dataloader")]:
+            monkeypatch.delitem(sys.modules, name)
+    else:
+        importlib.import_module("torchdata.stateful_dataloader")
+    with instrumented() as process:
+        package = importlib.import_module("torchdata.stateful_dataloader")
+        batches = iter(package.StatefulDataLoader(Stream(), num_workers=1, multiprocessing_context=context))
+        assert next(batches) == 0
+        prefetch, fetch = (hook_named(process, name) for name in ("prefetch", "fetch"))
+        deadline = time.monotonic() + 10
+        while measure(prefetch)["training.dataloader.queue.length",] != [2]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert measure(prefetch)["training.dataloader.workers",] == [1]
+        assert len(list(batches)) == 4
+        durations = measure(fetch)["training.dataloader.fetch.duration",]
+        # The worker also looks once for the batch that is not there.
+        assert len(durations) in (5, 6)
+        assert [code for code, _, _ in process.recorder.take()] == [
+            Phase.DATA,
+            FIRST_BATCH,
+            *[Phase.DATA] * 5,
+            EXHAUSTED,
+        ]
+        del batches
+    module = sys.modules["torchdata.stateful_dataloader.stateful_dataloader"]
+    worker = sys.modules["torchdata.stateful_dataloader.worker"]
+    assert module._worker_loop is worker._worker_loop
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="then memory is pinned and torch warns of nothing")
+def test_a_warning_of_a_loader_names_the_line_that_torch_means(process: Process) -> None:
+    """What torch warns of while it makes an iterator is said to come from torch's file, as without laggard."""
+    assert hook_named(process, "prefetch").installed
+    with pytest.warns(UserWarning, match="pin_memory") as warned:
+        assert len(list(DataLoader(Stream(), pin_memory=True))) == 5
+    assert [warning.filename for warning in warned] == [sys.modules["torch.utils.data.dataloader"].__file__]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_worker_that_cannot_start_shows_frames_of_torch_alone(process: Process) -> None:
+    """The traceback of a data set that cannot be pickled is the one that it is without laggard."""
+    loader = DataLoader([lambda: 0], num_workers=1, multiprocessing_context="spawn")  # pyright: ignore[reportArgumentType]
+    with pytest.raises((AttributeError, pickle.PicklingError)) as raised:
+        iter(loader)
+    assert not [str(entry.path) for entry in raised.traceback if "laggard" in Path(entry.path).parts]
+    assert hook_named(process, "fetch").installed
 
 
 def test_usage_of_a_process_is_read_from_proc(process: Process) -> None:

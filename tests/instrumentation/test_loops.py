@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import laggard
 from laggard._recorder import SKIPPED
+from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
+from tests.support.measured import measure
 
 PLAIN = {"data", "forward", "backward", "optimizer"}
 ROWS = torch.linspace(-1, 1, 48).reshape(12, 4)
@@ -42,6 +45,19 @@ def network() -> nn.Module:
     """A small model, the same each time."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def run_engine(loss: torch.Tensor) -> None:
+    """Run the backward pass as the functions of torch do."""
+    torch.autograd.Variable._execution_engine.run_backward(
+        tensors=(loss,),
+        grad_tensors=(torch.ones_like(loss),),
+        keep_graph=False,
+        create_graph=False,
+        inputs=(),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
 
 
 def loader(**options: Any) -> DataLoader[Any]:
@@ -210,6 +226,29 @@ def gradients_by_hand() -> None:
         optimizer.step()
 
 
+def engine() -> None:
+    """Megatron-LM's way, whose outputs have no data left for the checks of the public function."""
+    model = network()
+    optimizer = sgd(model)
+    for (rows,) in loader():
+        loss = model(rows).square().mean()
+        run_engine(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def engine_inside_a_backward() -> None:
+    model = network()
+    optimizer = sgd(model)
+    for (rows,) in loader():
+        loss = model(rows).square().mean()
+        loss.register_hook(torch.enable_grad()(lambda _: run_engine(model(ROWS).square().mean())))
+        loss.backward()
+        run_engine(model(rows).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def gradient_penalty() -> None:
     model = network()
     optimizer = sgd(model)
@@ -317,6 +356,112 @@ def step_that_raises_once() -> None:
             optimizer.step()
 
 
+class Around:
+    """ZeRO's and Megatron-LM's way: no optimizer of torch's, but around one; what else it does takes 10 ms."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def step(self) -> None:
+        """Prepare, update, finish."""
+        time.sleep(0.005)
+        self.inner.step()
+        time.sleep(0.005)
+
+    def zero_grad(self) -> None:
+        """Set the gradients to zero."""
+        self.inner.zero_grad()
+
+
+class Chained(Around):
+    """Around one that is around one of torch's."""
+
+    def step(self) -> None:
+        """Prepare, update, finish."""
+        time.sleep(0.005)
+        with torch.no_grad():
+            super().step()
+
+
+class Trainer(Around):
+    """No optimizer, in spite of its methods: its step is all of a train step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(sgd(model))
+        self.model = model
+
+    def step(self) -> None:
+        """Work on the host, train."""
+        time.sleep(0.005)
+        update(self.model, self.inner, ROWS)
+
+
+def optimizer_around_another(kind: Callable[[Any], Around]) -> None:
+    model = network()
+    optimizer: Any = kind(sgd(model))
+    for (rows,) in loader():
+        update(model, optimizer, rows)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("kind", "least"), [(Around, 10), (Chained, 15), (lambda inner: Around(Chained(inner)), 25)])
+def test_an_optimizer_around_another_is_one_update(kind: Callable[[Any], Around], least: int) -> None:
+    """From the second update on all that the outermost one does is optimizer; uninstrument leaves the class alone."""
+    before = [vars(kind)["step"] for kind in (Around, Chained)]
+    with instrumented() as process:
+        optimizer_around_another(kind)
+        steps = steps_of(process)
+    assert len(steps) == 6
+    assert all(step.phases[Phase.OPTIMIZER] >= least * 10**6 for step in steps[1:])
+    assert [vars(kind)["step"] for kind in (Around, Chained)] == before
+
+
+@pytest.mark.timed
+def test_a_train_step_by_the_name_of_an_optimizers_is_no_optimizer() -> None:
+    """Whoever runs a backward pass in a method `step` has host code of its own there, from the third step on."""
+    with instrumented() as process:
+        trainer = Trainer(network())
+        for _ in range(5):
+            trainer.step()
+        steps = steps_of(process)
+    assert len(steps) == 5
+    assert all(step.phases[Phase.OPTIMIZER] < 4 * 10**6 for step in steps[2:])
+
+
+def test_updates_by_hand_are_said_to_be_missing_once(caplog: pytest.LogCaptureFixture) -> None:
+    """After a hundred backward passes one line says what to call; with named steps or an optimizer it says nothing."""
+    parameter = torch.ones(2, requires_grad=True)
+
+    def train(passes: int) -> None:
+        for _ in range(passes):
+            parameter.sum().backward()
+            assert parameter.grad is not None
+            parameter.data -= 0.1 * parameter.grad
+            parameter.grad = None
+
+    with instrumented() as process:
+        hook = hook_named(process, "optimizer")
+        train(99)
+        assert (measure(hook), caplog.messages) == ({}, [])
+        for _ in range(2):
+            train(1)
+            assert measure(hook) == {}
+        (line,) = caplog.messages
+        assert line == (
+            "no optimizer step was seen in 100 backward passes, so no training step is measured; "
+            "try `with laggard.step():` around each step of the loop"
+        )
+        assert steps_of(process) == []
+    caplog.clear()
+    with instrumented() as process:
+        hook = hook_named(process, "optimizer")
+        with laggard.step():
+            train(1)
+        hook.steps_ended(steps_of(process))
+        train(200)
+        assert (measure(hook), caplog.messages) == ({}, [])
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a loop comes to; the phases are those of every step but the first."""
@@ -346,6 +491,8 @@ LOOPS: dict[str, tuple[Callable[[], None], Expected]] = {
     "teacher": (teacher, Expected(6, PLAIN)),
     "several forwards": (several_forwards, Expected(6, PLAIN)),
     "gradients by hand": (gradients_by_hand, Expected(6, PLAIN)),
+    "engine": (engine, Expected(6, PLAIN)),
+    "engine inside a backward": (engine_inside_a_backward, Expected(6, PLAIN)),
     "gradient penalty": (gradient_penalty, Expected(6, PLAIN)),
     "learning rate schedule": (schedule, Expected(6, PLAIN)),
     "no module": (no_module, Expected(6, {"backward", "optimizer"})),
@@ -374,6 +521,42 @@ def test_every_loop_has_its_steps_and_phases(name: str) -> None:
         assert phases(step) - expected.sometimes == expected.phases - expected.sometimes
     assert expected.sometimes <= set().union(*map(phases, steps))
     assert all(sum(step.phases) == step.duration for step in steps)
+
+
+@pytest.mark.parametrize("way", ["engine", "Tensor.backward", "autograd.backward", "autograd.grad", "nested"])
+def test_a_backward_pass_is_one_whoever_runs_it(way: str) -> None:
+    """The engine called directly, through each function of torch, and inside of itself: one interval, one pass."""
+    with instrumented() as process:
+        x = torch.ones(2, requires_grad=True)
+        loss = x.sum()
+        if way == "nested":
+            loss.register_hook(torch.enable_grad()(lambda _: run_engine(x.sum())))
+        {
+            "engine": run_engine,
+            "Tensor.backward": torch.Tensor.backward,
+            "autograd.backward": torch.autograd.backward,
+            "autograd.grad": lambda loss: torch.autograd.grad(loss, x),
+            "nested": run_engine,
+        }[way](loss)
+        assert [code for code, _, _ in process.recorder.take()] == [Phase.BACKWARD]
+        assert process.recorder.backwards == (way != "autograd.grad")
+
+
+def test_the_engine_is_what_it_was_to_others() -> None:
+    """Who asks for the engine's class or its callbacks finds them, and uninstrument puts the very object back."""
+    variable = torch.autograd.Variable
+    before = variable._execution_engine
+    with instrumented():
+        engine = variable._execution_engine
+        assert isinstance(engine, type(before))
+        assert type(engine).__name__ == type(before).__name__
+        called: list[bool] = []
+        x = torch.ones(2, requires_grad=True)
+        loss = x.sum()
+        loss.register_hook(lambda _: engine.queue_callback(lambda: called.append(True)))
+        loss.backward()
+        assert called == [True]
+    assert variable._execution_engine is before
 
 
 def test_a_loaded_optimizer_keeps_its_step_out_of_the_histograms() -> None:

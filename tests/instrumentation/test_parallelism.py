@@ -160,6 +160,47 @@ def test_what_a_reducer_issues_is_explained_by_its_statistics() -> None:
     assert exposure.hidden
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"gradient_as_bucket_view": True},
+        {"bucket_cap_mb": 1},
+    ],
+    ids=str,
+)
+def test_a_replicated_model_has_the_signal_from_its_first_step(
+    process: _process.Process, options: dict[str, Any]
+) -> None:
+    """What DDP's constructor and its new buckets issue is waited for in native code and is held against nobody."""
+    model = nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256), nn.Linear(256, 1024))
+    replica = DistributedDataParallel(model, **options)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
+    hook = collectives_of(process)
+    for _ in range(4):
+        process.exposure.steps_ended(2)  # whenever a drain looks
+        assert hook.available
+        replica(torch.ones(2, 256)).sum().backward()
+        optimizer.step()
+    assert process.exposure.reduced == 4
+    process.exposure.steps_ended(2)
+    assert (hook.available, process.exposure.issued) == (True, 0)
+
+
+def test_what_is_issued_before_training_is_held_against_nobody(process: _process.Process) -> None:
+    """A rank may set up its model with collectives that nobody waits for; in a step they count."""
+    hook = collectives_of(process)
+    dist.all_reduce(torch.ones(4), async_op=True)
+    process.exposure.steps_ended(2)
+    assert hook.available
+    torch.ones(1, requires_grad=True).sum().backward()
+    dist.all_reduce(torch.ones(4), async_op=True)
+    process.exposure.steps_ended(2)
+    assert not hook.available
+
+
 def test_the_wait_of_each_replicated_model_is_read_once(process: _process.Process) -> None:
     """Two models give a wait each where each has its backward, one where they share it, none without a reduction."""
     first, second = (DistributedDataParallel(nn.Linear(4, 4)) for _ in range(2))

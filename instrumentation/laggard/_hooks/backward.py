@@ -1,6 +1,7 @@
-"""The backward pass: where ``Tensor.backward``, ``autograd.backward`` and ``autograd.grad`` hand over to the engine.
+"""The backward pass: the engine that ``Tensor.backward``, ``autograd.backward`` and ``autograd.grad`` run.
 
-The public functions stay what they are, since the compiler knows them by identity.
+Megatron-LM calls the engine directly. The functions above it stay what they are, since the compiler knows them by
+identity.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from laggard.conventions import Phase
 
 
 class BackwardHook(Hook):
-    """Wraps the function through which every call of the autograd engine from Python goes.
+    """Puts an engine that times its runs in the place of autograd's.
 
-    The thread that accumulates gradients with it is the thread that trains.
+    The engine itself has one instance, in C++; every object of its class in Python runs that one. The thread that
+    accumulates gradients with it is the thread that trains.
     """
 
     name = "backward"
@@ -29,7 +31,13 @@ class BackwardHook(Hook):
         return {"torch": self._patch}
 
     def _patch(self, torch: ModuleType) -> None:
-        self.replace(torch.autograd, "_engine_run_backward", self._wrap)
+        self.replace(torch.autograd.Variable, "_execution_engine", self._engine)
+
+    def _engine(self, engine: Any) -> Any:
+        kind: Any = engine.__class__
+        # A subclass under the same name: the compiler asks for the class of the engine.
+        body = {"run_backward": self._wrap(kind.run_backward), "__module__": kind.__module__, "__slots__": ()}
+        return type(kind.__name__, (kind,), body)()
 
     def _wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder

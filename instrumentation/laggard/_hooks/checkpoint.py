@@ -1,12 +1,17 @@
-"""Checkpoints: ``torch.save`` and ``torch.load``, ``torch.distributed.checkpoint``, and safetensors' functions.
+"""Checkpoints: ``torch.save`` and ``torch.load``, distributed checkpoints, and safetensors' functions.
 
 What counts, since these functions are used for much else:
 
-- Not what goes to or comes from memory (``BytesIO``): pickling of tensors and copies for other processes do that.
 - Not what happens inside a batch fetch, a forward, a backward or an optimizer step: a data set that loads its
   samples with ``torch.load`` is data loading.
-- A load only when it returns a mapping or a module: a state dict or a model, not a shard of tensors.
+- A save into memory (``BytesIO``) only when it is the state of a module or of an optimizer. Copies for other processes
+  go through memory too.
+- A load only when it returns a mapping or a module: a state dict or a model, not a shard of tensors. Not from memory.
 - Of nested calls the outermost.
+
+A checkpoint ends when training goes on. The files that are written until then are one checkpoint, with what lies
+between them, waits for peers included. A buffer in memory is written out by its owner. Until it is gone, or until
+training goes on, that is the checkpoint too.
 
 Only the training thread is measured. A save on another thread, to a path, moves the time of the last save.
 """
@@ -18,11 +23,14 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
 from threading import get_ident, main_thread
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
+from weakref import ref
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
@@ -36,15 +44,44 @@ _Operation = Literal["save", "load"]
 
 #: Phases in which a call may be a checkpoint: between the parts of a step, and where the script says so.
 _BETWEEN = frozenset({Phase.OTHER, Phase.EVALUATION, Phase.CHECKPOINT})
-#: Modules that hold the functions of torch.distributed.checkpoint under their names.
-_DISTRIBUTED = (
-    "torch.distributed.checkpoint",
-    "torch.distributed.checkpoint.state_dict_saver",
-    "torch.distributed.checkpoint.state_dict_loader",
-)
+#: Phases in which training has not gone on: a checkpoint waits for peers and copies from the device.
+_WITHIN = frozenset({Phase.CHECKPOINT, Phase.COMMUNICATION, Phase.H2D})
+#: Packages of distributed checkpoints, and the modules that hold their functions under the same names.
+_DISTRIBUTED = {
+    "torch.distributed.checkpoint": (
+        "torch.distributed.checkpoint",
+        "torch.distributed.checkpoint.state_dict_saver",
+        "torch.distributed.checkpoint.state_dict_loader",
+    ),
+    "megatron.core.dist_checkpointing": (
+        "megatron.core.dist_checkpointing",
+        "megatron.core.dist_checkpointing.serialization",
+    ),
+}
 _DISTRIBUTED_FUNCTIONS: dict[str, _Operation] = {"save": "save", "async_save": "save", "load": "load"}
+#: safetensors' own functions, the inner one for those who took the outer ones before they were patched.
+_SAFETENSORS: dict[str, _Operation] = {"save_file": "save", "serialize_file": "save", "load_file": "load"}
+#: How deep a checkpoint's mappings and lists are searched for state, and how many entries of each.
+_DEPTH, _ENTRIES = 4, 64
 #: Checkpoints kept until they are reported; a process that never trains reports none.
 _MAX_PENDING = 256
+
+
+class _Save:
+    """A checkpoint that is being written, file by file."""
+
+    __slots__ = ("buffer", "ended", "held_back", "reported", "started", "whole")
+
+    def __init__(self, started: int) -> None:
+        self.started = started
+        self.ended = started
+        #: One recorded interval covers it.
+        self.whole = True
+        #: The memory that was written to and has not been written out, as far as that can be told.
+        self.buffer: ref[io.BytesIO] | None = None
+        self.held_back = False
+        #: Up to here its time is reported.
+        self.reported = started
 
 
 class CheckpointHook(Hook):
@@ -60,17 +97,39 @@ class CheckpointHook(Hook):
         self._reported_save = 0.0
         self._is_compiling: Callable[[], bool] = bool
         self._module_class: type = type(None)
+        self._tensor_class: type = type(None)
+        self._parameter_class: type = type(None)
+        #: The newest checkpoint, until training goes on.
+        self._save: _Save | None = None
+        #: Stands in for what the recorder calls at each edge; and that, if there is one.
+        self._watch = self._make_watch()
+        self._device: Callable[[int], None] | None = None
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for torch, its distributed checkpoints and safetensors."""
         return {
             "torch": self._patch_torch,
-            "torch.distributed.checkpoint": self._patch_distributed,
+            **{package: functools.partial(self._patch_distributed, names) for package, names in _DISTRIBUTED.items()},
             "safetensors.torch": self._patch_safetensors,
         }
 
+    def uninstall(self) -> None:
+        """Undo the patches and watch no edge."""
+        super().uninstall()
+        self._unwatch()
+
+    def forked(self) -> None:
+        """Forget the parent's checkpoint."""
+        self._unwatch()
+
     def report(self, report: Report) -> None:
         """Report the checkpoints since the last call."""
+        save = self._save
+        if save is not None and not self._running:
+            # Not to be lost where the process ends. The owner of a buffer may be about to write it.
+            if save.buffer is None or save.held_back:
+                self._finish_save(save)
+            save.held_back = True
         finished = self._finished[:]
         del self._finished[: len(finished)]
         for operation, duration in finished:
@@ -82,19 +141,21 @@ class CheckpointHook(Hook):
     def _patch_torch(self, torch: ModuleType) -> None:
         self._is_compiling = torch.compiler.is_compiling
         self._module_class = torch.nn.Module
+        self._tensor_class, self._parameter_class = torch.Tensor, torch.nn.Parameter
         for owner in (torch, torch.serialization):
             self.replace(owner, "save", functools.partial(self._wrap, "save", _second))
             self.replace(owner, "load", functools.partial(self._wrap, "load", _first))
 
-    def _patch_distributed(self, _package: ModuleType) -> None:
-        for module in filter(None, map(sys.modules.get, _DISTRIBUTED)):
+    def _patch_distributed(self, modules: tuple[str, ...], _package: ModuleType) -> None:
+        for module in filter(None, map(sys.modules.get, modules)):
             for name, operation in _DISTRIBUTED_FUNCTIONS.items():
                 if hasattr(module, name):
                     self.replace(module, name, functools.partial(self._wrap, operation, _nowhere))
 
     def _patch_safetensors(self, module: ModuleType) -> None:
-        self.replace(module, "save_file", functools.partial(self._wrap, "save", _nowhere))
-        self.replace(module, "load_file", functools.partial(self._wrap, "load", _nowhere))
+        for name, operation in _SAFETENSORS.items():
+            if hasattr(module, name):
+                self.replace(module, name, functools.partial(self._wrap, operation, _nowhere))
 
     def _wrap(
         self,
@@ -115,43 +176,144 @@ class CheckpointHook(Hook):
                 result = call(*args, **kwargs)
                 # An open file may be one of many that a writer of distributed checkpoints fills at a time.
                 if operation == "save" and (where is None or isinstance(where, (str, os.PathLike))):
-                    after(operation, 0, result)
+                    after(operation, 0, 0, result)
                 return result
-            if self._running or recorder.phase not in _BETWEEN or isinstance(where, io.BytesIO):
+            buffer = where if isinstance(where, io.BytesIO) else None
+            if (
+                self._running
+                or recorder.phase not in _BETWEEN
+                or (buffer is not None and not (operation == "save" and self._saves_state(args, kwargs)))
+            ):
                 return call(*args, **kwargs)
-            self._running = True
-            # What a load is turns out afterwards.
-            token = recorder.begin(Phase.CHECKPOINT) if operation == "save" else None
+            # What a load is turns out afterwards; it ends a save.
             started = perf_counter_ns()
-            recorder.edge(started)
+            if operation == "load":
+                recorder.edge(started)
+            self._running = True
+            token = recorder.begin(Phase.CHECKPOINT) if operation == "save" else None
+            ended = 0
             try:
                 result = call(*args, **kwargs)
             finally:
+                ended = recorder.end(token)
                 self._running = False
-                recorder.end(token)
-            after(operation, started, result)
+            after(operation, started if token is None else token[2], ended, result, buffer)
             return result
 
         return checkpoint
 
-    def _after(self, operation: _Operation, started: int, result: Any) -> None:
+    def _after(
+        self, operation: _Operation, started: int, ended: int, result: Any, buffer: io.BytesIO | None = None
+    ) -> None:
         """Note a call that succeeded; without a start it was in the background."""
-        ended = perf_counter_ns()
         if operation == "load":
-            if result is not None and not isinstance(result, (Mapping, self._module_class)):
-                return
-            self.recorder.edge(ended)
-            self.recorder.add(Phase.CHECKPOINT, started, ended)
-            self.recorder.add(RESUME, ended, ended)
-        if started and len(self._finished) < _MAX_PENDING:
-            self._finished.append((operation, ended - started))
-        if operation == "save":
-            # What async_save returns is done when the background part is: a future, or a pair of them.
-            upload: Any = getattr(result, "upload_completion", result)
-            if hasattr(upload, "add_done_callback"):
-                upload.add_done_callback(self.guarded(self._uploaded))
-            else:
-                self._last_save = time.time()
+            self._loaded(started, result)
+            return
+        if started:
+            self._wrote(started, ended or perf_counter_ns(), buffer)
+        # What async_save returns is done when the background part is: a future, or a pair of them.
+        upload: Any = getattr(result, "upload_completion", result)
+        if hasattr(upload, "add_done_callback"):
+            upload.add_done_callback(self.guarded(self._uploaded))
+        else:
+            self._last_save = time.time()
+
+    def _loaded(self, started: int, result: Any) -> None:
+        if result is not None and not isinstance(result, (Mapping, self._module_class)):
+            return
+        ended = perf_counter_ns()
+        self.recorder.edge(ended)
+        self.recorder.add(Phase.CHECKPOINT, started, ended)
+        self.recorder.add(RESUME, ended, ended)
+        self._finish("load", ended - started)
+
+    def _wrote(self, started: int, ended: int, buffer: io.BytesIO | None) -> None:
+        """Take a file into the checkpoint that is being written."""
+        save = self._save
+        if save is None:
+            save = self._save = _Save(started)
+            recorder = self.recorder
+            self._device, recorder.device = recorder.device, self._watch
+        else:
+            save.whole = False
+        save.ended = ended
+        save.buffer = None if buffer is None else ref(buffer, self.guarded(self._let_go))
+
+    def _let_go(self, buffer: ref[io.BytesIO]) -> None:
+        """Take note that a buffer is gone: what was in it is written."""
+        save = self._save
+        if save is not None and save.buffer is buffer and get_ident() == (self.recorder.thread or main_thread().ident):
+            save.ended = perf_counter_ns()
+            save.whole = False
+            save.buffer = None
+            if self._device is not None:
+                self._device(save.ended)
+
+    def _make_watch(self) -> Callable[[int], None]:
+        at_edge = self.guarded(self._at_edge)
+
+        def watch(at: int) -> None:
+            device = self._device
+            if device is not None:
+                device(at)  # what it raises is for the recorder, as it would be without us
+            at_edge(at)
+
+        return watch
+
+    def _at_edge(self, at: int) -> None:
+        """End the checkpoint where training goes on."""
+        save = self._save
+        if save is None:
+            return
+        if save.buffer is not None:
+            save.ended = at
+            save.whole = False
+            save.buffer = None
+        if self._running or self.recorder.phase in _WITHIN:
+            return
+        self._unwatch()
+        if not save.whole:
+            self.recorder.add(Phase.CHECKPOINT, save.started, save.ended)
+        self._finish_save(save)
+
+    def _unwatch(self) -> None:
+        recorder = self.recorder
+        self._save = None
+        if recorder.device is self._watch:
+            recorder.device = self._device
+        self._device = None
+
+    def _finish_save(self, save: _Save) -> None:
+        since, save.reported = save.reported, save.ended
+        if save.ended > since:
+            self._finish("save", save.ended - since)
+
+    def _finish(self, operation: _Operation, duration: int) -> None:
+        if len(self._finished) < _MAX_PENDING:
+            self._finished.append((operation, duration))
+
+    def _saves_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        with suppress(Exception):  # a mapping of the script's own is asked
+            return self._is_state(args[0] if args else kwargs.get("obj"))
+        return False
+
+    def _is_state(self, saved: Any, depth: int = _DEPTH) -> bool:
+        """Return whether this is or holds the state of a module or of an optimizer, by its form."""
+        if isinstance(saved, (self._module_class, self._parameter_class)):
+            return True
+        if isinstance(saved, Mapping):
+            mapping = cast("Mapping[Any, Any]", saved)
+            if hasattr(mapping, "_metadata") or "param_groups" in mapping:
+                return True
+            entries = list(islice(mapping.items(), _ENTRIES))
+            if any(isinstance(value, self._tensor_class) and "." in str(name) for name, value in entries):
+                return True
+            values = [value for _, value in entries]
+        elif isinstance(saved, (list, tuple)) and depth < _DEPTH:
+            values = list(islice(cast("Iterable[Any]", saved), _ENTRIES))
+        else:
+            return False
+        return depth > 0 and any(self._is_state(value, depth - 1) for value in values)
 
     def _uploaded(self, upload: Any) -> None:
         if not upload.cancelled() and upload.exception() is None:

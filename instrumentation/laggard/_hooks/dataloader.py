@@ -68,21 +68,18 @@ class DataLoaderHook(Hook):
         if compiled is not None:
             timed = compiled.timed_fetch(fetch, data, FIRST_BATCH, EXHAUSTED, self._adopt)
             return functools.update_wrapper(timed, fetch)
-        begin, end, add, missed = recorder.begin, recorder.end, recorder.add, recorder.path.missed
-        adopt = self._adopt
+        begin, end, add, adopt = recorder.begin, recorder.end, recorder.add, self._adopt
 
         @functools.wraps(fetch)
         def __next__(iterator: Any) -> Any:  # noqa: N807 - it stands in for the method
-            if recorder.phase in SWALLOWS_FETCH and recorder.is_mine():
+            if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
                 return fetch(iterator)
             first = getattr(iterator, "_num_yielded", 1) == 0
             mark = FIRST_BATCH if first else 0
             loader = getattr(iterator, _ATTRIBUTE, None)
-            if loader is None and recorder.is_mine():
+            if loader is None:
                 loader = adopt(iterator)
-            token = begin(data | (loader or 0) << IDENTITY_SHIFT)
-            if token is None:
-                missed()
+            token = begin(data | loader << IDENTITY_SHIFT)
             try:
                 return fetch(iterator)
             except StopIteration:

@@ -109,6 +109,7 @@ class DistributedDataParallelHook(Hook):
 
     def _after_backward(self, started: int, ended: int) -> None:
         ready = 0
+        unread = False
         for clock in self._clocks:
             reducer = clock.reducer()
             if reducer is None or not clock.started:
@@ -119,9 +120,13 @@ class DistributedDataParallelHook(Hook):
                 ready = max(ready, clock.started + newest)
                 clock.newest_gradient = newest
                 clock.started = 0
-        if not ready:
-            return
+            elif not newest:
+                unread = True
         exposure = self._exposure
+        if not ready:
+            # The first backward of a static graph reduces everything at its end and keeps no times.
+            exposure.reduced += unread
+            return
         exposure.reduced += 1
         if self.recorder.device is None:
             self._add(_COMMUNICATION, min(max(ready, started), ended), ended)

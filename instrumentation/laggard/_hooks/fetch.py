@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.loaders import ITERATORS, WORKER_LOOPS, Noted
 
 if TYPE_CHECKING:
     from laggard._report import Report
 
-_WORKER_MODULE = "torch.utils.data._utils.worker"
 _FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
 _DURATION_BYTES = 8
 #: Durations reported by one drain; the rest waits in the pipe for the next one.
@@ -42,18 +42,19 @@ class FetchHook(Hook):
         super().__init__(host)
         self._owner = 0
         self._reader: Connection | None = None
-        self._loop: _WorkerLoop | None = None
+        self._writer: Connection | None = None
+        self._loops: list[_WorkerLoop] = []
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for what starts workers and for what runs in them."""
-        return {"torch.utils.data.dataloader": self._patch_start, _WORKER_MODULE: self._patch_loop}
+        return dict.fromkeys((*ITERATORS, *WORKER_LOOPS), self._patch)
 
     def uninstall(self) -> None:
         """Undo the patches and give the pipe up; workers that still run write into it in vain."""
         super().uninstall()
-        self._reader = None
-        if self._loop is not None:
-            self._loop.writer = None
+        self._reader = self._writer = None
+        while self._loops:
+            self._loops.pop().writer = None
 
     def report(self, report: Report) -> None:
         """Report the batches that workers have made."""
@@ -65,44 +66,41 @@ class FetchHook(Hook):
             for duration in durations:
                 report.measure(names.DATALOADER_FETCH_DURATION, duration * 1e-9)
 
-    def _patch_start(self, module: ModuleType) -> None:
-        open_pipe = self.guarded(self._open_pipe)
+    def _patch(self, module: ModuleType) -> None:
+        iterator = getattr(module, ITERATORS.get(module.__name__, ""), None)
+        if iterator is not None:
+            open_pipe = self.guarded(self._open_pipe)
+            self.replace(iterator, "__init__", functools.partial(Noted, open_pipe))
+        if module.__name__ in WORKER_LOOPS:
+            self.replace(module, "_worker_loop", functools.partial(self._wrap_loop, module.__name__))
 
-        def wrap(init: Callable[..., None]) -> Callable[..., None]:
-            @functools.wraps(init)
-            def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it stands in for the method
-                open_pipe()
-                init(iterator, *args, **kwargs)
+    def _wrap_loop(self, module: str, loop: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = _WorkerLoop(loop, module, self._writer)
+        self._loops.append(wrapped)
+        return wrapped
 
-            return __init__
-
-        self.replace(module._MultiProcessingDataLoaderIter, "__init__", wrap)  # noqa: SLF001
-
-    def _patch_loop(self, module: ModuleType) -> None:
-        self.replace(module, "_worker_loop", self._wrap_loop)
-
-    def _wrap_loop(self, loop: Callable[..., Any]) -> Callable[..., Any]:
-        self._loop = _WorkerLoop(loop)
-        return self._loop
-
-    def _open_pipe(self) -> None:
+    def _open_pipe(self, _iterator: Any) -> None:
         # A rank that was forked has its parent's pipe and needs one of its own.
-        if self._loop is None or self._owner == os.getpid() or not self.recorder.enabled:
+        if self._owner == os.getpid() or not self.recorder.enabled:
             return
         reader, writer = multiprocessing.Pipe(duplex=False)
         for end in (reader, writer):
             os.set_blocking(end.fileno(), False)
         self._owner = os.getpid()
-        self._reader, self._loop.writer = reader, writer
+        self._reader, self._writer = reader, writer
+        for loop in self._loops:
+            loop.writer = writer
 
 
 class _WorkerLoop:
     """Stands in for the function that a worker runs. Forked, a worker has it; spawned, it gets it as a pickle."""
 
-    def __init__(self, loop: Callable[..., Any]) -> None:
+    def __init__(self, loop: Callable[..., Any], module: str, writer: Connection | None) -> None:
         functools.update_wrapper(self, loop)
+        # Where it is found by its name: in the module that starts workers with it.
+        self.__module__ = module
         self._loop = loop
-        self.writer: Connection | None = None
+        self.writer = writer
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.writer is not None:
@@ -114,15 +112,12 @@ class _WorkerLoop:
         # A pipe can be handed over while a process is being started, and only then.
         if self.writer is None or get_spawning_popen() is None:
             return "_worker_loop"
-        return _in_spawned_worker, (self.writer,)
+        return _in_spawned_worker, (self.__module__, self.writer)
 
 
-def _in_spawned_worker(writer: Connection) -> Callable[..., Any]:
+def _in_spawned_worker(module: str, writer: Connection) -> Callable[..., Any]:
     """Return what a spawned worker runs: the function as this process has it, with the pipe."""
-    module: Any = import_module(_WORKER_MODULE)
-    loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - the name by which torch would have sent it
-    loop.writer = writer
-    return loop
+    return _WorkerLoop(getattr(import_module(module), "_worker_loop"), module, writer)  # noqa: B009 - torch's own name
 
 
 def _time_fetchers(writer: Connection) -> None:

@@ -4,6 +4,7 @@ can be told from those that wait in it, and bytes.
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable
 from threading import get_ident
@@ -16,6 +17,10 @@ from laggard._hooks.waiting import in_backward
 from laggard._recorder import Recorder
 from laggard.conventions import Phase
 from laggard.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
+
+#: Modules of torch that never hold what they issue: native code that they call waits for it. DDP's constructor and
+#: FSDP's compare and broadcast parameters that way, and the second forward of DDP its new buckets.
+_WAITING_INSIDE = frozenset({"torch.nn.parallel.distributed", "torch.distributed.utils"})
 
 
 class Group:
@@ -97,7 +102,8 @@ class Groups:
         phase = recorder.phase
         if phase == Phase.BACKWARD:
             self._exposure.in_backward += 1
-        elif phase != Phase.COMMUNICATION:  # else it is issued inside a wait that is being timed
+        elif phase != Phase.COMMUNICATION and recorder.thread and not _waited_for_inside():
+            # Issued neither inside a wait that is being timed nor before training.
             self._exposure.issued += 1
 
     def finish(self, watched: Group) -> None:
@@ -141,3 +147,11 @@ class Groups:
             recorder.self_time_ns += perf_counter_ns() - entered
 
         return before
+
+
+def _waited_for_inside() -> bool:
+    """Return whether native code that waits for it issues the collective for which a group's pre-hook is called."""
+    frame = inspect.currentframe()
+    for _ in range(3):  # this function, `issue` and the pre-hook
+        frame = frame and frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") in _WAITING_INSIDE

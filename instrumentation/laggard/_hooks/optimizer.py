@@ -1,14 +1,25 @@
-"""Optimizer steps, and with them the step boundary: an update ends a training step."""
+"""Optimizer steps, and with them the step boundary: an update ends a training step.
+
+Torch's global hooks reach every ``torch.optim.Optimizer``. What else takes steps:
+
+- An optimizer of somebody else around one of torch's, as Megatron-LM's and ZeRO's: the first updates are taken as an
+  opportunity to look who calls, and its class is timed from then on. The update is the inner one.
+- DeepSpeed's engine and Keras' optimizers, which are known by their names.
+
+Updates that a script writes by hand are not seen. The log says so once, and what to call.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import get_ident, local
 from time import perf_counter_ns
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.base import Hook, HookHost
@@ -18,12 +29,27 @@ from laggard.conventions import Phase
 
 if TYPE_CHECKING:
     from laggard._compiled import HotPath
+    from laggard._partition import Step
+    from laggard._report import Report
+
+_logger = logging.getLogger(__name__)
 
 _StepHook = Callable[[Any, Any, Any], None]
 """Of torch: called with the optimizer, and with the arguments of its step."""
 
 _Step = tuple[int, "Token | None", int]
 """A step that runs: the id of its optimizer, the open interval, and when it began if there is none."""
+
+
+#: Class and method that update the parameters, by the module that defines them.
+_UPDATES = {
+    "deepspeed.runtime.engine": ("DeepSpeedEngine", "_take_model_step"),
+    "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
+}
+#: Updates in which it is looked who calls the optimizer: a script may have several.
+_SEARCHED_UPDATES = 8
+#: Backward passes without a step after which the log says what is missing.
+_SILENT_BACKWARDS = 100
 
 
 class _Elsewhere(local):
@@ -48,10 +74,32 @@ class OptimizerHook(Hook):
         #: The thread that trains is known.
         self._ready = False
         self._step_code: CodeType | None = None
+        #: Holds something for each update in which it is still to be looked who calls.
+        self._searched = [True] * _SEARCHED_UPDATES
+        #: Classes that were found around another optimizer.
+        self._considered: set[type] = set()
+        #: A step has ended, or the log has said that none does.
+        self._told = False
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for torch, which brings the optimizers."""
-        return {"torch": self._patch}
+        """Wait for torch, which brings the optimizers, and for what updates without them."""
+        named = {module: functools.partial(self._patch_named, *names) for module, names in _UPDATES.items()}
+        return {"torch": self._patch, **named}
+
+    def steps_ended(self, steps: list[Step]) -> None:
+        """Take note that there are steps."""
+        self._told |= bool(steps)
+
+    def report(self, report: Report) -> None:  # noqa: ARG002 - it says in the log what is missing in the report
+        """Say once that a loop has no steps."""
+        backwards = self.recorder.backwards
+        if not self._told and backwards >= _SILENT_BACKWARDS:
+            self._told = True
+            _logger.warning(
+                "no optimizer step was seen in %d backward passes, so no training step is measured; "
+                "try `with laggard.step():` around each step of the loop",
+                backwards,
+            )
 
     def uninstall(self) -> None:
         """Remove the global hooks."""
@@ -82,12 +130,70 @@ class OptimizerHook(Hook):
         self._handles.append(module.register_optimizer_step_post_hook(post_hook))
         self.replace(torch.optim.Optimizer, "load_state_dict", self._wrap_load)
 
+    def _patch_named(self, name: str, method: str, module: ModuleType) -> None:
+        self.replace(getattr(module, name), method, functools.partial(self._time, OPTIMIZER_STEP, None))
+
+    def _time(self, code: int, owner: type | None, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Time a method that updates; give a class up in whose method a backward pass is found."""
+        recorder = self.recorder
+        tell, give_up = self.guarded(self._tell), self.guarded(self._give_up)
+
+        @functools.wraps(step)
+        def timed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            # Without a backward pass before it is no training of torch's: Keras has other backends too.
+            if not recorder.thread or sys.modules["torch"].compiler.is_compiling():
+                return step(optimizer, *args, **kwargs)
+            backwards = recorder.backwards
+            token = recorder.begin(code)
+            try:
+                return step(optimizer, *args, **kwargs)
+            finally:
+                ended = recorder.end(token)
+                if owner is None:
+                    if ended:
+                        tell()
+                elif recorder.backwards != backwards:
+                    give_up(owner)
+
+        return timed
+
+    def _search(self) -> None:
+        """Look for a class around the optimizer whose step begins: the outermost one that is an optimizer too."""
+        self._searched.pop()
+        frame = inspect.currentframe()
+        found: type | None = None
+        while frame is not None:
+            if frame.f_code.co_name == "step":
+                with suppress(Exception):  # a class of the script's own is asked
+                    found = self._around(frame.f_code, frame.f_globals) or found
+            frame = frame.f_back
+        if found is not None:
+            self._considered.add(found)
+            self.replace(found, "step", functools.partial(self._time, Phase.OPTIMIZER, found))
+
+    def _around(self, code: CodeType, names: Mapping[str, Any]) -> type | None:
+        """Return the class whose step this is, if it is an optimizer that is none of torch's."""
+        torch = sys.modules["torch"]
+        for value in list(names.values()):
+            step = vars(value).get("step") if isinstance(value, type) else None
+            if not isinstance(step, FunctionType) or getattr(inspect.unwrap(step), "__code__", None) is not code:
+                continue
+            known = value in self._considered or issubclass(value, (torch.optim.Optimizer, torch.nn.Module))
+            return value if not known and callable(getattr(value, "zero_grad", None)) else None
+        return None
+
+    def _give_up(self, owner: type) -> None:
+        self.restore(owner, "step")
+
     def _compiled(self, compiled: HotPath) -> tuple[_StepHook, _StepHook]:
         before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
-        host, running = self.host, self._running
+        host, running, searched = self.host, self._running, self._searched
+        search = self.guarded(self._search)
         begins, ends = compiled.step_begins, compiled.step_ends
 
         def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if searched:
+                search()
             if not begins(running, optimizer, OPTIMIZER_STEP):
                 before(optimizer)
 
@@ -101,11 +207,14 @@ class OptimizerHook(Hook):
 
     def _in_python(self) -> tuple[_StepHook, _StepHook]:
         before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
-        host, running = self.host, self._running
+        host, running, searched = self.host, self._running, self._searched
+        search = self.guarded(self._search)
         begin, end = self.recorder.begin, self.recorder.end
 
         # The usual case in one function each: what else they would call is cold after a backward.
         def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if searched:
+                search()
             if running or not self._ready:
                 before(optimizer)
             else:

@@ -17,6 +17,7 @@ from weakref import ref
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.loaders import ITERATORS, Noted
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -72,8 +73,8 @@ class PrefetchHook(Hook):
         self._counts_io_wait: bool | None = None
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for the loader's module."""
-        return {"torch.utils.data.dataloader": self._patch}
+        """Wait for the modules of loaders."""
+        return dict.fromkeys(ITERATORS, self._patch)
 
     def uninstall(self) -> None:
         """Undo the patches and forget the loaders."""
@@ -81,18 +82,20 @@ class PrefetchHook(Hook):
         self._loaders.clear()
 
     def _patch(self, module: ModuleType) -> None:
-        self.replace(module._BaseDataLoaderIter, "__init__", functools.partial(self._wrap, self._seen))  # noqa: SLF001
-        self.replace(module._MultiProcessingDataLoaderIter, "_reset", functools.partial(self._wrap, self._started))  # noqa: SLF001
+        base = module._BaseDataLoaderIter  # noqa: SLF001
+        if base.__module__ == module.__name__:
+            self.replace(base, "__init__", functools.partial(Noted, self.guarded(self._seen)))
+        self.replace(getattr(module, ITERATORS[module.__name__]), "_reset", self._wrap_reset)
 
-    def _wrap(self, note: Callable[[Any], None], method: Callable[..., None]) -> Callable[..., None]:
-        note = self.guarded(note)
+    def _wrap_reset(self, reset: Callable[..., None]) -> Callable[..., None]:
+        started = self.guarded(self._started)
 
-        @functools.wraps(method)
-        def then_note(iterator: Any, *args: Any, **kwargs: Any) -> None:
-            method(iterator, *args, **kwargs)
-            note(iterator)
+        @functools.wraps(reset)
+        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            reset(iterator, *args, **kwargs)
+            started(iterator)
 
-        return then_note
+        return _reset
 
     def _seen(self, _iterator: Any) -> None:
         self._loads = True

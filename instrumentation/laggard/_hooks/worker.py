@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook
+from laggard._hooks.loaders import WORKER_LOOPS
 
 
 class DataLoaderWorkerHook(Hook):
@@ -16,13 +17,13 @@ class DataLoaderWorkerHook(Hook):
     name = "worker"
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for the module that a worker's process starts in."""
-        return {"torch.utils.data._utils.worker": self._patch}
+        """Wait for the modules that workers are started from."""
+        return dict.fromkeys(WORKER_LOOPS, self._patch)
 
     def _patch(self, module: ModuleType) -> None:
-        self.replace(module, "_worker_loop", self._wrap)
+        self.replace(module, "_worker_loop", functools.partial(self._wrap, module.__name__))
 
-    def _wrap(self, loop: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, module: str, loop: Callable[..., Any]) -> Callable[..., Any]:
         host = self.host
 
         # Started with "spawn", a worker finds this function by its name, and in it the patch of its own process.
@@ -31,4 +32,5 @@ class DataLoaderWorkerHook(Hook):
             host.not_training()
             return loop(*args, **kwargs)
 
+        _worker_loop.__module__ = module
         return _worker_loop

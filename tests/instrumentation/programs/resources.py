@@ -75,7 +75,7 @@ def collect_garbage() -> None:
 
 def between_steps(timed: Stopwatch, state: dict[str, Any], folder: Path) -> None:
     """What a script does after some of its steps."""
-    torch.save(state, io.BytesIO())  # a copy, not a checkpoint
+    torch.save(dict(state), io.BytesIO())  # a copy, not a checkpoint
     time.sleep(0.06)
     if timed.step == 5:
         timed("save", torch.save, {"model": state, "slow": SlowToPickle()}, folder / "plain.pt")
