@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
@@ -24,6 +26,8 @@ class Rank:
     updates: list[int]
     """When the script called a step done, in nanoseconds of unix time."""
     losses: list[str]
+    counted: int | None
+    """Steps by the framework's own count."""
     pieces: list[tuple[str, int, int]]
     traced: list[dict[str, Any]]
     """The whole steps in laggard's trace; empty where it was not in the process."""
@@ -91,34 +95,57 @@ class Run:
         return [line for line in self.errors.splitlines() if not line.startswith("laggard:")]
 
 
-def run_beside_plain(folder: Path, ranks: int, *program: str | Path) -> tuple[Run, Run]:
-    """Run a program to its end without laggard and with it, in processes that have torch already."""
-    with Receiver() as receiver, Launcher(folder) as launcher:
+class Beside:
+    """Runs a program to its end without laggard and with it, side by side."""
 
-        def start(notes: Path, **more: str) -> Popen[str]:
-            notes.mkdir()
-            environment = {
-                FOLDER: str(notes),
-                "LAGGARD_WARMUP_STEPS": "0",
-                "LAGGARD_STEP_RATE": "0",
-                "HF_HUB_OFFLINE": "1",
-                **receiver.environment,
-                **more,
-            }
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def forked(self, ranks: int, *program: str | Path) -> tuple[Run, Run]:
+        """Run a program in processes that have torch already; return what became of it without laggard, and with it."""
+
+        def start(launcher: Launcher, environment: dict[str, str], *, observed: bool) -> Popen[str]:
+            if not observed:
+                environment["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "laggard"
             if ranks == 1:
                 return launcher.fork(*program, **environment)
             return launcher.fork_ranks(ranks, *program, **environment)
 
-        plain = start(folder / "plain", OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="laggard")
-        observed = start(folder / "observed")
-        without = _ended(plain, folder / "plain")
-        run = _ended(observed, folder / "observed")
-        snapshots = [statefile.read(path) for path in launcher.state_directory.glob(f"*{statefile.SUFFIX}")]
-    return without, replace(run, snapshots=snapshots, receiver=receiver)
+        return self._run(start)
+
+    def started(self, *program: str | Path, **more: str) -> tuple[Run, Run]:
+        """Run a program as a user starts it: with Python, and with `laggard run`."""
+        python = Path(sys.executable)
+        command = (python, *program)
+
+        def start(launcher: Launcher, environment: dict[str, str], *, observed: bool) -> Popen[str]:
+            environment |= {"PYTHONPATH": str(Path.cwd()), **more}
+            before = (python.with_name("laggard"), "run") if observed else ()
+            return launcher._start(*before, *command, **environment)
+
+        return self._run(start)
+
+    def _run(self, start: Callable[..., Popen[str]]) -> tuple[Run, Run]:
+        with Receiver() as receiver, Launcher(self._folder) as launcher:
+            processes: list[tuple[Popen[str], Path]] = []
+            for observed in (False, True):
+                notes = self._folder / ("observed" if observed else "plain")
+                notes.mkdir()
+                environment = {
+                    FOLDER: str(notes),
+                    "LAGGARD_WARMUP_STEPS": "0",
+                    "LAGGARD_STEP_RATE": "0",
+                    "HF_HUB_OFFLINE": "1",
+                    **receiver.environment,
+                }
+                processes.append((start(launcher, environment, observed=observed), notes))
+            plain, run = (_ended(process, notes) for process, notes in processes)
+            snapshots = [statefile.read(path) for path in launcher.state_directory.glob(f"*{statefile.SUFFIX}")]
+        return plain, replace(run, snapshots=snapshots, receiver=receiver)
 
 
 def _ended(process: Popen[str], notes: Path) -> Run:
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=240)
     return Run(process.returncode, output, errors, read(notes))
 
 
@@ -131,5 +158,6 @@ def read(folder: Path) -> list[Rank]:
         lines = trace.read_text().splitlines() if trace.exists() else []
         # The process ended before the last step did, so it is not whole.
         whole = [step for step in map(json.loads, lines) if step["excluded"] != "incomplete"]
-        ranks.append(Rank(notes["name"], notes["pid"], notes["steps"], notes["losses"], notes["pieces"], whole))
+        fields = [notes[name] for name in ("name", "pid", "steps", "losses", "counted", "pieces")]
+        ranks.append(Rank(*fields, traced=whole))
     return sorted(ranks, key=lambda rank: rank.name)

@@ -24,12 +24,14 @@ class Stopwatch:
     """Notes phases, steps and losses of one process."""
 
     def __init__(self, name: str = "") -> None:
-        self._name = name or os.environ.get("RANK", "0")
+        self.name = name or os.environ.get("RANK", "0")
         self._open: list[str] = []
         self._since = 0
         self.pieces: list[tuple[str, int, int]] = []
         self.steps: list[int] = []
         self.losses: list[str] = []
+        #: Steps as a framework counts them, where it is the framework's loop.
+        self.counted: int | None = None
         self._offset = min((_offset() for _ in range(9)), key=lambda taken: taken[0])[1]
 
     @contextmanager
@@ -77,10 +79,11 @@ class Stopwatch:
         if not folder:
             return
         notes = {
-            "name": self._name,
+            "name": self.name,
             "pid": os.getpid(),
             "steps": [at + self._offset for at in self.steps],
             "losses": self.losses,
+            "counted": self.counted,
             "pieces": [(phase, begin + self._offset, end + self._offset) for phase, begin, end in self.pieces],
         }
         Path(folder, f"{os.getpid()}.json").write_text(json.dumps(notes))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from laggard.conventions import SIGNALS, RankState
-from tests.field.observed import Rank, Run, run_beside_plain
+from tests.field.observed import Beside, Rank, Run
 from tests.field.shapes import SHAPES, Shape
 
 # Beside a stopwatch.
@@ -26,7 +26,7 @@ def test_a_shape_of_loop_is_undisturbed_and_measured(shape: Shape, tmp_path: Pat
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: make field")
     program = (LOOPS / f"{shape.script}.py", *shape.arguments)
-    plain, run = run_beside_plain(tmp_path, shape.ranks, *program)
+    plain, run = Beside(tmp_path).forked(shape.ranks, *program)
     assert plain.code == 0, plain.errors
     assert (run.code, run.output) == (plain.code, plain.output), run.errors
     assert run.losses() == plain.losses()
