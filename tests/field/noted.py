@@ -19,11 +19,11 @@ class _Noted(torch.autograd.Function):
     """The identity, whose gradient takes a while and is noted."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 - torch calls it with it
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.view_as(inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ARG004 - as above
+    def backward(ctx: Any, *gradients: Any) -> Any:
         with watch("backward"):
             time.sleep(2 * FORWARD)
         return gradients[0]

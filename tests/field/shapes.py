@@ -67,7 +67,8 @@ SHAPES: tuple[Shape, ...] = (
         "dispatched",
         12,
         ranks=2,
-        waits=frozenset({"data", "backward"}),
+        # Its own loader is around torch's, and what it does there besides fetching is seen as other.
+        waits=frozenset({"data", "backward", "other"}),
         loads=True,
         needs=("accelerate",),
         either="data",
