@@ -32,7 +32,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("DeepSpeed, ZeRO 0", "deepspeed_script", ("0",), "deepspeed"),
     Program("DeepSpeed, ZeRO 2", "deepspeed_script", ("2",), "deepspeed"),
     Program("webdataset, batches kept", "webdataset_script", ("kept",), "webdataset"),
-    Program("webdataset, batches cut anew", "webdataset_script", ("anew",), "webdataset"),
+    Program("webdataset, batches cut again", "webdataset_script", ("recut",), "webdataset"),
     Program("torchdata's nodes", "other_loaders", ("nodes",), "torchdata", unseen="data"),
     Program("grain", "other_loaders", ("grain",), "grain", unseen="data"),
     Program("trl SFT", "trl_trainer", ("sft",), "trl", USUAL | {"evaluation"}, loads=True),

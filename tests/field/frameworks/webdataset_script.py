@@ -1,4 +1,4 @@
-"""webdataset's WebLoader over shards; the argument says whether batches are cut `anew` behind it, or `kept`."""
+"""webdataset's WebLoader over shards; the argument says whether batches are cut again behind it (`recut`), or `kept`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(batches: str) -> None:
         data = webdataset.WebDataset(str(shard), shardshuffle=False).map(load)
         size = 2 if batches == "kept" else 12
         training: Any = webdataset.WebLoader(data.batched(size), batch_size=None, num_workers=0)
-        if batches == "anew":
+        if batches == "recut":
             training = training.unbatched().shuffle(10, initial=10).batched(2)
         model = NotedNet()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Batches that are taken apart, shuffled and cut anew between loader and loop, as webdataset's pipelines do.
+"""Batches that are taken apart, shuffled and cut again between loader and loop, as webdataset's pipelines do.
 
 There are four updates to a batch of the loader, and most of them have no fetch before them.
 """
