@@ -1,4 +1,4 @@
-"""webdataset's WebLoader over shards; the argument says whether batches are cut again behind it (`recut`), or `kept`."""
+"""webdataset's WebLoader over shards; the argument says whether batches are `kept`, or cut again behind it (`recut`)."""
 
 from __future__ import annotations
 
