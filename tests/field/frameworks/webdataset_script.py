@@ -1,4 +1,4 @@
-"""webdataset's WebLoader over shards; the argument says whether batches are `kept`, or cut again behind it (`recut`)."""
+"""webdataset's WebLoader over shards; the argument says whether batches are `kept` or `recut` behind it."""
 
 from __future__ import annotations
 
