@@ -114,7 +114,7 @@ test-pythons:
 
 # The shapes of loops, and with them the frameworks that have them. One at a time: each is beside a stopwatch.
 field: $(FIELD)/.installed servers
-	$(FIELD)/bin/python -m pytest $(REPEAT) --timeout=600 $(or $(TEST),tests/field)
+	$(FIELD)/bin/python -m pytest $(REPEAT) --timeout=900 $(or $(TEST),tests/field)
 
 # As a part of the suite tells little of the whole, the limit is not held then.
 coverage: $(INSTALLED) servers tools

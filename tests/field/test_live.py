@@ -28,7 +28,7 @@ pytestmark = pytest.mark.field
 
 PROGRAM = Path(__file__).parent / "live" / "trainers.py"
 #: Until the rules compare the ranks, and until nothing of the start is left in their means.
-_START_SECONDS = 120
+_START_SECONDS = 240
 _CALM_SECONDS = 8.0
 #: A healthy job is watched for so long, which is several evaluations.
 _HEALTHY_SECONDS = 25.0
