@@ -145,7 +145,7 @@ class Beside:
 
 
 def _ended(process: Popen[str], notes: Path) -> Run:
-    output, errors = process.communicate(timeout=240)
+    output, errors = process.communicate(timeout=600)
     return Run(process.returncode, output, errors, read(notes))
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+# DeepSpeed compiles an operator when it is first used.
+os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(".cache", "torch_extensions").absolute())
 
 import deepspeed  # pyright: ignore[reportMissingImports]
 import torch

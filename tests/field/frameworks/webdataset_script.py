@@ -22,8 +22,8 @@ def main(batches: str) -> None:
             for index in range(48):
                 writer.write({"__key__": f"{index:04d}", "index.txt": str(index)})
 
-        def load(sample: Any) -> torch.Tensor:
-            return rows[int(sample["index.txt"])]
+        def load(sample: Any) -> tuple[torch.Tensor]:
+            return (rows[int(sample["index.txt"])],)
 
         data = webdataset.WebDataset(str(shard), shardshuffle=False).map(load)
         size = 2 if batches == "kept" else 12
@@ -33,7 +33,7 @@ def main(batches: str) -> None:
         model = NotedNet()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         updates = 0
-        for batch in training:
+        for (batch,) in training:
             loss = model(batch).square().mean()
             loss.backward()
             optimizer.step()
