@@ -7,6 +7,7 @@
 #   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
 #   make test-uncompiled   the hooks with the hot path in Python, as the wheel for any platform has it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
+#   make field    loops of real projects and frameworks under laggard, beside a stopwatch: TEST=tests/field/test_shapes.py
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
 #   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them
 #   make bench    what laggard costs, beside its peers; writes docs/benchmarks.md, and what other documents state of it
@@ -26,6 +27,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The same for the oldest supported torch, in an environment of its own.
 OLDEST := .venv-oldest
+# The same for frameworks that only make field runs.
+FIELD := .venv-field
 # Flags for the demo, such as DEMO="--json demo.json" or DEMO=--keep.
 DEMO ?=
 # Flags and checks for test-cuda, such as CUDA="--json cuda.json events copies".
@@ -50,7 +53,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-uncompiled test-pythons coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-uncompiled test-pythons field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -108,6 +111,10 @@ test-uncompiled: $(INSTALLED)
 
 test-pythons:
 	scripts/test_pythons.sh $(TEST)
+
+# The shapes of loops, and with them the frameworks that have them. One at a time: each is beside a stopwatch.
+field: $(FIELD)/.installed servers
+	$(FIELD)/bin/python -m pytest $(REPEAT) --timeout=900 $(or $(TEST),tests/field)
 
 # As a part of the suite tells little of the whole, the limit is not held then.
 coverage: $(INSTALLED) servers tools
@@ -206,5 +213,14 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt $(CO
 	$(OLDEST)/bin/python hatch_build.py
 	touch $@
 
+# DeepSpeed asks torch for its version while it is built, so torch is there before.
+$(FIELD)/.installed: pyproject.toml constraints.txt constraints-field.txt $(COMPILED)
+	$(PYTHON) -m venv $(FIELD)
+	scripts/install.sh $(FIELD) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
+	scripts/install.sh $(FIELD) --no-build-isolation --constraint constraints.txt --constraint constraints-field.txt \
+		--editable '.[otel,exporter,cli,dev,field]'
+	$(FIELD)/bin/python hatch_build.py
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(OLDEST) .cache build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(FIELD) .cache build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -96,7 +96,7 @@ def test_with_torch_loaded_the_end_is_as_fast(nowhere: int, launcher: Launcher) 
 
 @pytest.mark.parametrize("nowhere", ["silent"], indirect=True)
 def test_a_rank_that_is_killed_while_it_fails_has_its_own_exit_code(nowhere: int, launcher: Launcher) -> None:
-    """The launcher ends the ranks beside the first that fails: one that has failed too, and still reports, exits with 1."""
+    """The launcher ends the ranks beside the first that fails: one that failed too, and still reports, exits with 1."""
     endpoint = {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{nowhere}"}
     process = launcher.start("python", PROGRAMS / "endings.py", "raise", **endpoint)
     assert process.stderr is not None

@@ -1,0 +1,90 @@
+"""Each shape of loop that real projects have: nothing of laggard's disturbs it, and every phase is right in it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.conventions import SIGNALS, RankState
+from tests.field.observed import Beside, Rank, Run
+from tests.field.shapes import SHAPES, Shape
+
+# Beside a stopwatch.
+pytestmark = pytest.mark.timed
+
+LOOPS = Path(__file__).parent / "loops"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_shape_of_loop_is_undisturbed_and_measured(shape: Shape, tmp_path: Path) -> None:
+    """Exit code, output and losses are those without laggard; steps are exact, phases and signals right."""
+    for package in shape.needs:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: make field")
+    program = (LOOPS / f"{shape.script}.py", *shape.arguments)
+    plain, run = Beside(tmp_path).forked(shape.ranks, *program)
+    assert plain.code == 0, plain.errors
+    assert (run.code, run.output) == (plain.code, plain.output), run.errors
+    assert run.losses() == plain.losses()
+    if shape.ranks == 1:
+        assert run.remarks() == plain.remarks()
+    assert len(run.ranks) == (shape.own_processes or shape.ranks)
+    wrong = [
+        f"rank {rank.name}: {name} is {reported}, not {expected}"
+        for rank in run.ranks
+        for name, reported, expected in what_is_seen(shape, run, rank)
+        if reported != expected
+    ]
+    assert not wrong, "\n".join(wrong)
+    identities = {(snapshot.facts.run, snapshot.facts.rank) for snapshot in run.snapshots}
+    assert len(identities) == len(run.ranks) or "laggard:" in run.errors
+
+
+def what_is_seen(shape: Shape, run: Run, rank: Rank) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a rank reported, by name, and what is right."""
+    snapshot = run.snapshot(rank)
+    yield "state", (snapshot.state, snapshot.alive), (RankState.FINISHED, False)
+    signals = {name: run.value(rank, "training.signal.available", training__signal=name) for name in SIGNALS}
+    if shape.unseen_steps and not snapshot.steps:
+        yield "signal optimizer", signals["optimizer"], 0.0
+        yield "the advice", "laggard.step()" in run.errors, True
+        return
+    right = {name: float(name != shape.missing) for name in SIGNALS}
+    if shape.either:
+        right[shape.either] = float(bool(signals[shape.either]))
+    yield "signals", signals, right
+    counters = [run.value(rank, f"training.steps{kind}") for kind in ("", ".skipped")]
+    yield "steps", (len(rank.updates), snapshot.steps, *counters), (*[shape.steps] * 3, shape.skipped)
+    # But perhaps the last, which the process ends before another begins.
+    yield "updates in each step", rank.updates_in_steps(), [1] * max(len(rank.traced), shape.steps - 1)
+    excluded = {number: step["excluded"] for number, step in enumerate(rank.traced, 1) if step["excluded"]}
+    yield "excluded steps", excluded, {1: "resume"} if shape.loads else {}
+    unseen = shape.missing or (shape.either if shape.either and not right[shape.either] else "")
+    yield "phases", wrong_phases(shape, rank, unseen), {}
+    # What torch and laggard do for the first time lies between the script's calls and what is hooked of them.
+    first = wrong_phases(shape, rank, unseen, slice(1))
+    yield "first step", {phase: first[phase] for phase in ("evaluation", "checkpoint") if phase in first}, {}
+
+
+def wrong_phases(shape: Shape, rank: Rank, unseen: str, steps: slice = slice(1, None)) -> dict[str, str]:
+    """Phases that differ from the stopwatch by more than 5 %, and by more than 1 ms and 0.3 ms a step.
+
+    What is `other` may differ by as much as all phases together.
+    """
+    expected, reported = rank.stopwatch(steps), rank.reported(steps)
+    total = sum(expected.values())
+    for seconds in (expected, reported):
+        if shape.waits:
+            seconds["waiting"] = sum(seconds.pop(phase, 0.0) for phase in (*sorted(shape.waits), "communication"))
+        elif unseen:
+            seconds["other"] += seconds.pop(unseen, 0.0)
+    least = 0.001 + 0.0003 * len(rank.traced)
+    return {
+        phase: f"{reported[phase] * 1e3:.1f} ms, stopwatch {expected[phase] * 1e3:.1f} ms"
+        for phase in sorted(expected.keys() | reported.keys())
+        if abs(reported[phase] - expected[phase]) > max(least, 0.05 * (total if phase == "other" else expected[phase]))
+    }
