@@ -372,7 +372,7 @@ typedef struct {
     int64_t code;
     char running;
     /* What the wrapper asks: see the functions that make them. */
-    PyObject *first, *second, *third, *fourth, *fifth, *sixth;
+    PyObject *first, *second, *third, *fourth, *fifth, *sixth, *seventh;
     int marks[2];
     PyObject *dictionary, *weak_references;
 } Timed;
@@ -465,10 +465,14 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     }
     int64_t code = self->marks[0];
     if (asks(arguments[0], name_training)) {
-        PyObject *enabled = PyObject_CallNoArgs(is_grad_enabled);
-        if (enabled == NULL) PyErr_Clear();
-        code = enabled == Py_True ? self->code : self->marks[1];
+        PyObject *enabled = PyObject_CallNoArgs(is_grad_enabled), *evaluates = NULL;
+        if (enabled == Py_True)
+            code = self->code;
+        else if ((evaluates = PyObject_CallOneArg(self->seventh, arguments[0])) != Py_True)
+            code = self->marks[1];
         Py_XDECREF(enabled);
+        Py_XDECREF(evaluates);
+        PyErr_Clear();
     }
     if (code == self->code) hot->evaluating = 0;
     int recorded = enter(hot, code, &token);
@@ -557,6 +561,7 @@ static int Timed_traverse(Timed *self, visitproc visit, void *arg) {
     Py_VISIT(self->fourth);
     Py_VISIT(self->fifth);
     Py_VISIT(self->sixth);
+    Py_VISIT(self->seventh);
     Py_VISIT(self->dictionary);
     return 0;
 }
@@ -570,6 +575,7 @@ static int Timed_clear(Timed *self) {
     Py_CLEAR(self->fourth);
     Py_CLEAR(self->fifth);
     Py_CLEAR(self->sixth);
+    Py_CLEAR(self->seventh);
     Py_CLEAR(self->dictionary);
     return 0;
 }
@@ -649,12 +655,13 @@ static PyObject *HotPath_timed_fetch(HotPath *self, PyObject *arguments) {
 }
 
 /* timed_forward(call, code, code in eval mode, code without gradients, torch.compiler, what is traced, graphs' class,
-   is_grad_enabled, what is told of each outermost module or None, the class whose `__call__` it calls or None) */
+   is_grad_enabled, what is told of each outermost module or None, the class whose `__call__` it calls or None, what says
+   whether a module without gradients evaluates) */
 static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
-    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found, *base;
+    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found, *base, *evaluates;
     int code, evaluation, no_grad;
-    if (!PyArg_ParseTuple(arguments, "OiiiOOO!OOO:timed_forward", &call, &code, &evaluation, &no_grad, &compiler, &traced,
-                          &PyType_Type, &graph, &is_grad_enabled, &found, &base))
+    if (!PyArg_ParseTuple(arguments, "OiiiOOO!OOOO:timed_forward", &call, &code, &evaluation, &no_grad, &compiler, &traced,
+                          &PyType_Type, &graph, &is_grad_enabled, &found, &base, &evaluates))
         return NULL;
     Timed *made = make_timed(self, call_forward, call, code);
     if (made == NULL) return NULL;
@@ -666,6 +673,7 @@ static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
     made->fourth = Py_NewRef(is_grad_enabled);
     made->fifth = Py_NewRef(found);
     made->sixth = Py_NewRef(base);
+    made->seventh = Py_NewRef(evaluates);
     return (PyObject *)made;
 }
 

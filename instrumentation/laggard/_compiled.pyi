@@ -69,6 +69,7 @@ class HotPath:
         is_grad_enabled: Callable[[], bool],
         found: Callable[[Any], None] | None,
         base: type | None,
+        evaluates: Callable[[Any], bool],
         /,
     ) -> Callable[..., Any]: ...
     def timed_backward(

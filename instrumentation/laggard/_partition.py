@@ -57,7 +57,7 @@ _NOTHING = [0] * len(Phase)
 
 #: A step with the first batch of an iterator is left out of the histograms, unless one of so many before it was too: a
 #: loop that makes an iterator for each step has no other steps.
-_FIRST_BATCH_SPACING = 8
+FIRST_BATCH_SPACING = 8
 #: An optimizer that made no update in so many steps is gone.
 _OPTIMIZER_MEMORY = 8
 
@@ -138,7 +138,7 @@ class StepPartition:
         #: Nothing was trained since the newest update; and where that ended.
         self._idle = True
         self._restarted = 0
-        self._left_out = -_FIRST_BATCH_SPACING
+        self._left_out = -FIRST_BATCH_SPACING
         self._explicit = False
         self._resumed = False
 
@@ -321,7 +321,7 @@ class StepPartition:
             excluded = "warmup"
         elif COMPILED in marks:
             excluded = "compile"
-        elif first_batch and self._number - self._left_out >= _FIRST_BATCH_SPACING:
+        elif first_batch and self._number - self._left_out >= FIRST_BATCH_SPACING:
             excluded = "first_batch"
             self._left_out = self._number
         return Step(

@@ -12,6 +12,7 @@ from subprocess import Popen
 from typing import Any
 
 from laggard import statefile
+from laggard._partition import FIRST_BATCH_SPACING
 from tests.field.stopwatch import FOLDER
 from tests.support.launch import Launcher
 from tests.support.otlp import Receiver
@@ -52,6 +53,16 @@ class Rank:
             for phase, nanoseconds in step["phases_ns"].items():
                 seconds[phase] += nanoseconds * 1e-9
         return seconds
+
+    def left_out(self) -> dict[int, str]:
+        """Steps that are not measured, with the reason; but first batches that are as far apart as they have to be."""
+        reasons = {number: step["excluded"] for number, step in enumerate(self.traced, 1) if step["excluded"]}
+        before = -FIRST_BATCH_SPACING
+        for number in [number for number, reason in reasons.items() if reason == "first_batch"]:
+            if number - before >= FIRST_BATCH_SPACING:
+                del reasons[number]
+            before = number
+        return reasons
 
     def updates_in_steps(self) -> list[int]:
         """How often the script called a step done within each of laggard's."""

@@ -48,8 +48,7 @@ def what_is_seen(program: Program, run: Run, rank: Rank) -> Iterator[tuple[str, 
         right[program.unseen] = float(bool(signals[program.unseen]))
     yield "signals", signals, right
     yield "steps", (snapshot.steps, run.value(rank, "training.steps")), (rank.counted, rank.counted)
-    excluded = {number: step["excluded"] for number, step in enumerate(rank.traced, 1) if step["excluded"]}
-    yield "excluded steps", excluded, {1: "resume"} if program.loads else {}
+    yield "excluded steps", rank.left_out(), {1: "resume"} if program.loads else {}
     seen = {phase for phase, seconds in rank.reported(slice(None)).items() if seconds}
     yield "phases", seen - {"other", "communication"}, {name for name in program.phases if right.get(name, 1.0)}
     yield "durations", wrong_durations(program, rank), {}

@@ -61,8 +61,7 @@ def what_is_seen(shape: Shape, run: Run, rank: Rank) -> Iterator[tuple[str, Any,
     yield "steps", (len(rank.updates), snapshot.steps, *counters), (*[shape.steps] * 3, shape.skipped)
     # But perhaps the last, which the process ends before another begins.
     yield "updates in each step", rank.updates_in_steps(), [1] * max(len(rank.traced), shape.steps - 1)
-    excluded = {number: step["excluded"] for number, step in enumerate(rank.traced, 1) if step["excluded"]}
-    yield "excluded steps", excluded, {1: "resume"} if shape.loads else {}
+    yield "excluded steps", rank.left_out(), {1: "resume"} if shape.loads else {}
     unseen = shape.missing or (shape.either if shape.either and not right[shape.either] else "")
     yield "phases", wrong_phases(shape, rank, unseen), {}
     # What torch and laggard do for the first time lies between the script's calls and what is hooked of them.

@@ -80,6 +80,7 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
         lambda: True,
         lambda _: None,
         None,
+        bool,
     )
     observers: list[Callable[[int, int], None]] = [lambda _started, _ended: None]
     backward = compiled.timed_backward(fetched, Phase.BACKWARD, GRADIENT, lambda: told.append(1), observers)

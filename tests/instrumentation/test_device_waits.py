@@ -77,7 +77,7 @@ class Compute(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         torch.cpu.current_stream().hand_over(2 * COMPUTE)  # pyright: ignore[reportAttributeAccessIssue]
         return gradients[0].clone()
 

@@ -210,6 +210,7 @@ class ForwardHook(Hook):
             torch.is_grad_enabled,
             found,
             base,
+            _evaluates,
         )
 
         @functools.wraps(call)
@@ -244,8 +245,10 @@ class ForwardHook(Hook):
                 or recorder.phase not in MODULE_PHASES
             ):
                 return current(module, *args, **kwargs)
-            evaluates = not module.training
-            token = evaluate() if evaluates else begin(forward if is_grad_enabled() else NO_GRAD_FORWARD)
+            if module.training and is_grad_enabled():
+                token = begin(forward)
+            else:
+                token = evaluate() if _evaluates(module) else begin(NO_GRAD_FORWARD)
             running.append(True)
             try:
                 return call(module, *args, **kwargs)
@@ -256,3 +259,16 @@ class ForwardHook(Hook):
                     found(module)
 
         return __call__
+
+
+def _evaluates(module: Any) -> bool:
+    """Return whether a module is in ``eval()`` mode, or the only one inside it is: that of DDP, say. Never raises."""
+    try:
+        while module.training:
+            children = vars(module).get("_modules", {})
+            if len(children) != 1:
+                return False
+            (module,) = children.values()
+    except Exception:  # a module of its own kind
+        return False
+    return True

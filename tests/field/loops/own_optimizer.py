@@ -33,12 +33,12 @@ class Momentum:
 
 
 def main(kind: str) -> None:
-    """Train sixteen steps."""
+    """Train for as long as it takes to be told what is missing."""
     watch = Stopwatch()
     model = network()
     parameters = list(model.parameters())
     optimizer = Momentum(0.05, 0.9)
-    for batch in watch.batches(loader(16)):
+    for batch in watch.batches(loader(112)):
         model.zero_grad()
         with watch("forward"):
             output = model(batch)
