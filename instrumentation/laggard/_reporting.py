@@ -111,8 +111,11 @@ class Reporting:
             self._steps += len(steps)
             self._steps_ns += sum([step.duration for step in steps])
             phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
+            for phase, durations in phases:
+                newest = next((number for number in range(len(steps), 0, -1) if durations[number - 1]), 0)
+                if newest:
+                    self._newest_seen[phase] = self._ended + newest
             self._ended += len(steps)
-            self._newest_seen.update({phase: self._ended for phase, durations in phases if any(durations)})
         self._pending += steps
         report, spans = self._report, self._spans
         if report is None or spans is None:

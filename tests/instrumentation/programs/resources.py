@@ -82,6 +82,7 @@ def between_steps(timed: Stopwatch, state: dict[str, Any], folder: Path) -> None
     if timed.step == 7:
         with (folder / "opened.pt").open("wb") as file:
             timed("save", torch.save, state, file)
+    if timed.step == 8:
         timed("save", checkpoint.save, state, checkpoint_id=folder / "dcp", no_dist=True)
     if timed.step == 9:
         uploads.append(timed("save", checkpoint.async_save, state, checkpoint_id=folder / "async", no_dist=True))

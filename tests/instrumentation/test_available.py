@@ -1,0 +1,101 @@
+"""Which signals a rank says it can measure, from its first report on."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from laggard._hooks import Hook
+from laggard._partition import Step
+from laggard._recorder import OPTIMIZER_STEP, Recorder
+from laggard._reporting import Reporting
+from laggard.conventions import SIGNALS, Phase, RankState
+from tests.support.launch import PROGRAMS, Launcher
+from tests.support.otlp import Receiver
+
+#: Of each loop the steps and the signals that are not there at its end.
+LOOPS: dict[str, tuple[int, set[str]]] = {
+    "by_hand": (0, {"optimizer"}),
+    "replicated": (3, set()),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_signal_is_there_where_its_phase_is(loop: str, launcher: Launcher, receiver: Receiver) -> None:
+    """A loop that updates by hand has no step and says why; a run of three steps can measure all."""
+    steps, missing = LOOPS[loop]
+    launcher.run_forked(PROGRAMS / "signals.py", loop, **receiver.environment, OTEL_METRIC_EXPORT_INTERVAL="200")
+    available = receiver.series("training.signal.available")
+    assert {dict(labels)["training.signal"]: value for labels, value in available.items()} == {
+        signal: signal not in missing for signal in SIGNALS
+    }
+    assert sum(receiver.series("training.steps").values()) == steps
+
+
+class Working(Hook):
+    """Stands for a hook that works."""
+
+    name = "working"
+
+    @property
+    def available(self) -> bool:
+        """Whether the signal can be trusted."""
+        return True
+
+
+class Data(Working):
+    """That of data."""
+
+    signal = "data"
+
+
+class Optimizer(Working):
+    """That of optimizers."""
+
+    signal = "optimizer"
+
+
+class Reported:
+    """Takes what a rank reports and keeps the signals."""
+
+    signals_available: dict[str, bool]
+
+    def signals(self, available: dict[str, bool]) -> None:
+        """Keep them."""
+        self.signals_available = available
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args: None
+
+
+def step(number: int, *phases: Phase) -> Step:
+    """A step with time in some phases."""
+    return Step(number, 0, 1, tuple(int(phase in phases) for phase in Phase), (), "warmup")
+
+
+def test_a_phase_that_is_not_seen_any_more_is_no_signal() -> None:
+    """What was seen before the first step counts until 64 steps have none of it, however many a drain takes."""
+    host: Any = type("Host", (), {"recorder": Recorder()})
+    reporting = Reporting(host.recorder, [Data(host), Optimizer(host)], deque())
+    reported: Any = Reported()
+
+    def available() -> set[str]:
+        reporting._report_rest(reported, RankState.RUNNING)
+        return {name for name, there in reported.signals_available.items() if there}
+
+    assert available() == set()
+    reporting.see([(Phase.DATA, 0, 1)])
+    assert available() == {"data"}
+    reporting.see([(OPTIMIZER_STEP, 1, 2)])
+    assert available() == {"data", "optimizer"}
+    reporting.take([step(number, Phase.OPTIMIZER) for number in range(63)])
+    assert available() == {"data", "optimizer"}
+    reporting.see([(Phase.DATA, 0, 1)])  # what no step has is no part of one
+    reporting.take([step(63, Phase.OPTIMIZER)])
+    assert available() == {"optimizer"}
+    reporting.take([step(64, Phase.DATA, Phase.OPTIMIZER), *(step(number) for number in range(65, 128))])
+    assert available() == {"data", "optimizer"}
+    reporting.take([step(128)])
+    assert available() == set()
