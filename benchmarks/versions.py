@@ -84,7 +84,8 @@ def compare(checkout: Path, figures: Iterable[str], *, quick: bool) -> int:
             for figure, pair in MEASURED[name](versions).items():
                 rounds[figure].append(pair)
             judged = {figure: judge(pairs) for figure, pairs in rounds.items()}
-            print(f"{name}, round {number}", file=sys.stderr)
+            # Whoever interrupts a run has what it found so far.
+            print(f"round {number}:", *(each.row(figure) for figure, each in judged.items()), sep="\n", file=sys.stderr)
             if number >= ROUNDS and not any(judgement.answer == "open" for judgement in judged.values()):
                 break
         for figure, judgement in judged.items():
