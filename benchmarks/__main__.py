@@ -2,10 +2,13 @@
 
     python -m benchmarks [--quick] [--rounds N]      writes docs/benchmarks.json, and what is stated
     python -m benchmarks --only exporters ddp        these figures alone; keeps the others
+    python -m benchmarks --beside CHECKOUT           this version and another one; writes nothing
+
+Each figure is written as soon as it is measured, so a run that is interrupted keeps what it has.
 
 Whatever is compared runs in turns: stretch by stretch in processes of its own, which all have begun, or in one process.
-What is stated is the median of the differences to the bare loop beside it; how often a peer adds what laggard adds, by
-the greater of the two figures that there are of laggard, the second with its error.
+Stated is the median of the differences to the bare loop beside it, in processor time of the training thread. How many
+times as much a peer adds is by the greater of the two figures that there are of laggard, the second with its error.
 """
 
 from __future__ import annotations
@@ -19,20 +22,24 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pages
+from benchmarks import pages, versions
+from benchmarks.children import Child, Comparison
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 #: Of a toy model, whose every step shows what is added to it.
 MILLISECONDS = 0.8
-#: Steps of a turn, and of what laggard does by itself at the end.
-TURN, ALONE = 250, 2000
+#: Of a step that is long beside what laggard adds.
+LONG_MILLISECONDS = 30
+#: Steps of a turn, short so that all variants have their turn while the machine stays the same.
+TURN = 40
 VARIANTS = ("bare", "laggard", "traceml", "torchtel", "inline")
 STYLES = ("eager", "compiled", "ddp", "accumulation")
 #: Packages of the peers, whose versions are stated.
@@ -49,84 +56,73 @@ def run(script: str, *arguments: object, hot_path: str = "compiled", timeout: fl
     return json.loads(done.stdout.splitlines()[-1])
 
 
-class Loop:
-    """A process of loop.py, which makes steps when it is asked to."""
-
-    def __init__(self, *arguments: object) -> None:
-        self._command = [sys.executable, str(HERE / "loop.py"), *map(str, arguments)]
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def end(self) -> None:
-        """Have it end by itself."""
-        try:
-            self._process.communicate(timeout=60)
-        finally:
-            self._process.kill()
-
-    def wait(self) -> None:
-        """Wait until it has warmed up."""
-        self._answer()
-
-    def steps(self, number: int) -> dict[str, float]:
-        """Make steps; return the microseconds of one, and what the variant says of itself."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{number}\n")
-        return json.loads(self._answer())
-
-    def _answer(self) -> str:
-        assert self._process.stdout
-        # A peer may print, too.
-        for line in self._process.stdout:
-            if line.startswith(("ready", '{"step_us"')):
-                return line
-        sys.exit(f"{' '.join(self._command)} failed")
-
-
 def compare(style: str, turns: int, rounds: int) -> dict[str, Any]:
-    """Return the added microseconds of each variant, and what it says of itself.
+    """Return the added microseconds of each variant, in processes of their own.
 
     Args:
         style: how the loop trains.
         turns: how often each variant makes a stretch of steps in a round.
         rounds: how often all processes are started.
     """
-    steps = TURN * turns + ALONE
-    taken: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    added: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    own: list[dict[str, float]] = []
+    taken: dict[str, list[tuple[float, float]]] = {variant: [] for variant in VARIANTS}
+    added: dict[str, list[tuple[float, float]]] = {variant: [] for variant in VARIANTS}
     for number in range(rounds):
-        with contextlib.ExitStack() as after:
-            loops = {name: Loop(name, style, MILLISECONDS, steps) for name in VARIANTS}
-            for loop in loops.values():
-                after.callback(loop.end)
+        with contextlib.ExitStack() as stack:
+            loops = {
+                name: stack.enter_context(Child("loop.py", name, style, MILLISECONDS, TURN * turns))
+                for name in VARIANTS
+            }
             for loop in loops.values():
                 loop.wait()
-            medians: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+            medians: dict[str, list[tuple[float, float]]] = {variant: [] for variant in VARIANTS}
             for turn in range(turns):
                 # Who comes first changes, so that a trend cancels.
                 first = turn % len(VARIANTS)
                 for variant in (*VARIANTS[first:], *VARIANTS[:first]):
-                    medians[variant].append(loops[variant].steps(TURN)["step_us"])
-            own.append(loops["laggard"].steps(ALONE))
+                    medians[variant].append(loops[variant].ask(TURN)["step_us"])
         for variant, values in medians.items():
             taken[variant] += values
-            differences = [value - bare for value, bare in zip(values, medians["bare"], strict=True)]
-            added[variant].append(statistics.median(differences))
+            pairs = list(zip(values, medians["bare"], strict=True))
+            added[variant].append(
+                (
+                    statistics.median(value[0] - bare[0] for value, bare in pairs),
+                    statistics.median(value[1] - bare[1] for value, bare in pairs),
+                )
+            )
         print(f"{style}, round {number + 1} of {rounds}", file=sys.stderr)
-    compared: dict[str, Any] = {
-        variant: {
-            "step_us": round(statistics.median(taken[variant]), 1),
-            "added_us": round(statistics.median(values), 1),
-            "added_us_rounds": [round(value, 1) for value in values],
+    compared: dict[str, Any] = {}
+    for variant, values in added.items():
+        processor, wall = zip(*values, strict=True)
+        compared[variant] = {
+            "step_us": round(statistics.median(step for step, _ in taken[variant]), 1),
+            "wall_us": round(statistics.median(step for _, step in taken[variant]), 1),
+            "added_us": round(statistics.median(processor), 1),
+            "added_us_rounds": [round(value, 1) for value in processor],
+            "added_wall_us": round(statistics.median(wall), 1),
         }
-        for variant, values in added.items()
-    }
     compared["laggard"]["hot_path"] = os.environ.get("LAGGARD_HOT_PATH", "compiled")
-    for name in ("self_time_us", "drain_us"):
-        compared["laggard"][name] = round(statistics.median(each[name] for each in own), 1)
     return compared
+
+
+def in_turns(style: str, most: int, alone: int) -> dict[str, float]:
+    """Return what laggard and OpenTelemetry inline add in turns of one process, and what laggard's drain takes.
+
+    Args:
+        style: how the loop trains.
+        most: turns at most; fewer where the figure is known before.
+        alone: steps in a row, for the drain.
+    """
+    variants = ("bare", "laggard", "inline")
+    with Child("beside.py", style, MILLISECONDS, *variants) as child:
+        child.wait()
+        comparison = Comparison(variants)
+        comparison.measure_until(child, "laggard", most)
+        own = child.ask("alone", alone)
+    found: dict[str, float] = {"step_us": comparison.step(), "turns": comparison.turns}
+    for variant in variants[1:]:
+        found[f"{variant}_us"], found[f"{variant}_error_us"] = comparison.added(variant)
+        found[f"{variant}_wall_us"], found[f"{variant}_wall_error_us"] = comparison.added(variant, wall=True)
+    return found | {name: round(value, 1) for name, value in own.items()}
 
 
 def machine() -> dict[str, Any]:
@@ -145,36 +141,71 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure everything, write it down."""
+    """Measure everything and write each figure down as soon as it is there."""
     parser = argparse.ArgumentParser(description="Measure what laggard costs, beside its peers.")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
     parser.add_argument(
         "--rounds", type=int, default=5, help="how often everything runs in turns (default %(default)s)"
     )
     parser.add_argument(
-        "--only", nargs="+", choices=MEASURED, help="make these figures alone; the others stay as they are"
+        "--only", nargs="+", choices=(*MEASURED, *versions.MEASURED), metavar="FIGURE",
+        help=f"make these figures alone: {', '.join(MEASURED)}; with --beside {', '.join(versions.MEASURED)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare with the laggard of another checkout, and write nothing",
     )
     options = parser.parse_args()
-    found: dict[str, Any] = {}
-    if options.only:
-        found = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))
-    # Whoever reads the page learns which figures are not of the whole run.
-    found["apart"] = sorted({*found.get("apart", []), *(options.only or [])})
-    for name in options.only or MEASURED:
+    known = MEASURED if options.beside is None else versions.MEASURED
+    chosen = options.only or list(known)
+    if unknown := [name for name in chosen if name not in known]:
+        parser.error(f"--only must be of {', '.join(known)} here, got {unknown[0]}")
+    if options.beside is not None:
+        sys.exit(versions.compare(options.beside, chosen, quick=options.quick))
+    path = DOCS / "benchmarks.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for name in chosen:
         found[name] = MEASURED[name](options)
-    write(found, quick=options.quick)
+        # Whoever reads the page learns which figures are of which run.
+        found["runs"][name] = began
+        found["by_the_clock"] = [other for other in found["by_the_clock"] if other != name]
+        if not options.quick:
+            path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            pages.write(DOCS.parent, found)
+    if options.quick:
+        print(pages.page(found))
 
 
-def in_turns(style: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
+def in_style(style: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
     """Return what measures a style of training."""
-    return lambda options: compare(style, *((2, 1) if options.quick else (12, options.rounds)))
-
-
-def beside(options: argparse.Namespace) -> dict[str, Any]:
-    """Compare laggard and OpenTelemetry inline in turns of one process, in each style."""
     # A step of these takes four times as long.
-    turns = {style: 60 if style in ("ddp", "accumulation") else 150 for style in STYLES}
-    return {style: run("beside.py", style, MILLISECONDS, 3 if options.quick else turns[style]) for style in STYLES}
+    long = style in ("ddp", "accumulation")
+    most, alone = (1500, 3000) if long else (3000, 12_000)
+
+    def measure(options: argparse.Namespace) -> dict[str, Any]:
+        turns, rounds, *here = (2, 1, 3, 500) if options.quick else (75, options.rounds, most, alone)
+        return compare(style, turns, rounds) | {"in_turns": in_turns(style, *here)}
+
+    return measure
+
+
+def long_step(options: argparse.Namespace, hot_path: str) -> dict[str, Any]:
+    """Measure what laggard adds to a longer step."""
+    with Child("turns.py", LONG_MILLISECONDS, environment={"LAGGARD_HOT_PATH": hot_path}) as child:
+        child.wait()
+        comparison = Comparison(("bare", "laggard"))
+        comparison.measure_until(child, "laggard", 3 if options.quick else 1000)
+    added, error = comparison.added("laggard")
+    return {
+        "step_us": comparison.step(wall=True),
+        "beside_work_us": comparison.step(),
+        "turns": comparison.turns,
+        "added_us": added,
+        "added_error_us": error,
+    }
 
 
 def exporters(options: argparse.Namespace) -> dict[str, Any]:
@@ -182,9 +213,9 @@ def exporters(options: argparse.Namespace) -> dict[str, Any]:
     return run("exporters.py", 50) if options.quick else run("exporters.py", 150, "--days")
 
 
-def both(script: str, *arguments: object) -> dict[str, Any]:
+def both(measure: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """Measure with the compiled hot path, and as ``python`` with the one in Python."""
-    return {**run(script, *arguments), "python": run(script, *arguments, hot_path="python")}
+    return {**measure("compiled"), "python": measure("python")}
 
 
 def soak(options: argparse.Namespace) -> dict[str, Any]:
@@ -199,23 +230,15 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
 #: Every figure by its name in the file, and what measures it.
 MEASURED: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "machine": lambda _: machine(),
-    "hot_path": lambda options: both("hot_path.py", 2 if options.quick else 25),
-    **{style: in_turns(style) for style in STYLES},
-    "beside": beside,
-    "long": lambda options: both("turns.py", 30, 3 if options.quick else 400),
+    "hot_path": lambda options: both(
+        lambda hot_path: run("hot_path.py", 2 if options.quick else 25, hot_path=hot_path)
+    ),
+    **{style: in_style(style) for style in STYLES},
+    "long": lambda options: both(lambda hot_path: long_step(options, hot_path)),
     "process": lambda options: run("process.py", 200 if options.quick else 2000),
     "exporters": exporters,
     "soak": soak,
 }
-
-
-def write(found: dict[str, Any], *, quick: bool) -> None:
-    """Write figures and documents, or print the page of a quick round."""
-    if quick:
-        print(pages.page(found))
-        return
-    (DOCS / "benchmarks.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    pages.write(DOCS.parent, found)
 
 
 if __name__ == "__main__":

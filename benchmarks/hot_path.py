@@ -135,13 +135,14 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
                 for _ in range(20):
                     prepare()
                     step()
-                spent = 0
+                spent: list[int] = []
                 for _ in range(HOT_STEPS):
                     prepare()
                     began = perf_counter_ns()
                     step()
-                    spent += perf_counter_ns() - began
-                taken[name]["hot"].append(spent / HOT_STEPS / 1000)
+                    spent.append(perf_counter_ns() - began)
+                # Without the steps in which others had the processor.
+                taken[name]["hot"].append(statistics.median(spent) / 1000)
                 for _ in range(COLD_STEPS):
                     prepare()
                     evicting.sum()

@@ -5,9 +5,9 @@
 VARIANT is one of the functions named in ``VARIANTS``, STYLE one of ``STYLES``. MILLISECONDS is how long a step takes
 about: the width of the model follows from it. STEPS are made at most. It prints a line when it has warmed up; then each
 line on standard input is a number of steps, which are made and answered with a line of JSON, so that processes can take
-turns. All variants that use OpenTelemetry export to the same exporters, which send nothing. A step is timed from one
-batch to the next by a clock that all variants have alike. Of the two ranks with DistributedDataParallel, which are
-watched alike, the first one answers.
+turns. All variants that use OpenTelemetry export to the same exporters, which send nothing. The answer is the median of
+a step's processor time on the training thread, and of its time by the clock on the wall. Of the two ranks with
+DistributedDataParallel, which are watched in the same way, the first one answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import IO, Any
 
 import torch
@@ -33,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 WARMUP = 200
 #: The first steps of a turn, which find the caches of others.
-UNCOUNTED = 20
+UNCOUNTED = 10
 LAYERS = 6
 #: How the loop trains, and how many batches it takes for a step.
 STYLES = {"eager": 1, "compiled": 1, "ddp": 1, "accumulation": 4}
@@ -204,8 +203,8 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def trainer(variant: str, style: str, milliseconds: float, steps: int) -> Callable[[], float]:
-    """Return a function that makes a step and returns its microseconds."""
+def trainer(variant: str, style: str, milliseconds: float, steps: int) -> Callable[[], tuple[float, float]]:
+    """Return a function that makes a step and returns its microseconds: of the thread's processor, and by the clock."""
     model, width = model_of(milliseconds)
     batch, batches = 32 if milliseconds < SHORT else 64, STYLES[style]
     phase, step = VARIANTS[variant](model)
@@ -214,27 +213,13 @@ def trainer(variant: str, style: str, milliseconds: float, steps: int) -> Callab
     data = torch.randn((steps + WARMUP) * batches * batch, 1).expand(-1, width)
     loader = iter(DataLoader(TensorDataset(data), batch_size=batch))
 
-    def make() -> float:
-        began = time.perf_counter()
+    def make() -> tuple[float, float]:
+        began, worked = time.perf_counter_ns(), time.thread_time_ns()
         with step("step"):
             train(phase, trained, optimizer, loader, batches)
-        return (time.perf_counter() - began) * 1e6
+        return (time.thread_time_ns() - worked) / 1000, (time.perf_counter_ns() - began) / 1000
 
     return make
-
-
-def own_microseconds() -> dict[str, float]:
-    """Return what laggard has taken so far, by its own count and its drain's clock; nothing where it is not."""
-    if "laggard" not in sys.modules:
-        return {}
-    from laggard import _process  # noqa: PLC0415
-
-    process = _process.current()
-    assert process is not None
-    return {
-        "self_time_us": process.recorder.self_time_ns / 1000,
-        "drain_us": _thread_seconds("laggard-drain") * 1e6,
-    }
 
 
 def main() -> None:
@@ -257,22 +242,8 @@ def main() -> None:
         for line in sys.stdin:
             for other in others:
                 other.write(line)
-            before = own_microseconds()
-            times = [make() for _ in range(int(line))]
-            found = {name: (value - before[name]) / len(times) for name, value in own_microseconds().items()}
-            print(json.dumps({"step_us": statistics.median(times[UNCOUNTED:]), **found}), flush=True)
-
-
-def _thread_seconds(name: str) -> float:
-    """Return the processor time of one of this process's threads, by its name."""
-    import threading  # noqa: PLC0415
-
-    ticks = 100
-    for thread in threading.enumerate():
-        if thread.name == name:
-            fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / ticks
-    return 0.0
+            processor, wall = zip(*[make() for _ in range(int(line))][UNCOUNTED:], strict=True)
+            print(json.dumps({"step_us": [statistics.median(processor), statistics.median(wall)]}), flush=True)
 
 
 if __name__ == "__main__":

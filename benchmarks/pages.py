@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,22 @@ from evaluation.report import between
 
 #: Between these lines of the README and of the comparison stand the tables.
 BEGIN, END = "<!-- overhead: made by python -m benchmarks -->", "<!-- end of overhead -->"
+
+METHOD = """\
+## How it is measured
+
+- **Turns.** The variants of a table train by turns, in processes of their own or in one process. What else a machine
+  does changes from second to second, so a stretch is 3 to 40 steps; longer ones do not lessen the noise.
+- **Processor time.** What a variant adds to a step is processor time of the training thread. It holds on a busy
+  machine: it leaves out the time in which other processes run, and in which a rank waits for its peer. Some tables
+  have the time by the clock too.
+- **Intervals.** ± is the 95 % confidence interval of a median, with nothing assumed of the noise. Turns go on until it
+  is 3 % or 1 µs, within limits.
+- **Ratios** use the greater of laggard's two figures: that of processes of their own, which differ by about as much
+  as it adds, and that of turns of one process plus its interval.
+- **Two versions.** `make bench-overhead BENCH="--beside CHECKOUT"` compares this version with another one, side by
+  side: for each figure a difference and a ratio with their intervals. The exit code says whether one is worse by more
+  than 3 % and 1 µs."""
 
 
 def write(root: Path, found: dict[str, Any]) -> None:
@@ -24,8 +41,8 @@ def summary(found: dict[str, Any]) -> str:
     ours = _ours(found, "eager")
     rows = {
         f"a step of {found['long']['step_us'] / 1000:.0f} ms": _long(found),
-        f"a toy step of {toy['bare']['step_us'] / 1000:.2f} ms": (
-            f"{ours:.0f} µs, {100 * ours / toy['bare']['step_us']:.1f} %; TraceML adds "
+        f"a toy step of {toy['bare']['wall_us'] / 1000:.2f} ms": (
+            f"{ours:.0f} µs, {100 * ours / toy['bare']['wall_us']:.1f} %; TraceML adds "
             f"{_times(toy['traceml'], ours)} times as much, torchtel {_times(toy['torchtel'], ours)} times"
             f"{_in_python(toy['laggard'])}"
         ),
@@ -43,7 +60,7 @@ def beside_peers(found: dict[str, Any]) -> str:
     toy, names, ours = found["eager"], _names(found), _ours(found, "eager")
     added = {variant: ours if variant == "laggard" else toy[variant]["added_us"] for variant in names}
     lines = [
-        f"Steps of {toy['bare']['step_us'] / 1000:.2f} ms:",
+        f"Steps of {toy['bare']['wall_us'] / 1000:.2f} ms:",
         "",
         "| | added to a step, µs | times laggard's |",
         "|---|---|---|",
@@ -70,14 +87,15 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`; what is compared in a table ran in turns. The figures with all rounds are in",
-        "`benchmarks.json`. Ratios carry over to other machines better than microseconds do. They are by the greater",
-        "of laggard's two figures: that of processes of their own, which differ by as much as it adds, and that of",
-        "turns of one process, with what it may be off by.",
+        "Written by `make bench`. The figures with all rounds are in `benchmarks.json`. Ratios carry over to other",
+        "machines better than microseconds do.",
         "",
-        *_apart(found.get("apart", [])),
+        *_apart(found["runs"]),
+        *_by_the_clock(found["by_the_clock"]),
         f"Machine: {where['processor']}, {where['cores']} cores, no GPU; Python {where['python']},",
         f"torch {where['torch']}, OpenTelemetry SDK {where['opentelemetry_sdk']}.",
+        "",
+        *METHOD.splitlines(),
         "",
         "## Training-thread time of one step with five phases",
         "",
@@ -98,7 +116,7 @@ def page(found: dict[str, Any]) -> str:
         "accumulation": "The same, with the gradients of four batches in a step",
     }
     for key, title in titles.items():
-        lines += [*_compared(title, found[key], _names(found), _ours(found, key)), *_beside(found["beside"][key])]
+        lines += [*_compared(title, found[key], _names(found), _ours(found, key)), *_beside(found[key]["in_turns"])]
     lines += _in_turns(found["long"])
     process = found["process"]
     lines += [
@@ -117,9 +135,22 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _apart(names: list[str]) -> list[str]:
-    """Return which figures are of another run than the rest, by their names in the file."""
-    return [f"Made anew after the run of all others: {', '.join(f'`{name}`' for name in names)}.", ""] if names else []
+def _apart(runs: dict[str, str]) -> list[str]:
+    """Return which figures are of another run than most, by their names in the file."""
+    usual, _ = Counter(runs.values()).most_common(1)[0]
+    apart = [name for name, run in runs.items() if run != usual]
+    return [f"Measured in another run than the rest: {', '.join(f'`{name}`' for name in apart)}.", ""] if apart else []
+
+
+def _by_the_clock(names: list[str]) -> list[str]:
+    """Return which figures no run has measured in processor time yet, by their names in the file."""
+    if not names:
+        return []
+    return [
+        f"Not measured in processor time yet: {', '.join(f'`{name}`' for name in names)}.",
+        "What is added there is by the clock on the wall, and the intervals are standard errors times 1.96.",
+        "",
+    ]
 
 
 def _hot(found: dict[str, Any], level: str) -> str:
@@ -191,7 +222,7 @@ def _in_turns(found: dict[str, Any]) -> list[str]:
         "",
         "Work of that length (a multiplication of matrices in the fetch, the forward, the backward and the optimizer)",
         "leaves the caches cold, and the clock stops while it runs: measured is the rest of the step, with laggard and",
-        f"without it in {found['turns']} turns of one process, plus or minus what the median of so many varies by.",
+        f"without it in {found['turns']} turns of one process.",
         "",
         f"laggard adds {found['added_us']} ± {found['added_error_us']} µs, {found['added_us'] / step:.3%} of the step;",
         f"what torch does beside its work takes {found['beside_work_us']} µs. With the hot path in Python it adds",
@@ -209,35 +240,35 @@ def _compared(title: str, rows: dict[str, dict[str, Any]], names: dict[str, str]
         names: what the variants are called.
         ours: the microseconds of a step that count as what laggard adds.
     """
-    laggard, bare = rows["laggard"], rows["bare"]["step_us"]
+    bare = rows["bare"]["wall_us"]
     lines = [
         f"## {title}: {bare / 1000:.2f} ms a step",
         "",
-        "| | added to a step, µs | least and most of the rounds | share of the step | times laggard's |",
-        "|---|---|---|---|---|",
+        "| | added to a step, µs | in the rounds | by the clock, µs | share of the step | times laggard's |",
+        "|---|---|---|---|---|---|",
     ]
     for variant, name in names.items():
         added, rounds = rows[variant]["added_us"], rows[variant]["added_us_rounds"]
         spread = f"{min(rounds)} to {max(rounds)}"
         times = "1.0" if variant == "laggard" else _times(rows[variant], ours)
-        lines.append(f"| {name}{_in_python(rows[variant])} | {added} | {spread} | {added / bare:.2%} | {times} |")
-    taken = laggard["self_time_us"]
-    own = (
-        f"By its own count laggard's hooks took {taken} µs of a step on the training thread, "
-        f"{taken / bare:.3%}; its drain thread needed {laggard['drain_us']} µs of processor time for each."
-    )
-    return [*lines, "", own, ""]
+        wall = rows[variant]["added_wall_us"]
+        lines.append(
+            f"| {name}{_in_python(rows[variant])} | {added} | {spread} | {wall} | {added / bare:.2%} | {times} |"
+        )
+    return [*lines, ""]
 
 
 def _beside(found: dict[str, float]) -> list[str]:
     """Return what the same loop shows in turns of one process."""
-    turns = (
-        f"In {found['turns']} turns of one process, where less else differs: laggard {found['laggard_us']} ± "
-        f"{found['laggard_error_us']} µs, OpenTelemetry inline {found['inline_us']} ± "
-        f"{found['inline_error_us']} µs, "
-        f"{(found['inline_us'] - found['inline_error_us']) / _at_most(found):.1f} times as much at least."
+    text = (
+        f"In {found['turns']} turns of one process laggard adds {found['laggard_us']} ± {found['laggard_error_us']} µs "
+        f"({found['laggard_wall_us']} ± {found['laggard_wall_error_us']} µs by the clock), OpenTelemetry inline "
+        f"{found['inline_us']} ± {found['inline_error_us']} µs, "
+        f"{(found['inline_us'] - found['inline_error_us']) / _at_most(found):.1f} times as much at least. "
+        f"laggard's hooks count {found['self_time_us']} µs of a step themselves; its drain thread needs "
+        f"{found['drain_us']} µs of processor time for each step."
     )
-    return [turns, ""]
+    return [text, ""]
 
 
 def _names(found: dict[str, Any]) -> dict[str, str]:
@@ -264,7 +295,7 @@ def _ours(found: dict[str, Any], style: str) -> float:
 
     Processes differ by as much as it adds, so there it can come out as nothing, or as less.
     """
-    return max(found[style]["laggard"]["added_us"], _at_most(found["beside"][style]))
+    return max(found[style]["laggard"]["added_us"], _at_most(found[style]["in_turns"]))
 
 
 def _at_most(found: dict[str, float]) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from typing import Any
 
 import torch.optim.optimizer as optimizers
@@ -30,10 +28,3 @@ class Switch:
             table.clear()
             if on:
                 table.update(kept)
-
-
-def typical(values: Sequence[float]) -> tuple[float, float]:
-    """Return the median of some differences, and by how much a median of so many varies."""
-    middle = statistics.median(values)
-    spread = 1.48 * statistics.median(abs(value - middle) for value in values)
-    return round(middle, 1), round(1.25 * spread / len(values) ** 0.5, 1)

@@ -1,13 +1,16 @@
 """A long step with laggard's hooks and without them, in turns of one process, by what it takes beside its work.
 
-    python benchmarks/turns.py MILLISECONDS TURNS       prints one line of JSON
+    python benchmarks/turns.py MILLISECONDS
+
+It prints a line when it has warmed up. Then ``turns N`` on standard input trains with the hooks and without them N
+times, and is answered with a line of JSON.
 
 From one process to the next, and from one step to the next, a step of 30 ms differs by far more than what is asked for
 here. What the hooks add does not depend on what the work computes, only on the caches that it leaves cold. So the work
 stands where a training step has it (inside the fetch, the forward, the backward and the optimizer's step), as one
-multiplication of matrices each, and the clock is stopped while it runs: what is compared is all the rest of the step.
-The hooks are taken out and put back between stretches of steps of one process, and each stretch is compared with the
-one beside it.
+multiplication of matrices each, and the clock is stopped while it runs. What is compared is all the rest of the step,
+in processor time of the training thread: that clock stands still while others have the processor. The hooks are taken
+out and put back between stretches of steps of one process, and each stretch is compared with the one beside it.
 """
 
 from __future__ import annotations
@@ -18,19 +21,20 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from time import perf_counter_ns
+from time import thread_time_ns
 from typing import Any
 
 import loop
 import torch
-from switch import Switch, typical
+from switch import Switch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from laggard import _process
 
-#: Steps of a stretch; the first of each refills caches and is not counted.
-STEPS = 8
+#: Steps of a stretch; the one before them is not counted. What else the machine does changes from second to second, so
+#: that short stretches are compared within a state of it.
+STEPS = 3
 #: Steps before the first stretch, among them those after which rare work of the drain has been done once.
 WARMUP = 90
 #: Places of the work in a step.
@@ -58,10 +62,10 @@ class Work:
 
     def __call__(self) -> None:
         """Work, with the clock stopped."""
-        began = perf_counter_ns()
+        began = thread_time_ns()
         self.between += began - self._ended
         torch.mm(self._square, self._columns, out=self._product)
-        self._ended = perf_counter_ns()
+        self._ended = thread_time_ns()
         self.inside += self._ended - began
 
 
@@ -120,8 +124,8 @@ class Optimizer(torch.optim.SGD):
 
 
 def main() -> None:
-    """Train and print."""
-    milliseconds, turns = float(sys.argv[1]), int(sys.argv[2])
+    """Train as asked for."""
+    milliseconds = float(sys.argv[1])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     loop.export_nowhere()
@@ -134,42 +138,34 @@ def main() -> None:
     optimizer.work = work
     supply = iter(DataLoader(Batches(work), batch_size=None))
 
-    def train() -> tuple[int, int]:
-        """Return the nanoseconds of a step beside its work, and of its work."""
+    def train() -> tuple[float, float]:
+        """Return the microseconds of a step beside its work, and those of all of it."""
         work.between = work.inside = 0
         model(next(supply)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        return work.between, work.inside
+        return work.between / 1000, (work.between + work.inside) / 1000
 
     for _ in range(WARMUP):
         train()
     switch = Switch(process)
 
-    def stretch(on: bool) -> list[float]:  # noqa: FBT001  # a switch
+    def stretch(on: bool) -> tuple[float, float]:  # noqa: FBT001  # a switch
         switch.turn(on)
         train()
-        return [statistics.median(values) / 1000 for values in zip(*(train() for _ in range(STEPS)), strict=True)]
+        beside, all_of_it = zip(*(train() for _ in range(STEPS)), strict=True)
+        return min(beside), min(all_of_it)
 
-    beside: list[float] = []
-    works: list[float] = []
-    added: list[float] = []
-    for number in range(turns):
-        # Who comes first changes, so that a trend cancels.
-        first = number % 2 == 0
-        found = {on: stretch(on) for on in (first, not first)}
-        beside.append(found[False][0])
-        works.append(found[False][1])
-        added.append(found[True][0] - found[False][0])
-    middle, error = typical(added)
-    result = {
-        "step_us": round(statistics.median(beside) + statistics.median(works), 1),
-        "beside_work_us": round(statistics.median(beside), 1),
-        "turns": turns,
-        "added_us": middle,
-        "added_error_us": error,
-    }
-    print(json.dumps(result))
+    print("ready", flush=True)
+    turn = 0
+    for line in sys.stdin:
+        found: dict[str, list[tuple[float, float]]] = {"bare": [], "laggard": []}
+        for _ in range(int(line.split()[1])):
+            # Who comes first changes, so that a trend cancels.
+            turn += 1
+            for name in ("bare", "laggard") if turn % 2 else ("laggard", "bare"):
+                found[name].append(stretch(name == "laggard"))
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

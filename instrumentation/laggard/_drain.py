@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from laggard import _identity, _providers, _runtime, environment, statefile
-from laggard._hooks import DeviceHook
+from laggard._hooks import DeviceHook, Hook
 from laggard._partition import Step, StepPartition
 from laggard._recorder import CAPACITY, LOST
 from laggard._reporting import Reporting
@@ -21,7 +21,6 @@ from laggard.conventions import RankState
 
 if TYPE_CHECKING:
     from laggard._exit import ExitHandling
-    from laggard._hooks import Hook
     from laggard._identity import Identity
     from laggard._recorder import Event, Recorder
     from laggard._wakeup import Wakeup
@@ -61,6 +60,9 @@ class Drain:
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
+        # Wrapped once: this is called dozens of times a second.
+        looking_on = [hook for hook in hooks if type(hook).steps_ended is not Hook.steps_ended]
+        self._look_on = [hook.guarded(hook.steps_ended) for hook in looking_on]
         self._device = next((hook for hook in hooks if isinstance(hook, DeviceHook)), None)
         self._identity = identity
         self._peers = peers
@@ -197,8 +199,8 @@ class Drain:
         if not last:
             self._follow(steps)
         self._write_state(steps)
-        for hook in self._hooks:
-            hook.guarded(hook.steps_ended)(steps)
+        for look_on in self._look_on:
+            look_on(steps)
         self._reporting.take(steps)
 
     def _follow(self, steps: list[Step]) -> None:

@@ -23,6 +23,8 @@ from laggard.statefile import Facts
 from laggard.version import __version__
 
 _NANOSECOND = 1e-9
+#: A step's number times this, in 32 bits, is far from that of its neighbours.
+_SCATTER = 0x9E3779B1
 
 
 class Report:
@@ -92,16 +94,22 @@ class Report:
         skipped = sum([step.skipped for step in steps])
         if skipped:
             self._skipped.add(skipped, self._base)
+        measured = [step for step in steps if not step.excluded]
+        self._recent.extend([step.phases for step in measured])
         left_out: dict[str, list[int]] = {}
-        for step in steps:
-            reason = step.excluded
-            if not reason:
-                self._recent.append(step.phases)
-                if one_in == 1 or _chosen(step.number, one_in):
-                    self._record(step)
-                    continue
-                reason = names.SAMPLING
-            left_out.setdefault(reason, []).append(step.duration)
+        if len(measured) < len(steps):
+            for step in steps:
+                if step.excluded:
+                    left_out.setdefault(step.excluded, []).append(step.duration)
+        if one_in > 1:
+            # Scattered evenly and the same on all ranks. Every tenth step could always be the one that writes a log.
+            below = 2**32 // one_in
+            sampled_out = [step for step in measured if step.number * _SCATTER % 2**32 >= below]
+            if sampled_out:
+                left_out[names.SAMPLING] = [step.ended - step.started for step in sampled_out]
+            measured = [step for step in measured if step.number * _SCATTER % 2**32 < below]
+        for step in measured:
+            self._record(step)
         for reason, durations in left_out.items():
             attributes = self._with(Attribute.REASON, reason)
             self._excluded.add(len(durations), attributes)
@@ -183,11 +191,6 @@ class Report:
 
     def _with(self, name: str, value: str) -> dict[str, str]:
         return {**self._base, name: value}
-
-
-def _chosen(number: int, one_in: int) -> bool:
-    # Scattered evenly and the same on all ranks. Every tenth step could always be the one that writes a log.
-    return number * 0x9E3779B1 % 2**32 < 2**32 // one_in
 
 
 def unix_offset_ns() -> int:

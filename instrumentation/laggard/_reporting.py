@@ -52,12 +52,11 @@ class Reporting:
         self._pending: list[Step] = []
         #: Newest step since the last report, if there is one.
         self._newest: Step | None = None
-        #: Number and length of the steps since the last report.
-        self._steps = self._steps_ns = 0
+        #: Length of the steps since the last report.
+        self._steps_ns = 0
         self._step_rate = environment.number(environment.LAGGARD_STEP_RATE, 100)
-        #: One step in so many goes into the histograms, by the number of steps before the last report.
-        self._one_in = 1
-        self._reported = time.monotonic()
+        #: Number and length of the measured steps so far, the older ones with less weight.
+        self._recent_steps = self._recent_ns = 0.0
         #: Steps so far; and for each phase that was seen the number of the newest step with time in it.
         self._ended = 0
         self._newest_seen: dict[Phase, int] = {}
@@ -108,8 +107,7 @@ class Reporting:
         """Report finished steps."""
         if steps:
             self._newest = steps[-1]
-            self._steps += len(steps)
-            self._steps_ns += sum([step.duration for step in steps])
+            self._steps_ns += sum([step.ended - step.started for step in steps])
             phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
             for phase, durations in phases:
                 newest = next((number for number in range(len(steps), 0, -1) if durations[number - 1]), 0)
@@ -125,20 +123,29 @@ class Reporting:
             return
         steps, self._pending = self._pending, []
         if steps:
-            report.steps(steps, self._one_in)
-            for step in steps:
-                spans.step(step)
+            report.steps(steps, self._one_in())
+            spans.steps(steps)
+            measured = [step.ended - step.started for step in steps if not step.excluded]
+            self._recent_steps += len(measured)
+            self._recent_ns += sum(measured)
+
+    def _one_in(self) -> int:
+        """Return how many steps one that goes into the histograms stands for, by the length of the steps before.
+
+        The length of steps decides, not the clock: a pause changes nothing. The length of the step itself has no part
+        in it, or slow steps would be chosen more often than others.
+        """
+        if not self._step_rate or not self._recent_ns:
+            return 1
+        return max(1, ceil(self._recent_steps * 1e9 / (self._step_rate * self._recent_ns)))
 
     def end_drain(self, state: RankState) -> None:
         """Report what the steps have in common, the hooks' measurements, the rank's state and what all this took."""
         report = self._report
         if report is not None:
             self._report_rest(report, state)
-        now = time.monotonic()
-        wanted = self._step_rate * (now - self._reported)
-        self._one_in = max(1, ceil(self._steps / wanted)) if wanted else 1
-        self._reported = now
-        self._steps = 0
+        self._recent_steps /= 2
+        self._recent_ns /= 2
 
     def _report_rest(self, report: Report, state: RankState) -> None:
         newest, self._newest = self._newest, None

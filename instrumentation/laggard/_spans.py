@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -42,7 +43,8 @@ class Spans:
         *,
         describe: Callable[[Step], Mapping[str, float]],
     ) -> None:
-        self._identity = identity
+        self._run = identity.run
+        self._attributes = identity.attributes()
         self._collectives = collectives
         self._describe = describe
         self._every = every
@@ -58,22 +60,24 @@ class Spans:
         enough = self._slow > 0 and len(self._durations) >= _MEDIAN_STEPS
         self._slow_from = int(self._slow * median(self._durations)) if enough else 0
 
-    def step(self, step: Step) -> None:
-        """Trace the step if it is chosen."""
-        slow = 0 < self._slow_from < step.duration
-        if not step.excluded:
-            self._durations.append(step.duration)
-        sampled = self._every > 0 and step.number % self._every == 0
-        if self._left > 0 and (slow or sampled):
-            self._left -= 1
-            self._write(step, slow=slow)
+    def steps(self, steps: Sequence[Step]) -> None:
+        """Trace those steps that are chosen."""
+        self._durations.extend([step.ended - step.started for step in steps if not step.excluded])
+        if self._left <= 0:
+            return
+        slow_from, every = self._slow_from or inf, self._every or inf
+        for step in steps:
+            slow = step.ended - step.started > slow_from
+            if (slow or step.number % every == 0) and self._left > 0:
+                self._left -= 1
+                self._write(step, slow=slow)
 
     def _write(self, step: Step, *, slow: bool) -> None:
         offset = unix_offset_ns()
-        attributes = {**self._identity.attributes(), Attribute.STEP: step.number}
+        attributes = {**self._attributes, Attribute.STEP: step.number}
         root = self._tracer.start_span(
             "training.step",
-            context=step_context(self._identity.run, step.number),
+            context=step_context(self._run, step.number),
             start_time=step.started + offset,
             attributes={**attributes, **self._describe(step), **({Attribute.STEP_SLOW: True} if slow else {})},
         )

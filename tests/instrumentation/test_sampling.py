@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections import deque
+from itertools import pairwise
 
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from laggard import _identity, _process, _report
+from laggard._partition import Step
+from laggard._reporting import Reporting
+from laggard.conventions import Phase, RankState
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -27,7 +36,51 @@ def test_of_short_steps_some_are_recorded_and_all_are_counted(
     if rate:
         assert left_out == left_out_time == 0
         return
-    # All up to the first drain, a hundred in each second after it.
+    # A hundred a second, and at first some more.
     assert 0.2 * steps < left_out < steps - 200
     # With every eighth step, not one in eight, the mean would be 0.5 ms or 2 ms.
     assert left_out_time / left_out == pytest.approx(step.mean, rel=0.25)
+
+
+def test_a_pause_does_not_change_how_many_steps_are_recorded(
+    process: _process.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand steps a second one in ten is recorded, also after drains in which there was none."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    monkeypatch.setattr(_report, "get_meter", provider.get_meter)
+    reporting = Reporting(process.recorder, [], deque())
+    identity = _identity.from_environment(0, 1)
+    reporting.begin(identity, identity.facts(0), "")
+    recorded: list[int] = []
+    for number in range(5):
+        for _ in range(3):  # a pause
+            reporting.begin_drain()
+            reporting.end_drain(RankState.RUNNING)
+        reporting.begin_drain()
+        for first in range(number * 1000, (number + 1) * 1000, 50):
+            reporting.take([step(first + offset) for offset in range(50)])
+        reporting.end_drain(RankState.RUNNING)
+        recorded.append(count(reader, "training.step.duration"))
+    # The first fifty came before their length was known.
+    assert [after - before for before, after in pairwise([0, *recorded])] == [
+        pytest.approx(145, abs=3), *[pytest.approx(100, abs=3)] * 4
+    ]  # fmt: skip
+
+
+def step(number: int) -> Step:
+    """A step of a millisecond."""
+    phases = [0] * len(Phase)
+    phases[Phase.OTHER] = 1_000_000
+    return Step(number + 1, number * 1_000_000, (number + 1) * 1_000_000, tuple(phases), ())
+
+
+def count(reader: InMemoryMetricReader, name: str) -> int:
+    """How many values a histogram has."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = [
+        metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+    ]
+    points = [point for metric in metrics if metric.name == name for point in metric.data.data_points]
+    return sum(point.count for point in points)  # pyright: ignore[reportAttributeAccessIssue]

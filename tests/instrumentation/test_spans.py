@@ -62,20 +62,20 @@ def test_a_step_is_slow_above_a_multiple_of_the_running_median(exporter: InMemor
     """Just below twice the median is not traced, just above is; excluded steps do not move the median."""
     spans = spans_of(0)
     for number in range(1, 21):
-        spans.step(step(number, 10, ""))
-        spans.step(step(number + 100, 1000, "first_batch"))
+        spans.steps([step(number, 10, "")])
+        spans.steps([step(number + 100, 1000, "first_batch")])
     assert roots(exporter) == {}
     spans.begin_drain(enabled=True)
-    spans.step(step(201, 19.9))
-    spans.step(step(202, 20.1))
+    spans.steps([step(201, 19.9)])
+    spans.steps([step(202, 20.1)])
     assert list(roots(exporter)) == [202]
     assert roots(exporter)[202].attributes["training.step.slow"] is True  # pyright: ignore[reportOptionalSubscript]
     # The job becomes slower as a whole: what was slow is normal after half of the window.
     for number in range(300, 600):
-        spans.step(step(number, 30))
+        spans.steps([step(number, 30)])
     exporter.clear()
     spans.begin_drain(enabled=True)
-    spans.step(step(601, 30))
+    spans.steps([step(601, 30)])
     assert roots(exporter) == {}
 
 
@@ -87,7 +87,7 @@ def test_the_sampled_steps_are_the_same_on_all_ranks_and_share_a_trace(exporter:
         spans = spans_of(rank, every=3)
         spans.begin_drain(enabled=True)
         for number in range(1, 10):
-            spans.step(step(number))
+            spans.steps([step(number)])
         traces.append({number: context_of(span).trace_id for number, span in roots(exporter).items()})
     assert list(traces[0]) == [3, 6, 9]
     assert traces[0] == traces[1]
@@ -99,11 +99,11 @@ def test_traces_of_one_drain_are_bounded_and_none_above_the_budget(exporter: InM
     spans = spans_of(0, every=1)
     spans.begin_drain(enabled=True)
     for number in range(1, 30):
-        spans.step(step(number))
+        spans.steps([step(number)])
     assert list(roots(exporter)) == list(range(1, 11))
     exporter.clear()
     spans.begin_drain(enabled=False)
-    spans.step(step(40))
+    spans.steps([step(40)])
     assert roots(exporter) == {}
 
 
@@ -119,7 +119,7 @@ def test_slow_collectives_stand_in_the_step_by_name(exporter: InMemorySpanExport
     )
     spans = spans_of(0, collectives, every=7)
     spans.begin_drain(enabled=True)
-    spans.step(step(7))
+    spans.steps([step(7)])
     children = {span.name: span for span in exporter.get_finished_spans()}
     assert sorted(children) == ["training.collective", "training.communication", "training.step"]
     root, child = children["training.step"], children["training.collective"]

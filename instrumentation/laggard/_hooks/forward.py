@@ -265,10 +265,10 @@ def _evaluates(module: Any) -> bool:
     """Return whether a module is in ``eval()`` mode, or the only one inside it is: that of DDP, say. Never raises."""
     try:
         while module.training:
-            children = vars(module).get("_modules", {})
-            if len(children) != 1:
+            inside: list[Any] = [*module._modules.values()]  # noqa: SLF001 - without the generators of the public way
+            if len(inside) != 1:
                 return False
-            (module,) = children.values()
+            (module,) = inside
     except Exception:  # a module of its own kind
         return False
     return True
