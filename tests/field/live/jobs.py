@@ -14,11 +14,12 @@ EXTRA = 0.030
 
 @dataclass(frozen=True)
 class Job:
-    """A loop, its ranks, and the one that is made slow."""
+    """A loop, its ranks, and where they are made slow."""
 
     loop: str
     ranks: int
-    culprit: int
+    culprits: tuple[int, int] = (1, 0)
+    """Ranks that are made slow in turn, so that what is left of a fault in the means is another rank's."""
     places: tuple[str, ...] = ("data", "forward", "backward", "host")
     package: str = "torch"
     #: Of the extra, where a batch is longer than usual or a step has more of a place than one.
@@ -26,11 +27,11 @@ class Job:
 
 
 JOBS = (
-    Job("hf_trainer", 2, 1, package="transformers"),
-    Job("lightning", 2, 1, package="lightning"),
-    Job("accelerate", 2, 1, package="accelerate"),
-    Job("ppo", 2, 1, places=("host",), extra=0.012),
-    Job("semi_supervised", 2, 1),
+    Job("hf_trainer", 2, package="transformers"),
+    Job("lightning", 2, package="lightning"),
+    Job("accelerate", 2, package="accelerate"),
+    Job("ppo", 2, places=("host",), extra=0.012),
+    Job("semi_supervised", 2),
     # On its last stage, which has no loader.
-    Job("pipeline", 4, 3, places=("forward", "backward", "host")),
+    Job("pipeline", 4, (3, 2), places=("forward", "backward", "host")),
 )
