@@ -7,7 +7,11 @@ gradients and nothing else is an evaluation's. Until one of the two is known, an
 
 from __future__ import annotations
 
+from collections import deque
+
 _NO_LOADER = 0
+#: Fetches in turn that are remembered.
+_MAX_ROUND = 64
 #: Loaders that are remembered; a loop that makes a loader in each step makes many.
 _MAX_LOADERS = 64
 
@@ -42,6 +46,8 @@ class Loaders:
         self._readings: dict[int, Reading] = {}
         #: Readings whose batch is out and that are not known to be training data.
         self._undecided: list[Reading] = []
+        #: Readings in the order in which they were fetched since something was trained, each once in a row.
+        self._round: deque[Reading] = deque(maxlen=_MAX_ROUND)
         #: Loaders that have trained; 0 stands for training without one.
         self._trained: set[int] = set()
         #: The reading of the newest fetch, and of its loader the one before.
@@ -60,8 +66,8 @@ class Loaders:
             reading.end_batch()
         if reading is None or not loader:
             reading = self._begin(loader)
-        self._open(reading)
-        self.newest, self._before = reading, before
+        self._take(reading)
+        self._before = before
         return reading
 
     def first(self) -> Reading | None:
@@ -71,8 +77,9 @@ class Loaders:
             return newest
         self._close(before)
         # What the loader was before is likely, and no more: accuracy on training data is an evaluation of it.
-        self.newest = self._begin(newest.loader, evaluation=before.evaluation)
-        self._open(self.newest)
+        if self._round and self._round[-1] is before:
+            self._round.pop()
+        self._take(self._begin(newest.loader, evaluation=before.evaluation))
         return self.newest
 
     def exhausted(self) -> Reading | None:
@@ -101,13 +108,16 @@ class Loaders:
         """Take a backward pass or an update: the batches that are out lead to it."""
         newest = self.newest
         if self._undecided:
-            for reading in self._undecided:
-                # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else
-                # can have led to this.
-                mistaken = reading is newest and (reading.loader in self._trained or not self._trained)
-                if mistaken or not reading.evaluation:
-                    reading.training, reading.evaluation = True, False
+            trained = [reading for reading in self._undecided if not reading.evaluation]
+            # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can
+            # have led to this, and where its batches were fetched in turn with others that did.
+            if newest is not None and newest.evaluation and (newest.loader in self._trained or not self._trained):
+                trained.append(newest)
+            trained += [reading for reading in self._undecided if self._in_turn(reading, trained)]
+            for reading in trained:
+                reading.training, reading.evaluation = True, False
             self._undecided = [reading for reading in self._undecided if not reading.training]
+        self._round.clear()
         self._trained.add(newest.loader if newest is not None and newest.training else _NO_LOADER)
 
     def _begin(self, loader: int, *, evaluation: bool = False) -> Reading:
@@ -118,7 +128,17 @@ class Loaders:
             self._trained.discard(oldest)
         return reading
 
-    def _open(self, reading: Reading) -> None:
+    def _in_turn(self, reading: Reading, others: list[Reading]) -> bool:
+        """Return whether one of the others was fetched between two fetches of ``reading`` in this round."""
+        places = [place for place, fetched in enumerate(self._round) if fetched is reading]
+        between = list(self._round)[places[0] : places[-1]] if places else []
+        return any(other in between for other in others)
+
+    def _take(self, reading: Reading) -> None:
+        """Take the newest fetch: a batch is out."""
+        self.newest = reading
+        if not self._round or self._round[-1] is not reading:
+            self._round.append(reading)
         reading.open = True
         if not reading.training and reading not in self._undecided:
             self._undecided.append(reading)
