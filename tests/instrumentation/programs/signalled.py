@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -164,8 +165,11 @@ def one_of_ranks(_folder: Path) -> None:
 
 def spawned(rank: int, store: str) -> None:
     """Train as a rank that torch.multiprocessing has started."""
+    parent = os.getppid()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    train()
+    for _ in steps():
+        if os.getppid() != parent:  # torch sends SIGINT then, which a shell in the background has ignored
+            return
 
 
 def spawn(folder: Path) -> None:
