@@ -126,7 +126,8 @@ def test_a_launcher_and_a_framework_end_as_without_laggard(shape: str, launcher:
         return launcher.start("torchrun", "--nproc-per-node", "2", program, "rank", *arguments, **environment)
 
     start = torchrun if shape == "torchrun" else launcher.fork
-    for signals in (ONCE, TWICE, INTERRUPT):
+    # At a terminal Ctrl-C reaches all; alone, the parent of spawned ranks waits for them, with and without laggard.
+    for signals in (ONCE, TWICE) if shape == "spawn" else (ONCE, TWICE, INTERRUPT):
         folder = tmp_path / "-".join(map(str, signals))
         folder.mkdir()
         # By the second, what has a handler is past it.
