@@ -1,4 +1,4 @@
-"""Whose a fetch is and where a step ends, for loops of every shape: made at random, with what is right known beforehand."""
+"""Whose a fetch is and where a step ends: loops of every shape, made at random, and what is right known beforehand."""
 
 from __future__ import annotations
 
