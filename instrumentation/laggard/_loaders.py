@@ -4,14 +4,18 @@ A batch lives from its fetch to the next fetch of the same loader, or to the end
 lived through a backward pass or an update is training data, for good. An iterator a batch of which saw forwards without
 gradients and nothing else is an evaluation's. Until one of the two is known, and if neither ever is, it is data.
 
-A batch of an iterator without an end lives until the next evaluation. So where a loader that has trained before leads to
-a backward pass, a batch of a new loader that saw forwards without gradients beforehand is judged when its life ends: it
-had a part in the step if it lived for one, as pseudo-labels do, and is an evaluation's if it lived for more.
+A batch of an iterator without an end lives until the next evaluation. So where a loader that has trained before leads
+to a backward pass, a batch of a new loader that saw forwards without gradients beforehand is judged when its life ends:
+it had a part in the step if it lived for one, as pseudo-labels do, and is an evaluation's if it lived for more.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 _NO_LOADER = 0
+#: Fetches in turn that are remembered.
+_MAX_ROUND = 64
 #: Loaders that are remembered; a loop that makes a loader in each step makes many.
 _MAX_LOADERS = 64
 
@@ -54,6 +58,8 @@ class Loaders:
         self._readings: dict[int, Reading] = {}
         #: Readings whose batch is out and that are not known to be training data.
         self._undecided: list[Reading] = []
+        #: Readings in the order in which they were fetched since something was trained, each once in a row.
+        self._round: deque[Reading] = deque(maxlen=_MAX_ROUND)
         #: Loaders that have trained; 0 stands for training without one.
         self._trained: set[int] = set()
         #: The reading of the newest fetch, and of its loader the one before.
@@ -77,9 +83,8 @@ class Loaders:
                 self._trained.add(loader)
         if reading is None or not loader:
             reading = self._begin(loader)
-        self._open(reading)
-        reading.steps = steps
-        self.newest, self._before = reading, before
+        self._take(reading, steps)
+        self._before = before
         return reading
 
     def first(self) -> Reading | None:
@@ -89,9 +94,9 @@ class Loaders:
             return newest
         self._close(before)
         # What the loader was before is likely, and no more: accuracy on training data is an evaluation of it.
-        self.newest = self._begin(newest.loader, evaluation=before.evaluation)
-        self.newest.steps = newest.steps
-        self._open(self.newest)
+        if self._round and self._round[-1] is before:
+            self._round.pop()
+        self._take(self._begin(newest.loader, evaluation=before.evaluation), newest.steps)
         return self.newest
 
     def exhausted(self) -> Reading | None:
@@ -121,24 +126,30 @@ class Loaders:
         """Take a backward pass or an update: the batches that are out lead to it."""
         newest = self.newest
         if self._undecided:
+            trained: list[Reading] = []
             for reading in self._undecided:
-                # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else
-                # can have led to this.
-                mistaken = reading is newest and (reading.loader in self._trained or not self._trained)
-                if not reading.evaluation and self._is_led(reading):
-                    reading.led = True
-                elif mistaken or not reading.evaluation:
-                    reading.training, reading.evaluation = True, False
+                reading.led |= self._is_led(reading)
+                if not reading.evaluation and not reading.led:
+                    trained.append(reading)
+            # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can
+            # have led to this, and where its batches were fetched in turn with others that did.
+            if newest is not None and newest.evaluation and (newest.loader in self._trained or not self._trained):
+                trained.append(newest)
+            trained += [reading for reading in self._undecided if self._in_turn(reading, trained)]
+            for reading in trained:
+                reading.training, reading.evaluation, reading.led = True, False, False
             self._undecided = [reading for reading in self._undecided if not reading.training]
+        self._round.clear()
         self._trained.add(newest.loader if newest is not None and newest.training else _NO_LOADER)
 
     def _is_led(self, reading: Reading) -> bool:
-        """Whether what trains now needs nothing of a batch that is out, because it has trained without its loader."""
+        """Return whether what trains now may need nothing of a batch that is out: it has trained without its loader."""
         newest = self.newest
         return (
             reading.alone
-            and newest is not reading
+            and not reading.evaluation
             and newest is not None
+            and newest is not reading
             and newest.loader in self._trained - {_NO_LOADER}
             and reading.loader not in self._trained | {_NO_LOADER}
         )
@@ -151,7 +162,18 @@ class Loaders:
             self._trained.discard(oldest)
         return reading
 
-    def _open(self, reading: Reading) -> None:
+    def _in_turn(self, reading: Reading, others: list[Reading]) -> bool:
+        """Return whether one of the others was fetched between two fetches of ``reading`` in this round."""
+        places = [place for place, fetched in enumerate(self._round) if fetched is reading]
+        between = list(self._round)[places[0] : places[-1]] if places else []
+        return any(other in between for other in others)
+
+    def _take(self, reading: Reading, steps: int) -> None:
+        """Take the newest fetch: a batch is out."""
+        self.newest = reading
+        reading.steps = steps
+        if not self._round or self._round[-1] is not reading:
+            self._round.append(reading)
         reading.open = True
         if not reading.training and reading not in self._undecided:
             self._undecided.append(reading)

@@ -159,7 +159,7 @@ def test_a_straggler_is_named_with_its_phase(live: Live, place: str) -> None:
                 since = None
             elif since is None:
                 since = elapsed
-            if since is not None and elapsed - since > _HOLD_SECONDS or since is None and elapsed > _DETECTION_SECONDS:
+            if (elapsed > _DETECTION_SECONDS) if since is None else (elapsed - since > _HOLD_SECONDS):
                 break
     finally:
         live.slow("")

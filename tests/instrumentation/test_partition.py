@@ -137,7 +137,7 @@ def of_loader(loader: int, events: list[Event]) -> list[Event]:
 @pytest.mark.parametrize(
     ("loop", "evaluations"),
     [
-        # Steps of the first loader, before which a batch of the second sees a forward without gradients where it says so.
+        # Steps of a loader; where there is a 1, a batch of another sees a forward without gradients before the step.
         ([0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0], [7, 10]),
         # Pseudo-labels from the third step on, and from the first on.
         ([0, 0, 1, 1, 1, 1, 1], []),

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from laggard import _identity, _process, _report
+from laggard import _identity, _process, _providers
 from laggard._partition import Step
 from laggard._reporting import Reporting
 from laggard.conventions import Phase, RankState
@@ -48,7 +48,7 @@ def test_a_pause_does_not_change_how_many_steps_are_recorded(
     """Of a thousand steps a second one in ten is recorded, also after drains in which there was none."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    monkeypatch.setattr(_report, "get_meter", provider.get_meter)
+    monkeypatch.setattr(_providers, "meter", provider.get_meter)
     reporting = Reporting(process.recorder, [], deque())
     identity = _identity.from_environment(0, 1)
     reporting.begin(identity, identity.facts(0), "")

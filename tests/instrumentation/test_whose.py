@@ -1,0 +1,193 @@
+"""Whose a fetch is and where a step ends: loops of every shape, made at random, and what is right known beforehand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard._partition import StepPartition
+from laggard._recorder import (
+    EVALUATION_FORWARD,
+    EXHAUSTED,
+    FIRST_BATCH,
+    GRADIENT,
+    IDENTITY_SHIFT,
+    NO_GRAD_FORWARD,
+    OPTIMIZER_STEP,
+    Event,
+)
+from laggard.conventions import Phase
+
+#: Numbers of the loaders.
+LABELLED, UNLABELLED, VALIDATION, TEST = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How a loop is written."""
+
+    epochs: int
+    batches: int
+    """Updates of an epoch."""
+    accumulated: int
+    """Batches of an update."""
+    fetches_first: bool
+    """Whether all batches of an update are fetched before the first of them is used, as Hugging Face's Trainer does."""
+    two_loaders: bool
+    labels: str
+    """Where pseudo-labels are made: not at all, between the fetches of the two loaders, or after both."""
+    optimizers: int
+    """Each has a forward and a backward of its own on the same batch."""
+    evaluates_every: int
+    evaluated: int
+    """Batches of an evaluation."""
+    leaves_early: bool
+    two_evaluated: bool
+    """Whether an evaluation goes through two loaders side by side."""
+    in_training_mode: bool
+    """Whether the evaluation leaves the module's mode as it is."""
+    forces: bool
+    """Whether the evaluation takes gradients, and accumulates none."""
+    sanity_check: bool
+    """Whether an evaluation comes before all training."""
+    gap: int
+    """Host work behind each call."""
+
+
+LOOPS = st.builds(
+    Loop,
+    epochs=st.integers(1, 3),
+    batches=st.integers(2, 5),
+    accumulated=st.integers(1, 3),
+    fetches_first=st.booleans(),
+    two_loaders=st.booleans(),
+    labels=st.sampled_from(["", "between", "after"]),
+    optimizers=st.integers(1, 2),
+    evaluates_every=st.integers(1, 4),
+    evaluated=st.integers(2, 4),
+    leaves_early=st.booleans(),
+    two_evaluated=st.booleans(),
+    in_training_mode=st.booleans(),
+    forces=st.booleans(),
+    sanity_check=st.booleans(),
+    gap=st.integers(0, 3),
+)
+
+
+@dataclass
+class Script:
+    """Runs a loop: makes the events, and counts what each moment was for."""
+
+    loop: Loop
+    now: int = 0
+    events: list[Event] = field(default_factory=list[Event])
+    spent: Counter[str] = field(default_factory=Counter[str])
+    evaluating: bool = False
+    updated: bool = False
+    whole: Counter[str] = field(default_factory=Counter[str])
+    """What was spent until the newest step ended: at the first fetch after its update."""
+
+    def call(self, code: int, duration: int, phase: Phase) -> None:
+        """Call something, and do some host work behind it."""
+        self.events.append((int(code), self.now, self.now + duration))
+        self.now += duration
+        self.spent["evaluation" if self.evaluating else phase.label] += duration
+        self.work()
+
+    def work(self) -> None:
+        """Do host work. Behind the last batch of an evaluation it is the evaluation's, until training goes on."""
+        self.now += self.loop.gap
+        self.spent["evaluation" if self.evaluating else "other"] += self.loop.gap
+
+    def fetch(self, loader: int, mark: int = 0) -> None:
+        """Fetch a batch, or find the end."""
+        if self.updated:
+            self.updated = False
+            self.whole = self.spent.copy()
+        self.events.append((Phase.DATA | loader << IDENTITY_SHIFT, self.now, self.now + 7))
+        self.now += 7
+        self.spent["evaluation" if self.evaluating else "data"] += 7
+        if mark:
+            self.events.append((mark, self.now, self.now))
+        self.work()
+
+    def evaluate(self) -> None:
+        """Go through the validation set, or the beginning of it."""
+        loop = self.loop
+        loaders = [VALIDATION, TEST] if loop.two_evaluated else [VALIDATION]
+        self.evaluating = True
+        for number in range(loop.evaluated):
+            for loader in loaders:
+                self.fetch(loader, 0 if number else FIRST_BATCH)
+            self.call(NO_GRAD_FORWARD if loop.in_training_mode else EVALUATION_FORWARD, 11, Phase.EVALUATION)
+            if loop.forces:
+                self.call(GRADIENT, 5, Phase.EVALUATION)
+        if not loop.leaves_early:
+            self.fetch(loaders[0], EXHAUSTED)
+
+    def use(self) -> None:
+        """Train on a batch."""
+        self.evaluating = False
+        if self.loop.labels == "after":
+            self.call(NO_GRAD_FORWARD, 3, Phase.FORWARD)
+        self.call(Phase.FORWARD, 13, Phase.FORWARD)
+        self.call(Phase.BACKWARD, 17, Phase.BACKWARD)
+
+    def batch(self, *, first: bool) -> None:
+        """Fetch what one forward needs."""
+        self.evaluating = False
+        self.fetch(LABELLED, FIRST_BATCH if first else 0)
+        if self.loop.two_loaders:
+            if self.loop.labels == "between":
+                self.call(NO_GRAD_FORWARD, 3, Phase.FORWARD)
+            self.fetch(UNLABELLED, FIRST_BATCH if first else 0)
+
+    def update(self, *, first: bool) -> None:
+        """Make one step."""
+        loop = self.loop
+        ahead = loop.accumulated if loop.fetches_first else 1
+        for number in range(loop.accumulated):
+            if number % ahead == 0:
+                for fetched in range(ahead):
+                    self.batch(first=first and number == fetched == 0)
+            for _ in range(loop.optimizers):
+                self.use()
+        for optimizer in range(loop.optimizers):
+            self.call(OPTIMIZER_STEP | (optimizer + 1) << IDENTITY_SHIFT, 2, Phase.OPTIMIZER)
+        self.updated = True
+
+    def run(self) -> Iterator[int]:
+        """Train; yield the number of each update."""
+        loop = self.loop
+        if loop.sanity_check:
+            self.evaluate()
+        number = 0
+        for _ in range(loop.epochs):
+            for step in range(loop.batches):
+                self.update(first=step == 0)
+                number += 1
+                yield number
+                if number % loop.evaluates_every == 0:
+                    self.evaluate()
+            self.evaluating = False
+            self.fetch(LABELLED, EXHAUSTED)
+
+
+@given(LOOPS)
+@settings(max_examples=400, deadline=None)
+def test_steps_are_the_updates_and_each_moment_is_what_it_was_for(loop: Loop) -> None:
+    """However a loop fetches, labels, accumulates and evaluates: steps and phases are those of the script, exactly."""
+    script = Script(loop)
+    updates = max(script.run())
+    partition = StepPartition(warmup_steps=0)
+    steps = [step for event in script.events for step in partition.feed([event])]
+    assert len(steps) == updates
+    spent: Counter[str] = Counter()
+    for step in steps:
+        assert sum(step.phases) == step.duration
+        spent.update({phase.label: step.phases[phase] for phase in Phase if step.phases[phase]})
+    assert spent == +script.whole
