@@ -17,6 +17,7 @@ from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.peers import PeersHook
 from laggard._hooks.prefetch import PrefetchHook
+from laggard._hooks.randomness import RandomnessHook
 from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.streams import StreamsHook
 from laggard._hooks.transfer import TransferHook
@@ -25,6 +26,7 @@ from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
 HOOKS: tuple[type[Hook], ...] = (
+    RandomnessHook,
     CompilerHook,
     DataLoaderWorkerHook,
     DataLoaderHook,
