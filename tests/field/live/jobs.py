@@ -30,7 +30,7 @@ JOBS = (
     Job("hf_trainer", 2, package="transformers"),
     Job("lightning", 2, package="lightning"),
     Job("accelerate", 2, package="accelerate"),
-    Job("ppo", 2, places=("host",), extra=0.012),
+    Job("ppo", 2, places=("host",), extra=0.019),
     Job("semi_supervised", 2),
     # On its last stage, which has no loader.
     Job("pipeline", 4, (3, 2), places=("forward", "backward", "host")),

@@ -144,7 +144,7 @@ def ppo() -> None:
             observations.append(observed)
             with torch.no_grad():
                 observed = observed + agent(observed)
-            spend("host", 2)
+            spend("host")
         for batch in torch.cat(observations).split(2):
             update(model, optimizer, batch, batch)
 
