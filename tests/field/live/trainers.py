@@ -182,7 +182,8 @@ def pipeline() -> None:
     group = mesh.get_group("dp")
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batches = cycle(DataLoader(Rows(400), batch_size=2))
+    # Loading takes next to no time: the first stage alone loads, and must not be slower than the other for it.
+    batches = cycle(DataLoader(Rows(400, 200), batch_size=2))
     for number in itertools.count(1):
         outputs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for _micro in range(3):
