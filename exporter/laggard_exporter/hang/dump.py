@@ -110,6 +110,8 @@ class Dump:
     truncated: bool
     #: An entry could not be read, so even the newest that is known may not be the newest.
     damaged: bool = False
+    #: Newer entries have taken the room of all that are done, so even what is open may not be there.
+    short: bool = False
     #: When the newest collectives of each group were issued, in nanoseconds since 1970, by their number.
     times: Mapping[Group, Mapping[int, int]] = field(default_factory=dict[Group, Mapping[int, int]])
     #: Nanoseconds after which torch gives up a collective.
@@ -205,7 +207,7 @@ class _Reading:
         self._newest: dict[Group, int] = {}
         self._pending: dict[Group, Operation] = {}
         self._times: dict[Group, dict[int, int]] = {}
-        self._transfers = self._truncated = False
+        self._transfers = self._truncated = self._short = False
         self._timeout = 0
         self.read = 0
         #: Why the first entry that can not be read can not.
@@ -237,7 +239,11 @@ class _Reading:
             if call.transfer or entry.get("p2p_seq_id"):
                 paired.add(group)
         self.read += len(records)
-        self._truncated |= min(records, default=0) > 0
+        truncated = min(records, default=0) > 0
+        self._truncated |= truncated
+        self._short |= truncated and not any(
+            call.done for each in (calls, transfers) for known in each.values() for call in known
+        )
         self._transfers |= any(map(_under_way, transfers.values()))
         for each in calls.values():
             self._take(each)
@@ -299,6 +305,7 @@ class _Reading:
             self._transfers,
             self._truncated or damaged,
             damaged,
+            self._short,
             times,
             self._timeout,
         )

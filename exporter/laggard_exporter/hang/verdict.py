@@ -227,9 +227,10 @@ def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
     if min(first) < wait.sequence or _call_different_things(wait, operations, evidence, found):
         return  # an earlier one of the group holds this one up
     not_started = [rank for rank, operation in operations.items() if not operation.started]
-    if len(operations) == 1 < len(members) or 2 * len(operations) < len(members):
+    alone = len(operations) == 1 < len(members) or 2 * len(operations) < len(members)
+    if alone and not any(evidence.dumps[rank].short for rank in members):
         reason, few = Reason.ALONE, list(operations)
-    elif 0 < len(not_started) < len(operations) / 2:
+    elif not alone and 0 < len(not_started) < len(operations) / 2:
         reason, few = Reason.NOT_STARTED, not_started
     else:
         found.complete.append(wait)
@@ -237,7 +238,7 @@ def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
     for rank in few:
         dump = evidence.dumps[rank]
         # A device that waits in a collective of another group is late here because of that.
-        busy = dump.transfers or any(operation.started for operation in dump.pending)
+        busy = dump.short or dump.transfers or any(operation.started for operation in dump.pending)
         if rank in evidence.held_by or (reason is Reason.NOT_STARTED and busy):
             found.excuses[rank] = "waits with its device in another group"
         else:
