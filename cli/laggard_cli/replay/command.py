@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from laggard_cli.replay.recording import Recording, read_openmetrics
 from laggard_cli.replay.server import Pace, Player, pace_of, prometheus, serving
 from laggard_cli.replay.steps import read_steps, recording_of
 from laggard_cli.replay.truth import Fired, Outcome, Truth, judge, read_truth
+from laggard_cli.terminal import printable, to_json
 
 #: An alert is asked for this often.
 _ASK_SECONDS = 0.5
@@ -57,12 +57,12 @@ def run(options: argparse.Namespace) -> int:
     recording = read(options.recordings)
     truths = read_truth(options.truth, recording.runs) if options.truth else []
     pace = pace_of(recording)
-    console = Console(stderr=bool(options.json))
-    console.print(_announcement(recording, pace), soft_wrap=True)
+    console = Console(stderr=bool(options.json), markup=False, emoji=False)
+    console.print(printable(_announcement(recording, pace)), soft_wrap=True)
     fired, diagnoses = play(recording, pace)
     outcomes = [outcome for truth in truths for outcome in judge(truth, fired)]
     if options.json:
-        print(json.dumps(_plain(pace, diagnoses, fired, outcomes if truths else None), indent=2))
+        print(to_json(_plain(pace, diagnoses, fired, outcomes if truths else None), indent=2))
     else:
         show(console, diagnoses)
         if truths:
@@ -83,9 +83,9 @@ def _judge(options: argparse.Namespace, traces: list[Path]) -> int:
     outcomes = [outcome for truth in truths for outcome in judge(truth, fired)]
     if options.json:
         content = {"runs": [{**asdict(diagnosis), "missing": list(diagnosis.missing), **plain(run, judgement)}]}
-        print(json.dumps(content | ({"score": [asdict(outcome) for outcome in outcomes]} if truths else {}), indent=2))
+        print(to_json(content | ({"score": [asdict(outcome) for outcome in outcomes]} if truths else {}), indent=2))
     else:
-        console = Console()
+        console = Console(markup=False, emoji=False)
         show_judgement(console, run, judgement)
         if truths:
             _show_score(console, truths, outcomes)
@@ -198,7 +198,8 @@ def _show_score(console: Console, truths: list[Truth], outcomes: list[Outcome]) 
         rank = f" rank {outcome.rank}" if outcome.rank else ""
         after = "" if outcome.delay is None else f" after {outcome.delay:.0f} s"
         phase = "" if outcome.phase_right else ", in another phase than the one at fault"
-        console.print(f"  {outcome.kind:<10} {outcome.alert} {outcome.run}{rank}{after}{phase}", soft_wrap=True)
+        line = f"  {outcome.kind:<10} {outcome.alert} {outcome.run}{rank}{after}{phase}"
+        console.print(printable(line), soft_wrap=True)
 
 
 def _plain(
