@@ -237,7 +237,7 @@ REFUSED = {
     "deep": (Answer(b"[" * 100_000), "no JSON"),
     "a number too long": (Answer(b"9" * 10_000), "no JSON"),
     "bytes": (Answer(bytes(range(256))), "no JSON"),
-    "no gzip": (Answer(b"x", headers={"Content-Encoding": "gzip"}), "cannot be reached: "),
+    "no gzip": (Answer(b"no gzip at all", headers={"Content-Encoding": "gzip"}), "cannot be reached: "),
     "another version": (
         Answer(b'{"status":"success","results":[]}'),
         "JSON of another form at /api/v1/query; try an API of version 1",
