@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pynvml
+import pytest
 
 from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW

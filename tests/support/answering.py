@@ -52,7 +52,7 @@ def answering() -> Generator[Answering]:
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base class's names
+        def handle_error(self, request: object, client_address: object) -> None:
             """Say nothing: a client may leave in the middle of an answer."""
 
     ended = threading.Event()

@@ -26,7 +26,7 @@ ACCEPTED = {
     "Application/OpenMetrics-Text; Version=1.0.0": f"{_OPEN}; version=1.0.0",
     # As Prometheus 3 sends it.
     f"{_OPEN};version=1.0.0;escaping=allow-utf-8;q=0.5,{_OPEN};version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping="
-    "allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1": f"{_OPEN}; version=1.0.0; charset=utf-8; escaping=allow",
+    "allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1": f"{_OPEN}; version=1.0.0; charset=utf-8",
 }
 
 
