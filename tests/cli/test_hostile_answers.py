@@ -313,3 +313,26 @@ def test_a_site_may_have_severities_and_alerts_of_its_own(tmp_path: Path) -> Non
         ("TrainingStalled", "P1"),
         ("TrainingSyncLate", ""),
     ]
+
+
+def test_names_that_are_not_translated_are_said(tmp_path: Path) -> None:
+    """A server with OpenTelemetry's own names says what to set, in the place of "no run"."""
+    dotted = {"__name__=~": [({}, 4.0)], "laggard_rules_info": [({"version": "1"}, 1.0)]}
+    with fake_prometheus(dotted, [firing("LaggardWatchdog", "", severity="info")]) as url:
+        code, _, err = ask(("diagnose",), url, tmp_path)
+    assert code == 2
+    assert "names, such as training.steps" in err
+    assert err.endswith("try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in its configuration\n")
+
+
+def test_how_much_slow_ranks_cost_is_shown(tmp_path: Path) -> None:
+    """The slow-down of a run, and the peer group and the host of a verdict, stand in text and JSON."""
+    slow = {**STALLED, "run:training_slowdown:ratio": [({"training_run": "r"}, 1.34)]}
+    stage = firing("TrainingStageSlow", "r")
+    stage["labels"] |= {"training_peer_group": "pp-1", "host_name": "node-1"}
+    with fake_prometheus(slow, [stage, firing("LaggardWatchdog", "", severity="info")]) as url:
+        out = ask(("diagnose",), url, tmp_path)[1]
+        (found,) = json.loads(ask(("diagnose", "--json"), url, tmp_path)[1])["runs"]
+    assert "slow-down 1.34\u00d7" in out
+    assert "TrainingStageSlow  warning  peer group pp-1, host node-1" in out
+    assert (found["facts"]["slowdown"], found["verdicts"][0]["peer_group"]) == (1.34, "pp-1")

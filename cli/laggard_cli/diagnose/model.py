@@ -17,6 +17,7 @@ _FACTS = {
     "ranks_expected": "run:training_ranks_expected:max",
     "step_seconds": "run:training_step_seconds:mean",
     "data_share": "run:training_data_share:ratio",
+    "slowdown": "run:training_slowdown:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
     "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
@@ -33,6 +34,8 @@ _EXCLUDED = (
     "sum by (training_run, training_reason) ("
     "max by (training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
 )
+#: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
+_UNTRANSLATED = 'count({__name__=~"training([.]steps.*|_steps)"})'
 _WATCHDOG = "LaggardWatchdog"
 _RUN, _RANK = "training_run", "training_rank"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
@@ -58,6 +61,8 @@ class Verdict:
     description: str
     recommendation: str
     runbook_url: str
+    peer_group: str = ""
+    """The group of ranks that is compared within, such as a stage of a pipeline, where the verdict is on one."""
 
     @property
     def gravity(self) -> str:
@@ -116,6 +121,11 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
     runs = sorted({sample.labels[_RUN] for sample in prometheus.query(_RUNS, at, by=(_RUN,))})
+    if not runs and prometheus.query(_UNTRANSLATED, at):
+        raise CommandError(
+            f"Prometheus at {prometheus.name} keeps OpenTelemetry's own names, such as training.steps, which the rules "
+            "do not read; try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in its configuration"
+        )
     if not runs and not prometheus.query("laggard_rules_info", at):
         raise CommandError(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
@@ -188,6 +198,7 @@ def _verdict(alert: Alert) -> Verdict:
         description=annotations.get("description", "").strip(),
         recommendation=annotations.get("recommendation", "").strip(),
         runbook_url=annotations.get("runbook_url", ""),
+        peer_group=labels.get("training_peer_group", ""),
     )
 
 

@@ -16,6 +16,8 @@ from laggard_cli.units import duration
 
 #: Ranks shown: the slowest tell, a list of thousands does not.
 _MAX_RANKS = 8
+#: From here on it is shown by how much slow ranks lengthen each step.
+_SLOWDOWN = 1.005
 #: Characters of the longest bar.
 _BAR = 24
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
@@ -99,6 +101,8 @@ def _facts(diagnosis: Diagnosis) -> str:
         parts.append(f"{facts['ranks_live']:.0f}{expected} ranks")
     if "step_seconds" in facts:
         parts.append(f"step {duration(facts['step_seconds'])}")
+    if facts.get("slowdown", 0) >= _SLOWDOWN:
+        parts.append(f"slow-down {facts['slowdown']:.3g}\u00d7")
     if "data_share" in facts:
         parts.append(f"data {facts['data_share']:.0%}")
     if "communication_floor_share" in facts:
@@ -109,6 +113,7 @@ def _facts(diagnosis: Diagnosis) -> str:
 def _verdict(verdict: Verdict) -> RenderableType:
     where = [f"rank {verdict.rank}"] if verdict.rank else []
     where += [f"phase {verdict.phase}"] if verdict.phase else []
+    where += [f"peer group {verdict.peer_group}"] if verdict.peer_group and not verdict.rank else []
     where += [f"host {verdict.host}"] if verdict.host else []
     title = Text.assemble((verdict.alert, _STYLES[verdict.gravity]), f"  {verdict.severity}")
     if where:
