@@ -9,13 +9,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-import urllib.parse
 import urllib.request
 
 import httpx
 
 from laggard_cli.errors import CommandError
 
+#: Of a port.
+_DIGITS = 5
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -39,11 +40,12 @@ class Ways(httpx.BaseTransport):
             transport.close()
 
     def _transport(self, scheme: str, proxy: str) -> httpx.HTTPTransport:
-        secure = "https" in (scheme, urllib.parse.urlsplit(proxy).scheme)
+        tls_to_proxy = proxy.lower().startswith("https:")
+        secure = scheme == "https" or tls_to_proxy
         # Without encryption no authority is needed, and one that cannot be read does not matter.
         context = (self._context or _authorities()) if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            through = httpx.Proxy(proxy, ssl_context=context if proxy.startswith("https:") else None) if proxy else None
+            through = httpx.Proxy(proxy, ssl_context=context if tls_to_proxy else None) if proxy else None
             return httpx.HTTPTransport(verify=context, proxy=through)
         except ImportError:
             raise CommandError(
@@ -82,7 +84,7 @@ def _covers(entry: str, host: str, address: _Address | None, port: int | None) -
         return entry == "*"
     bare, colon, number = entry.rpartition(":")
     # Without brackets the colons of an IPv6 address are its own.
-    if colon and number.isdecimal() and (":" not in bare or bare.endswith("]")):
+    if colon and number.isdecimal() and len(number) <= _DIGITS and (":" not in bare or bare.endswith("]")):
         if int(number) != port:
             return False
         entry = bare

@@ -103,7 +103,7 @@ class Player:
 
     @property
     def missed(self) -> float:
-        """Share of the time since the start in which a rate had nothing to look back at, or of scrapes that never came."""
+        """Share of the time in which a rate had nothing to look back at, or of the scrapes that never came."""
         with self._lock:
             shown = [moment for moment in self._shown if self._started is not None and moment >= self._started]
         if self._started is None:
