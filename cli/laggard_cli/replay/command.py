@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -28,12 +29,14 @@ from laggard_cli.replay.steps import read_steps, recording_of
 from laggard_cli.replay.truth import Fired, Outcome, Truth, judge, read_truth
 from laggard_cli.terminal import printable, to_json
 
+#: A series of OpenMetrics whose name stands in quotes, or is a label.
+_BRACED = re.compile(r'{("(\\.|[^"\\])*"[,}]|\w+=")')
 #: An alert is asked for this often.
 _ASK_SECONDS = 0.5
 #: Of scrapes and of evaluations so many may be missing, looked at when so much of the replay is over.
 _MISSED, _SETTLED = 0.1, 0.2
 #: Each at half the pace of the one before.
-_ATTEMPTS = 5
+_ATTEMPTS = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +124,7 @@ def read(paths: list[Path]) -> Recording:
         first = next((line for line in lines if line.strip()), "")
         if not first:
             raise CommandError(f"{path}: the file is empty")
-        if first.startswith("{"):
+        if first.startswith("{") and not _BRACED.match(first):
             for rank, found in read_steps(path, lines).items():
                 steps.setdefault(rank, []).extend(found)
         else:
