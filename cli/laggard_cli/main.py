@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from laggard_cli.commands import parser
 from laggard_cli.errors import CommandError
+from laggard_cli.terminal import one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser({name}).parse_args(given)
         return int(options.run(options))
     except CommandError as error:
-        print(f"laggard {name}: error: {error}", file=sys.stderr)
+        print(one_line(f"laggard {name}: error: {error}"), file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         return 130

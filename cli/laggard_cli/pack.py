@@ -29,6 +29,21 @@ def pack_rules() -> tuple[dict[str, Any], ...]:
     return tuple(rules)
 
 
+#: Severities of the pack, the gravest first.
+SEVERITIES = ("critical", "warning", "info")
+
+
+def gravity(alert_name: str, severity: str) -> str:
+    """Return which of :data:`SEVERITIES` an alert has.
+
+    A site may have other words for them: then the pack says it of an alert of its own, and anything else is a warning.
+    """
+    if severity in SEVERITIES:
+        return severity
+    shipped = _alerts().get(alert_name)
+    return str(shipped["labels"]["severity"]) if shipped else "warning"
+
+
 def threshold(name: str) -> float:
     """Return a threshold's value in the production profile. Raises :class:`KeyError` for one that the pack lacks."""
     return _thresholds()[name]

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar, cast
 
 import httpx
 
 from laggard_cli.errors import CommandError
 from laggard_cli.http_config import client_options
+from laggard_cli.ways import Ways
 
-_TIMEOUT_SECONDS = 20
+#: To an answer's next bytes, and to its last ones.
+_TIMEOUT_SECONDS, _WHOLE_SECONDS = 20, 120
+#: The largest report over thousands of ranks asks for a tenth of that at once.
+_MOST_BYTES = 256 << 20
+#: Characters of a server's own words in an error.
+_MOST_WORDS = 300
+#: A server may round the times that it is asked for.
+_TOLERANCE_SECONDS = 1.0
+
+#: No time, size or count of a training run is as large, and its square is still a number.
+_MOST = 1e30
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One series of an instant query."""
+    """One series of an instant query. The value is a number: a server's NaN or infinity is no sample."""
 
     labels: dict[str, str]
     value: float
@@ -25,10 +41,29 @@ class Sample:
 
 @dataclass(frozen=True)
 class Range:
-    """One series of a query over a range: values by their time in seconds since 1970."""
+    """One series of a query over a range: numbers by their time in seconds since 1970, at least one."""
 
     labels: dict[str, str]
     values: dict[float, float]
+
+
+class Alert(TypedDict):
+    """An alert as the API has it; what a server leaves out is empty, and ``value`` is None where it is no number."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    state: str
+    activeAt: str
+    value: float | None
+
+
+class Rule(TypedDict):
+    """An alerting rule as the API has it; what a server leaves out is empty."""
+
+    name: str
+    query: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
 
 
 def quoted(text: str) -> str:
@@ -53,69 +88,176 @@ class Prometheus:
     """A server by its URL. Every failure is a :class:`CommandError` that names the server without its password."""
 
     def __init__(self, url: str, config: Path | None = None) -> None:
+        example = "try http://localhost:9090"
         try:
-            self._url = httpx.URL(url)
+            self._url = httpx.URL(url.strip())
         except httpx.InvalidURL as error:
-            raise CommandError(f"--prometheus {url!r} is no URL: {error}") from error
+            raise CommandError(f"--prometheus must be a URL, got {url!r} ({error}); {example}") from error
         if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise CommandError(f"--prometheus {url!r} is no URL; example: http://localhost:9090")
-        more = client_options(config) if config else {}
-        self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_SECONDS, follow_redirects=True, **more)
+            raise CommandError(f"--prometheus must be a URL, got {url!r}; {example}")
+        if self._url.query or self._url.fragment:
+            raise CommandError(f"--prometheus must be a URL without a query, got {self._public(self._url)}; {example}")
+        options = client_options(config) if config else {}
+        ways = Ways(options.pop("verify", None))
+        self._client = httpx.Client(
+            base_url=self._url, timeout=_TIMEOUT_SECONDS, follow_redirects=True, transport=ways, **options
+        )
 
     @property
     def name(self) -> str:
         """The server's address, without user and password."""
-        return str(self._url.copy_with(username=None, password=None))
+        return self._public(self._url)
 
-    def query(self, expression: str, at: float | None = None) -> list[Sample]:
-        """Return the result of an instant query, as a vector; now, or at a time in seconds since 1970."""
+    def query(self, expression: str, at: float | None = None, by: tuple[str, ...] = ()) -> list[Sample]:
+        """Return the result of an instant query, as a vector.
+
+        Args:
+            expression: in PromQL.
+            at: a time in seconds since 1970; now by default.
+            by: labels that every sample has: those that lack one are somebody else's, and left out.
+        """
         time = {} if at is None else {"time": f"{at:.3f}"}
-        result: list[dict[str, Any]] = self._get("api/v1/query", {"query": expression, **time})["result"]
-        return [Sample(series["metric"], float(series["value"][1])) for series in result]
+        found = self._get("api/v1/query", {"query": expression, **time}, lambda data: list(_vector(data)))
+        return [sample for sample in found if all(sample.labels.get(label) for label in by)]
 
     def ranges(self, expression: str, begin: float, end: float, step: float) -> list[Range]:
         """Return the result of a query over a range of time, in seconds since 1970: one value each ``step`` seconds."""
         times = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-        result: list[dict[str, Any]] = self._get("api/v1/query_range", {"query": expression, **times})["result"]
-        return [
-            Range(series["metric"], {float(time): float(value) for time, value in series["values"]})
-            for series in result
-        ]
+        parameters = {"query": expression, **times}
+        return self._get("api/v1/query_range", parameters, lambda data: list(_matrix(data, begin, end)))
 
-    def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts that are pending or firing, as the API gives them."""
-        # Thanos says null where there is none.
-        return self._get("api/v1/alerts", {})["alerts"] or []
+    def alerts(self) -> list[Alert]:
+        """Return the alerts that are pending or firing."""
+        return self._get("api/v1/alerts", {}, lambda data: [_alert(each) for each in _list(data, "alerts")])
 
-    def rules(self) -> list[dict[str, Any]]:
-        """Return the alerting rules that the server evaluates, as the API gives them."""
-        groups: list[dict[str, Any]] = self._get("api/v1/rules", {"type": "alert"})["groups"]
-        return [rule for group in groups for rule in group["rules"] if rule.get("type") == "alerting"]
+    def rules(self) -> list[Rule]:
+        """Return the alerting rules that the server evaluates."""
+        return self._get("api/v1/rules", {"type": "alert"}, lambda data: list(_rules(data)))
 
     def close(self) -> None:
         """End the connections."""
         self._client.close()
 
-    def _get(self, path: str, parameters: dict[str, str]) -> Any:
-        try:
-            # Thanos would leave out what a part of it has that does not answer. Others know no such parameter.
-            response = self._client.get(path, params={**parameters, "partial_response": "false"})
-        except httpx.TimeoutException as error:
-            raise CommandError(f"Prometheus at {self.name} did not answer within {_TIMEOUT_SECONDS} s") from error
-        except httpx.TransportError as error:
-            hint = "; --http.config.file names the authority to trust" if "CERTIFICATE_VERIFY" in str(error) else ""
-            raise CommandError(f"Prometheus at {self.name} can not be reached: {error}{hint}") from error
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    def _get(self, path: str, parameters: dict[str, str], read: Callable[[Any], T]) -> T:
+        """Return what ``read`` makes of an answer's data, which may be anything."""
+        code, kind, body = self._fetch(path, parameters)
+        if code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise CommandError(
-                f"Prometheus at {self.name} wants to know who asks: HTTP {response.status_code} at /{path}; "
+                f"Prometheus at {self.name} wants to know who asks: HTTP {code} at /{path}; "
                 "--http.config.file gives a password or a token"
             )
         try:
-            answer = response.json()
-        except ValueError as error:
-            reason = f"HTTP {response.status_code}" if response.is_error else "no JSON"
-            raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}") from error
-        if response.is_error or answer.get("status") != "success":
-            reason = answer.get("error", f"HTTP {response.status_code}")
+            answer = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            reason = f"HTTP {code}" if httpx.codes.is_error(code) else "no JSON"
+            login = "; a login page needs a token by --http.config.file" if "html" in kind else ""
+            raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}{login}") from error
+        known = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+        if httpx.codes.is_error(code) or (known and known.get("status") != "success"):
+            reason = str(known.get("error", f"HTTP {code}"))[:_MOST_WORDS]
             raise CommandError(f"Prometheus at {self.name} refuses /{path}: {reason}")
-        return answer["data"]
+        try:
+            return read(known["data"])
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise CommandError(
+                f"{self.name} does not answer as Prometheus: JSON of another form at /{path}; try an API of version 1"
+            ) from error
+
+    def _fetch(self, path: str, parameters: dict[str, str]) -> tuple[int, str, bytes]:
+        """Return the code, the type and the bytes of an answer."""
+        body, until = bytearray(), time.monotonic() + _WHOLE_SECONDS
+        try:
+            # Thanos would leave out what a part of it has that does not answer. Others know no such parameter.
+            with self._client.stream("GET", path, params={**parameters, "partial_response": "false"}) as response:
+                for part in response.iter_bytes():
+                    body += part
+                    if len(body) > _MOST_BYTES:
+                        raise CommandError(
+                            f"Prometheus at {self.name} answers /{path} with more than {_MOST_BYTES >> 20} MiB; "
+                            "try a shorter time or one run"
+                        )
+                    if time.monotonic() > until:
+                        raise CommandError(
+                            f"Prometheus at {self.name} did not end its answer within {_WHOLE_SECONDS} s"
+                        )
+                return response.status_code, response.headers.get("content-type", ""), bytes(body)
+        except httpx.TimeoutException as error:
+            raise CommandError(f"Prometheus at {self.name} did not answer within {_TIMEOUT_SECONDS} s") from error
+        except httpx.LocalProtocolError as error:
+            # Its text quotes the header, and with it perhaps a token.
+            raise CommandError(f"Prometheus at {self.name} cannot be asked: a header has characters of none") from error
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
+            hint = "; --http.config.file names the authority to trust" if "CERTIFICATE_VERIFY" in str(error) else ""
+            raise CommandError(f"Prometheus at {self.name} cannot be reached: {error}{hint}") from error
+
+    @staticmethod
+    def _public(url: httpx.URL) -> str:
+        return str(url.copy_with(username=None, password=None))
+
+
+def _list(data: Any, name: str) -> list[Any]:
+    """Return a list of an answer. Thanos says null where there is nothing."""
+    found: Any = data[name]
+    if found is not None and not isinstance(found, list):
+        raise TypeError(name)
+    return cast("list[Any]", found or [])
+
+
+def _texts(found: Any) -> dict[str, str]:
+    """Return labels or annotations."""
+    pairs = cast("dict[str, Any]", found or {})
+    if not all(isinstance(text, str) for text in pairs.values()):
+        raise TypeError("labels")
+    return pairs
+
+
+def _number(found: Any) -> float | None:
+    """Return a value with which everybody can calculate; None for what is no number, or beyond all measures."""
+    value = float(found)
+    if not abs(value) < _MOST:
+        return None
+    return value if abs(value) > 1 / _MOST else 0.0
+
+
+def _vector(data: Any) -> Iterator[Sample]:
+    for series in _list(data, "result"):
+        labels, value = _texts(series["metric"]), _number(series["value"][1]) if "value" in series else None
+        # A native histogram has no value.
+        if value is not None:
+            yield Sample(labels, value)
+
+
+def _matrix(data: Any, begin: float, end: float) -> Iterator[Range]:
+    for series in _list(data, "result"):
+        numbers = ((float(time), _number(value)) for time, value in series.get("values") or ())
+        asked = {
+            time: value
+            for time, value in numbers
+            if value is not None and begin - _TOLERANCE_SECONDS <= time <= end + _TOLERANCE_SECONDS
+        }
+        labels = _texts(series["metric"])
+        if asked:
+            yield Range(labels, asked)
+
+
+def _alert(found: Any) -> Alert:
+    value: Any = found.get("value")
+    return {
+        "labels": _texts(found.get("labels")),
+        "annotations": _texts(found.get("annotations")),
+        "state": str(found.get("state", "")),
+        "activeAt": str(found.get("activeAt", "")),
+        "value": None if value in (None, "") else _number(value),
+    }
+
+
+def _rules(data: Any) -> Iterator[Rule]:
+    for group in _list(data, "groups"):
+        for rule in _list(group, "rules"):
+            if rule.get("type") == "alerting":
+                yield {
+                    "name": str(rule["name"]),
+                    "query": str(rule["query"]),
+                    "labels": _texts(rule.get("labels")),
+                    "annotations": _texts(rule.get("annotations")),
+                }

@@ -1,6 +1,11 @@
-"""Text from elsewhere, for a terminal."""
+"""Text from elsewhere, for a terminal, and data for a program."""
 
 from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
 
 
 def printable(text: str) -> str:
@@ -9,3 +14,23 @@ def printable(text: str) -> str:
     The name of a run, a group or a file may come from somebody else, and a terminal obeys what is hidden in it.
     """
     return "".join(each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text)
+
+
+def one_line(text: str) -> str:
+    """Return text as :func:`printable` does, on one line."""
+    return printable(text).replace("\n", "\\n")
+
+
+def to_json(content: Any, indent: int | None = None) -> str:
+    """Return content as JSON, which has no NaN and no infinity: both are null."""
+    return json.dumps(_numbers(content), indent=indent, allow_nan=False)
+
+
+def _numbers(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {key: _numbers(value) for key, value in cast("Mapping[Any, Any]", content).items()}
+    if isinstance(content, list | tuple):
+        return [_numbers(value) for value in cast("list[Any]", content)]
+    return content

@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ STALL_SECONDS, STALL_STEPS = 5.0, 5
 PAUSE_SECONDS = 60.0
 
 _RECENT = 64
+#: Torch leaves the key out where there are none.
+_HAS_ENTRIES = '"entries"'
 
 
 class HangDump(Hook):
@@ -84,7 +86,7 @@ class HangDump(Hook):
         return max(STALL_SECONDS, STALL_STEPS * max(self._durations) / 1e9)
 
     def _write(self, identity: Identity) -> None:
-        documents = list(_documents())
+        documents = _documents()
         if not documents:
             return
         text = f'{{"dumps":[{",".join(documents)}]}}'
@@ -116,15 +118,45 @@ def _remove_older(directory: Path, stem: str) -> None:
             path.unlink()
 
 
-def _documents() -> Iterator[str]:
-    """Yield what each flight recorder of this process says, as JSON. They are found by what this torch has."""
+def _documents() -> list[str]:
+    """Return what each flight recorder of this process says, as JSON. They are found by what this torch has.
+
+    Since torch 2.15 each backend may have a recorder of its own beside NCCL's old one. One that does not answer or that
+    nobody records into is left out, as long as another has anything to say.
+    """
     native: Any = sys.modules.get("torch._C._distributed_c10d")
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if native is None or c10d is None:
+        return []
+    described = " ".join(str(about[0]) for about in c10d._world.pg_map.values())  # noqa: SLF001 - the one list of groups
+    backends = {part.rpartition(":")[2] for part in described.replace(",", " ").split()}
+    found: list[str] = []
+    for dump, backend in _recorders(native, backends):
+        with _logged():
+            found.append(dump(includeCollectives=True, onlyActive=False, **backend).decode("utf-8", "replace"))
+    return [text for text in found if _HAS_ENTRIES in text] or found
+
+
+@contextlib.contextmanager
+def _logged() -> Generator[None]:
+    """Log what a recorder raises, of whatever version: the others are still to be read."""
+    try:
+        yield
+    except Exception as error:
+        _logger.warning("a flight recorder gives no dump: %s", error)
+
+
+def _recorders(native: Any, backends: set[str]) -> Iterator[tuple[Callable[..., bytes], dict[str, str]]]:
+    """Yield how each recorder is asked, and with what."""
+    # NCCL's is not touched where nobody uses it: it is a matter of the device.
+    old = getattr(native, "_dump_nccl_trace_json", None)
+    if old is not None and "nccl" in backends:
+        yield old, {}
+    shared = getattr(native, "_dump_fr_trace_json", None)
+    if shared is None:
         return
-    backends = " ".join(str(about[0]) for about in c10d._world.pg_map.values())  # noqa: SLF001 - the one list of groups
-    for backend, name in (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json")):
-        dump = getattr(native, name, None)
-        # NCCL's is not touched where nobody uses it: it is a matter of the device.
-        if dump is not None and backend in backends:
-            yield dump(includeCollectives=True, onlyActive=False).decode("utf-8", "replace")
+    if "backend: str" in (shared.__doc__ or ""):
+        for backend in sorted(backends):
+            yield shared, {"backend": backend}
+    elif "gloo" in backends:
+        yield shared, {}

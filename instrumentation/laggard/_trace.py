@@ -129,6 +129,7 @@ def json_lines(
             "run": identity.run,
             "rank": identity.rank,
             "world_size": identity.world_size,
+            **({"peer_group": identity.peer_group} if identity.peer_group else {}),
             "step": step.number,
             "started_unix_ns": step.started + offset,
             "duration_ns": step.duration,

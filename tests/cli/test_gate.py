@@ -478,7 +478,7 @@ def test_a_server_that_does_not_answer_or_refuses(capsys: pytest.CaptureFixture[
 
     ask = ("--baseline", "run:a", "--candidate", "run:b", "--prometheus")
     assert error_of(capsys, *ask, "http://u:secret@127.0.0.1:1").startswith(
-        "Prometheus at http://127.0.0.1:1 can not be reached: "
+        "Prometheus at http://127.0.0.1:1 cannot be reached: "
     )
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from laggard.statefile import StateWriter
 from laggard_cli.hang.command import collect
 from laggard_cli.main import main
+from tests.exporter.support import fresh
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.recorded_job import RecordedJob, mesh
 
@@ -114,6 +117,49 @@ def test_of_two_dumps_of_a_rank_the_newer_counts(tmp_path: Path) -> None:
     dumps, left_out = collect(tmp_path)
     assert sorted(dumps) == [0, 1]
     assert left_out == {"old_rank_1": "rank 1 has a newer dump"}
+
+
+def test_of_two_jobs_the_newer_is_judged_and_never_a_mixture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Groups have equal names in both; the names of the files tell them apart."""
+    calls = [("0", "all_reduce")] * 3
+    for job, stops in (("old", {0: 1}), ("new", {2: 2})):
+        folder = tmp_path / job
+        folder.mkdir()
+        RecordedJob({"0": (0, 1, 2)}, calls, stops=stops).write(folder, as_pickle=True)
+        for file in list(folder.iterdir()):
+            if not (job == "new" and file.name.endswith("1")):
+                moved = file.rename(tmp_path / f"{job}_{file.name}")
+                os.utime(moved, (1000 + (job == "new"), 1000 + (job == "new")))
+    code, printed, _ = hang(tmp_path, capsys, "--json")
+    found = json.loads(printed)
+    assert (code, [culprit["rank"] for culprit in found["culprits"]], found["dumps"]) == (0, [2], 2)
+    assert found["left_out"] == {
+        "old_nccl_trace_rank_0": "rank 0 has a newer dump",
+        "old_nccl_trace_rank_1": "rank 1 is of another job, and that of 'new_nccl_trace_rank_' is newer",
+        "old_nccl_trace_rank_2": "rank 2 has a newer dump",
+    }
+
+
+def test_the_state_files_beside_the_dumps_say_how_many_ranks_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without them a rank that left no dump is not missed where groups do not say their members."""
+    job = RecordedJob({"0": (0, 1, 2, 3)}, [("0", "all_reduce")], stops={3: 0})
+    for rank in range(3):
+        dump = job.dump(rank)
+        del dump["pg_config"]
+        (tmp_path / f"hang-1-2-{rank}-my-run-{rank}.json").write_text(json.dumps(dump))
+    assert hang(tmp_path, capsys)[0] == 1
+    writer = StateWriter(tmp_path, replace(fresh(), world_size=4))
+    try:
+        code, printed, _ = hang(tmp_path, capsys, "--json")
+    finally:
+        writer.close()
+    found = json.loads(printed)
+    assert (code, found["ranks"], found["left_out"]) == (0, 4, {})
+    assert [(culprit["rank"], culprit["reason"]) for culprit in found["culprits"]] == [(3, "no_dump")]
 
 
 @pytest.mark.parametrize(

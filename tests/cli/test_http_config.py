@@ -78,7 +78,7 @@ def test_a_guarded_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
     with guarded(tmp_path, authority) as url:
         end = time.monotonic() + 20
-        while "can not be reached" in answer(url, tls_config=tls, basic_auth=basic):
+        while "cannot be reached" in answer(url, tls_config=tls, basic_auth=basic):
             assert time.monotonic() < end
             time.sleep(0.1)
         assert answer(url, tls_config=tls, basic_auth=basic) == "1"
@@ -87,7 +87,7 @@ def test_a_guarded_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             f"Prometheus at {url} wants to know who asks: HTTP 401 at /api/v1/query; "
             "--http.config.file gives a password or a token"
         )
-        assert "can not be reached" in answer(url, tls_config={"ca_file": "authority.crt"}, basic_auth=basic)
+        assert "cannot be reached" in answer(url, tls_config={"ca_file": "authority.crt"}, basic_auth=basic)
         unknown = answer(url, basic_auth=basic)
         assert "CERTIFICATE_VERIFY_FAILED" in unknown
         assert unknown.endswith("; --http.config.file names the authority to trust")

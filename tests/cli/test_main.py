@@ -58,12 +58,12 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["diagnose"], "laggard diagnose: error: the following arguments are required: --prometheus"),
         (
             ["diagnose", "--prometheus", "nowhere"],
-            "laggard diagnose: error: --prometheus 'nowhere' is no URL; example: http://localhost:9090",
+            "laggard diagnose: error: --prometheus must be a URL, got 'nowhere'; try http://localhost:9090",
         ),
         (
             ["diagnose", "--prometheus", "http://u:secret@127.0.0.1:1"],
             (
-                "laggard diagnose: error: Prometheus at http://127.0.0.1:1 can not be reached: "
+                "laggard diagnose: error: Prometheus at http://127.0.0.1:1 cannot be reached: "
                 "[Errno 111] Connection refused"
             ),
         ),

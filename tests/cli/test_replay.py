@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from laggard_cli.main import main
-from laggard_cli.replay.command import read
+from laggard_cli.replay.command import TooFastError, play, read
 from laggard_cli.replay.server import pace_of, sample
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
 
@@ -89,6 +90,32 @@ def test_openmetrics_keep_gaps_and_growth(tmp_path: Path) -> None:
     assert pace_of(recording).stretch == pytest.approx(1500 / 135)
 
 
+def test_what_promtool_dumps_is_read(tmp_path: Path) -> None:
+    """A stale marker ends a series until its next value, a name in quotes is somebody else's, its labels are read."""
+    path = tmp_path / "dump.om"
+    path.write_text(
+        'training_loss{training_run="r"} 1 1000\ntraining_loss{training_run="r"} NaN 1015\n'
+        'training_loss{training_run="r"} 2 1030\ntraining_loss{training_run="gone"} NaN 1000\n'
+        '{"http.server.duration","k8s.pod"="x"} 5 1000\nhttp.client.requests{a="b"} 5 1000\n'
+        '{"training_steps_total",training_run="r","k8s.pod.name"="x"} 5 1000\n'
+        '{__name__="up",job="j"} 1 1000\n'
+    )
+    recording = read([path])
+    assert [(series.name, dict(series.labels)) for series in recording.series] == [
+        ("training_loss", {"training_run": "r"}),
+        ("training_steps_total", {"training_run": "r", "k8s_pod_name": "x"}),
+        ("up", {}),
+    ]
+    assert [sample(recording.series[0], at) for at in (1000, 1014, 1015, 1029, 1030)] == [1, 1, None, None, 2]
+
+
+def test_a_replay_that_is_too_fast_is_an_error(tmp_path: Path) -> None:
+    """Where scrapes are missing, nothing is judged: a machine that cannot keep up calls no run healthy."""
+    recording = read(write_steps(tmp_path, slow=2, factor=2.2))
+    with pytest.raises(TooFastError, match=r"too busy for the replay: \d+% of the (scrapes|evaluations) are missing"):
+        play(recording, replace(pace_of(recording), tick=0.001))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -99,6 +126,7 @@ def test_openmetrics_keep_gaps_and_growth(tmp_path: Path) -> None:
         ),
         ("a.om", 'training_steps_total{training_run="r 5 6\n', "line 1: a label's value does not end"),
         ("a.om", "# EOF\nup 1 2\n", "no training_* series; docs/replay.md says what a recording holds"),
+        ("a.om", '{"training.steps"} 1 2\n', "no training_* series (training.* is there: try a server that translates"),
         (
             "a.om",
             "training_steps_total 5 1700000000\n",

@@ -133,6 +133,16 @@ def test_a_job_is_instrumented(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {port["name"] for port in trainer["ports"]} <= scraped
 
 
+def test_the_labels_of_a_workload_are_kept() -> None:
+    """Where the exporter names a GPU's pod, the operator's label of the exporter's own pod does not take its place."""
+    (monitor,) = (
+        each
+        for each in rendered(MANIFESTS)
+        if each["metadata"]["name"] == "laggard-exporter" and each["kind"] == "PodMonitor"
+    )
+    assert [endpoint["honorLabels"] for endpoint in monitor["spec"]["podMetricsEndpoints"]] == [True]
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [

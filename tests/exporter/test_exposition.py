@@ -22,7 +22,6 @@ ACCEPTED = (
     "application/openmetrics-text;version=0.0.1",
     "application/openmetrics-text;version=1.0.0",
     "application/openmetrics-text;version=1.0.0;escaping=underscores",
-    "application/openmetrics-text;version=2.0.0;escaping=allow-utf-8,text/plain;version=0.0.4;q=0.3",
 )
 OTHER_NAMES = ("text/plain;version=1.0.0;escaping=dots", "application/openmetrics-text;version=1.0.0;escaping=values")
 

@@ -60,6 +60,7 @@ def test_a_verdict_is_told_in_words() -> None:
         "ALONE": "has not done what all others have done",
         "NOT_STARTED": "has issued it, its device has not begun",
         "MISMATCH": "calls another collective than most",
+        "SIZE": "brings another size than most",
         "NO_DUMP": "left no dump",
     }
     assert judge({}) == Verdict(remarks=("no collective is waited in",), ranks=0, dumps=0)
@@ -117,7 +118,10 @@ def test_a_rank_that_calls_another_collective_is_named() -> None:
     found = verdict(RecordedJob(groups, calls, programs={2: other, 3: other}), edit=edit)
     assert named(found) == {}
     (remark,) = found.remarks
-    assert remark.startswith("in all_reduce / barrier 3 of group 0 (default_pg) ranks 0-1 and ranks 2-3 call different")
+    assert remark == (
+        "in all_reduce / barrier 3 of group 0 (default_pg) ranks 0-1 (all_reduce input Float[1024]) and "
+        "ranks 2-3 (barrier input Float[1024]) call different things; no side is most"
+    )
 
 
 def test_a_rank_that_brings_another_amount_is_named() -> None:
@@ -129,7 +133,9 @@ def test_a_rank_that_brings_another_amount_is_named() -> None:
             dump["entries"][-1]["input_sizes"] = [[7]]
 
     job = RecordedJob({"0": (0, 1, 2)}, [("0", "all_reduce")] * 3)
-    assert named(verdict(job, edit=edit)) == {1: Reason.MISMATCH}
+    found = verdict(job, edit=edit)
+    assert named(found) == {1: Reason.SIZE}
+    assert found.culprits[0].difference == "all_reduce input Float[7], most all_reduce input Float[1024]"
 
 
 def test_a_device_that_has_not_begun_is_named() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pynvml
+import pytest
 
 from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
@@ -548,6 +549,38 @@ def test_no_gpus(probe: NvmlProbe, scenario: Scenario) -> None:
         'gpu_driver_info{cuda="13.0",driver="580.95.05",host_name="node-1",nvml="13.580.95.05"}': 1,
         'gpu_devices{source="nvml"}': 0,
     }
+
+
+@pytest.mark.parametrize("parts", ["0 0 0", "0 5 7"])
+def test_a_memory_of_which_there_is_none(probe: NvmlProbe, scenario: Scenario, parts: str) -> None:
+    """A structure about memory whose total is 0 says nothing: its parts are absent, and nothing else is."""
+    before = probe.collect()
+    scenario.write(
+        f"0 nvmlDeviceGetMemoryInfo_v2 {parts} 0",
+        f"0 nvmlDeviceGetMemoryInfo {parts}",
+        "0 nvmlDeviceGetBAR1MemoryInfo 0 0 0",
+    )
+    after = probe.collect()
+    gone = {series for series in before.keys() - after.keys() if "GPU-0" in series}
+    assert {series.partition("{")[0] for series in gone} == {
+        "gpu_memory_capacity_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_reserved_bytes",
+        "gpu_bar1_memory_capacity_bytes", "gpu_bar1_memory_used_bytes",
+    }  # fmt: skip
+
+
+def test_two_gpus_with_one_uuid(fake_nvml: Path, scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+    """Both are shown, the second one with its address, also after the first one is lost; the log says so once."""
+    scenario.write("* nvmlDeviceGetUUID GPU-same")
+    with nvml_probe(scenario.environment(fake_nvml)) as probe:
+        samples = probe.collect()
+        up = starting_with(samples, "gpu_up{")
+        assert list(up.values()) == [1, 1]
+        first, second = sorted(up)
+        assert first == 'gpu_up{uuid="GPU-same"}'
+        assert second.startswith('gpu_up{uuid="GPU-same-')
+        scenario.write("* nvmlDeviceGetUUID GPU-same", "0 * !15")
+        assert starting_with(probe.collect(), "gpu_up{") == {first: 0, second: 1}
+    assert caplog.text.count("have the same UUID") == 1
 
 
 def test_numa_node(fake_nvml: Path, scenario: Scenario) -> None:

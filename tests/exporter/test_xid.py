@@ -145,3 +145,15 @@ def test_no_code_is_in_two_tiers() -> None:
     """An error is critical, a warning, or the application's own."""
     assert len(CRITICAL | WARNING | APPLICATION) == len(CRITICAL) + len(WARNING) + len(APPLICATION)
     assert [xid.tier(code) for code in (79, 94, 31, 1)] == ["critical", "warning", "application", "other"]
+
+
+def test_an_event_of_a_gpu_that_is_lost_afterwards(fake_nvml: Path, scenario: Scenario, tmp_path: Path) -> None:
+    """The error that took a GPU away counts once, though the GPU has no index any more and no log is readable."""
+    with nvml_probe(scenario.environment(fake_nvml), kernel_log=KernelLog(tmp_path / "missing")) as probe:
+        probe.collect()
+        scenario.write("0 event.1 79")
+        time.sleep(0.5)
+        scenario.write("0 event.1 79", "0 * !15")
+        samples = [probe.collect() for _ in range(3)][-1]
+        assert samples[gpu("gpu_up")] == 0
+        assert errors(samples) == {"79GPU-0": 1}

@@ -20,6 +20,8 @@ class Shape:
     ranks: int = 1
     own_processes: int = 0
     """Processes that train, where the script starts them itself."""
+    in_turn: bool = False
+    """Whether they train one after the other: each is the run as it goes on."""
     waits: frozenset[str] = frozenset()
     """Phases in which the script waits for peers, and cannot tell for how long."""
     loads: bool = False
@@ -84,7 +86,7 @@ SHAPES: tuple[Shape, ...] = (
     _shape("checkpoints, safetensors", 14, "safetensors"),
     _shape("checkpoints, distributed", 14, "dcp"),
     _shape("processes, hogwild", 12, "hogwild", own_processes=2),
-    _shape("processes, folds", 12, "folds", own_processes=2),
+    _shape("processes, folds", 12, "folds", own_processes=2, in_turn=True),
     _shape("processes, sweep", 12, "sweep", own_processes=2),
     _shape("evaluations, of the training data", 24, "own_data"),
     _shape("evaluations, broken off", 24, "broken_off"),

@@ -13,9 +13,6 @@ from laggard.conventions import SIGNALS, RankState
 from tests.field.observed import Beside, Rank, Run
 from tests.field.shapes import SHAPES, Shape
 
-# Beside a stopwatch.
-pytestmark = pytest.mark.timed
-
 LOOPS = Path(__file__).parent / "loops"
 
 
@@ -41,7 +38,7 @@ def test_a_shape_of_loop_is_undisturbed_and_measured(shape: Shape, tmp_path: Pat
     ]
     assert not wrong, "\n".join(wrong)
     identities = {(snapshot.facts.run, snapshot.facts.rank) for snapshot in run.snapshots}
-    assert len(identities) == len(run.ranks) or "laggard:" in run.errors
+    assert len(identities) == (1 if shape.in_turn else len(run.ranks))
 
 
 def what_is_seen(shape: Shape, run: Run, rank: Rank) -> Iterator[tuple[str, Any, Any]]:
@@ -72,7 +69,7 @@ def what_is_seen(shape: Shape, run: Run, rank: Rank) -> Iterator[tuple[str, Any,
 def wrong_phases(shape: Shape, rank: Rank, unseen: str, steps: slice = slice(1, None)) -> dict[str, str]:
     """Phases that differ from the stopwatch by more than 5 %, and by more than 1 ms and 0.3 ms a step.
 
-    What is `other` may differ by as much as all phases together.
+    Ranks that share processors get 0.5 ms a step. What is `other` may differ by as much as all phases together.
     """
     expected, reported = rank.stopwatch(steps), rank.reported(steps)
     total = sum(expected.values())
@@ -81,7 +78,7 @@ def wrong_phases(shape: Shape, rank: Rank, unseen: str, steps: slice = slice(1, 
             seconds["waiting"] = sum(seconds.pop(phase, 0.0) for phase in (*sorted(shape.waits), "communication"))
         elif unseen:
             seconds["other"] += seconds.pop(unseen, 0.0)
-    least = 0.001 + 0.0003 * len(rank.traced)
+    least = 0.001 + (0.0003 if shape.ranks == 1 else 0.0005) * len(rank.traced)
     return {
         phase: f"{reported[phase] * 1e3:.1f} ms, stopwatch {expected[phase] * 1e3:.1f} ms"
         for phase in sorted(expected.keys() | reported.keys())

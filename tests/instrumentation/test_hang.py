@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -168,3 +170,53 @@ def test_file_names_fit_and_end_with_the_rank() -> None:
     name = dumps.file_name(identity.run, 7, 2**63, 2**64 - 1, 2**64 - 1)
     assert len(name.encode()) <= 255 - len(".tmp")
     assert name.endswith("-7.json")
+
+
+EMPTY, FULL = '{"version":"2.10"}', '{"version":"2.10","entries":[1]}'
+
+
+@pytest.mark.parametrize(
+    ("described", "old", "shared", "expected"),
+    [
+        ("gloo", None, {"gloo": FULL}, [FULL]),
+        ("cpu:gloo,cuda:nccl", EMPTY, {"gloo": FULL, "nccl": FULL}, [FULL, FULL]),
+        ("cpu:gloo,cuda:nccl", EMPTY, {"gloo": EMPTY, "nccl": FULL}, [FULL]),
+        ("nccl", FULL, {"nccl": EMPTY}, [FULL]),
+        ("nccl", None, {"nccl": FULL}, [FULL]),
+        ("nccl", EMPTY, {"nccl": EMPTY}, [EMPTY, EMPTY]),
+        ("cpu:gloo,cuda:nccl", OSError("no device"), {"gloo": FULL, "nccl": FULL}, [FULL, FULL]),
+        ("gloo", FULL, {"gloo": EMPTY}, [EMPTY]),
+    ],
+)
+def test_each_recorder_is_asked_where_it_is(
+    described: str, old: Any, shared: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is empty or fails loses nothing of another, and NCCL's is not touched where nobody uses it."""
+
+    def ask_old(**_: Any) -> bytes:
+        if isinstance(old, Exception):
+            raise old
+        return old.encode()
+
+    def ask(*, backend: str, **_: Any) -> bytes:
+        return shared[backend].encode()
+
+    ask.__doc__ = "_dump_fr_trace_json(onlyActive: bool | None = None, backend: str = 'gloo') -> bytes"
+    native = SimpleNamespace(_dump_fr_trace_json=ask)
+    if old is not None:
+        native._dump_nccl_trace_json = ask_old
+    world = SimpleNamespace(pg_map={0: (described,)})
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", native)
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+    assert _hang._documents() == expected
+
+
+def test_a_torch_with_one_recorder_for_all_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.15 it has no backend to choose."""
+    asked = Mock(return_value=FULL.encode(), __doc__="_dump_fr_trace_json(onlyActive: bool | None = None) -> bytes")
+    native = SimpleNamespace(_dump_fr_trace_json=asked)
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", native)
+    world = SimpleNamespace(pg_map={0: ("cpu:gloo,cuda:gloo",), 1: ("gloo",)})
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+    assert _hang._documents() == [FULL]
+    asked.assert_called_once_with(includeCollectives=True, onlyActive=False)

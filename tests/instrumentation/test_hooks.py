@@ -8,6 +8,7 @@ import inspect
 import io
 import logging
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from laggard import _process
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
-from laggard._recorder import CODE_BITS, FIRST_BATCH, OPTIMIZER_STEP
+from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, OPTIMIZER_STEP
 from laggard.conventions import Phase
 
 
@@ -297,3 +298,99 @@ def test_a_disabled_hook_is_not_installed(monkeypatch: pytest.MonkeyPatch, caplo
     assert torch.autograd.backward is before
     _process.uninstrument()
     assert "nonsense" in caplog.text
+
+
+def test_fx_traces_the_graph_that_it_traces_without_us(process: _process.Process) -> None:
+    """While the outermost modules are searched for, and when their classes have a wrapper."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    head = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    (hook,) = [hook for hook in process._hooks if isinstance(hook, ForwardHook)]
+
+    def traced() -> list[tuple[str, str]]:
+        return [(node.op, str(node.target)) for node in torch.fx.symbolic_trace(model).graph.nodes]
+
+    right = [("placeholder", "input"), *[("call_module", name) for name in "012"], ("output", "output")]
+    assert traced() == right
+    partition = StepPartition(warmup_steps=0)
+    for _ in range(4):
+        train_step(head, optimizer, torch.ones(2, 4))
+    hook.steps_ended(partition.feed(process.recorder.take()))
+    assert "__call__" in vars(nn.Linear)
+    assert traced() == right
+    assert codes(process) == []
+    train_step(head, optimizer, torch.ones(2, 4))
+    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]
+
+
+class Task(nn.Module):
+    """Stands around the model that an evaluation calls by itself, as a wrapper that computes the loss does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the loss."""
+        return self.inner(x).square().mean()
+
+
+class Other(nn.Module):
+    """A class that training never calls."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what it is given."""
+        return x
+
+
+def test_what_only_an_evaluation_calls_is_searched_for_with_each_iterator(process: _process.Process) -> None:
+    """nn.Module is patched for two batches of it; the inside of a wrapper needs no search."""
+    inner = Model()
+    model = Task(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = vars(nn.Module)["__call__"]
+    (hook,) = [hook for hook in process._hooks if isinstance(hook, ForwardHook)]
+    partition = StepPartition(warmup_steps=0)
+    for _ in range(4):
+        loss = model(torch.ones(2, 4))
+        loss.backward()
+        optimizer.step()
+    hook.steps_ended(partition.feed(process.recorder.take()))
+    searched = vars(nn.Module)["__call__"]
+    assert searched is not before
+    with torch.no_grad():
+        inner.eval()(torch.ones(2, 4))
+        Other().eval()(torch.ones(2, 4))
+    assert codes(process) == [EVALUATION_FORWARD]
+    other = Other().eval()
+    batches = iter(DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2))
+    with torch.no_grad():
+        for number in range(3):
+            other(next(batches)[0])
+            hook.steps_ended([])
+            assert (vars(nn.Module)["__call__"] is searched) == (number == 2)
+    assert codes(process) == [Phase.DATA, FIRST_BATCH, *[EVALUATION_FORWARD, Phase.DATA] * 2, EVALUATION_FORWARD]
+    assert "__call__" in vars(Other)
+
+
+def test_a_model_on_another_thread_hides_none(process: _process.Process) -> None:
+    """While another thread is inside of a model, the training thread's forwards are timed."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_step(model, optimizer, torch.ones(2, 4))
+    codes(process)
+    inside, done = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inside.set()
+            done.wait()
+            return x
+
+    thread = threading.Thread(target=lambda: Slow()(torch.ones(1)))
+    thread.start()
+    inside.wait()
+    train_step(model, optimizer, torch.ones(2, 4))
+    done.set()
+    thread.join()
+    assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]

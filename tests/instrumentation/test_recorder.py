@@ -341,3 +341,41 @@ def test_a_recorder_is_collected_with_what_it_holds(path: str) -> None:
     clock = weakref.ref(Clock())
     gc.collect()
     assert (clock(), path) == (None, path)
+
+
+def test_what_other_threads_did_before_training_is_forgotten() -> None:
+    """The first backward tells whose the events are. A phase that another thread is in counts for nothing."""
+    recorder = Recorder()
+    begun, trained = threading.Event(), threading.Event()
+
+    def read_ahead() -> None:
+        recorder.end(recorder.begin(Phase.DATA))
+        token = recorder.begin(Phase.DATA)
+        begun.set()
+        trained.wait()
+        assert recorder.end(token) == 0
+
+    reader = threading.Thread(target=read_ahead)
+    recorder.end(recorder.begin(Phase.FORWARD))
+    reader.start()
+    begun.wait()
+    assert recorder.trains()
+    assert recorder.phase == Phase.OTHER
+    recorder.end(recorder.begin(Phase.BACKWARD))
+    trained.set()
+    reader.join()
+    assert recorder.phase == Phase.OTHER
+    assert [code for code, _, _ in recorder.take()] == [Phase.FORWARD, Phase.BACKWARD]
+
+
+def test_a_forward_with_gradients_ends_an_evaluation(tmp_path: Path) -> None:
+    """In the state file; one of a teacher does not, nor a fetch."""
+    recorder = Recorder()
+    writer = statefile.StateWriter(tmp_path / "state", FACTS)
+    recorder.words = writer.words
+    recorder.end(recorder.evaluate())
+    recorder.end(recorder.begin(_recorder.NO_GRAD_FORWARD))
+    assert statefile.read(writer.path).phase is Phase.EVALUATION
+    recorder.end(recorder.begin(Phase.FORWARD))
+    assert statefile.read(writer.path).phase is Phase.OTHER
+    writer.close(unlink=True)

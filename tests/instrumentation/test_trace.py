@@ -9,6 +9,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,9 @@ def test_a_trace_keeps_times_nesting_and_sums() -> None:
     assert (line["run"], line["rank"], line["step"], line["excluded"]) == ("läufer/7", 3, 1, "warmup")
     assert (line["world_size"], "memory_peak_bytes" in line, newest["memory_peak_bytes"]) == (8, False, {"host_rss": 7})
     assert sum(line["phases_ns"].values()) == line["duration_ns"] == 10 * MS
+    assert "peer_group" not in line
+    (grouped,) = json_lines(replace(IDENTITY, peer_group="stage1"), steps[:1])
+    assert grouped["peer_group"] == "stage1"
     assert line["intervals"] == [["data", 0, 2 * MS + 3], ["forward", 3 * MS, 7 * MS]]
 
 

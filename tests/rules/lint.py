@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import promql_parser as promql
@@ -110,6 +110,85 @@ def deprecated(rule: Rule, recorded: frozenset[str], version: tuple[int, ...]) -
         yield "is no copy of its replacement"
     if not re.fullmatch(r"\d+\.0\.0", removal) or int(removal.split(".")[0]) <= version[0]:
         yield f"removal {removal!r} is no coming major version"
+
+
+def divides_by_zero(rule: Rule, positive: frozenset[str]) -> Iterator[str]:
+    """A division has a denominator that cannot be 0: 0/0 is NaN, and a NaN poisons every sum that it is part of.
+
+    Args:
+        rule: of the pack.
+        positive: names that are recorded and are never 0.
+    """
+    for node in _nodes(rule.expr):
+        if isinstance(node, promql.BinaryExpr) and str(node.op) in ("/", "%") and not _positive(node.rhs, positive):
+            yield f"divides by {' '.join(str(node.rhs).split())}, which may be 0: keep what is > 0"
+
+
+def positive_names(rules: Iterable[Rule]) -> frozenset[str]:
+    """Return the names of recorded series that are never 0."""
+    expressions: dict[str, list[promql.Expr]] = {}
+    for rule in rules:
+        if not rule.is_alert:
+            expressions.setdefault(rule.name, []).append(promql.parse(rule.expr))
+    found = frozenset[str]()
+    while True:
+        more = frozenset(name for name, each in expressions.items() if all(_positive(expr, found) for expr in each))
+        if more == found:
+            return found
+        found = more
+
+
+#: Aggregations and functions of positive values that are positive, and functions that are so of anything.
+_KEEPING = {
+    "sum", "avg", "min", "max", "quantile", "topk", "bottomk", "avg_over_time", "min_over_time", "max_over_time",
+    "sum_over_time", "last_over_time", "quantile_over_time", "label_replace", "sqrt", "vector", "scalar",
+}  # fmt: skip
+_ALWAYS = {"count", "group", "time", "timestamp", "count_over_time"}
+
+
+def _positive(node: promql.Expr, names: frozenset[str]) -> bool:  # noqa: PLR0911 - a case for each kind of node
+    """Return whether the values of an expression are above 0, or are thresholds alone."""
+    match node:
+        case promql.NumberLiteral():
+            return node.val > 0
+        case promql.ParenExpr() | promql.SubqueryExpr():
+            return _positive(node.expr, names)
+        case promql.VectorSelector():
+            return node.name in names
+        case promql.MatrixSelector():
+            return node.vector_selector.name in names
+        case promql.AggregateExpr():
+            return str(node.op) in _ALWAYS or (str(node.op) in _KEEPING and _positive(node.expr, names))
+        case promql.Call():
+            return _is_positive_call(node, names)
+        case promql.BinaryExpr():
+            return _is_positive_pair(node, names)
+        case _:
+            return False
+
+
+def _is_positive_call(node: promql.Call, names: frozenset[str]) -> bool:
+    if node.func.name == "clamp_min":
+        return isinstance(node.args[1], promql.NumberLiteral) and node.args[1].val > 0
+    series = [each for each in node.args if not isinstance(each, promql.NumberLiteral | promql.StringLiteral)]
+    kept = node.func.name in _KEEPING and all(_positive(each, names) for each in series or node.args)
+    return kept or node.func.name in _ALWAYS
+
+
+def _is_positive_pair(node: promql.BinaryExpr, names: frozenset[str]) -> bool:
+    left, right, operation = _positive(node.lhs, names), _positive(node.rhs, names), str(node.op)
+    if operation in (">", ">="):
+        zero = isinstance(node.rhs, promql.NumberLiteral) and node.rhs.val == 0
+        filters = node.modifier is None or not node.modifier.return_bool
+        return filters and (left or right or (zero and operation == ">"))
+    if operation == "-":
+        # One less a share that is kept below one, or a threshold.
+        taken = node.rhs
+        clamped = isinstance(taken, promql.Call) and taken.func.name == "clamp" and taken.args[2].val < 1
+        return left and (clamped or (isinstance(taken, promql.Call) and taken.func.name == "scalar"))
+    if operation in ("and", "unless", "=="):
+        return left or (operation == "==" and right)
+    return operation in ("or", "*", "/", "+", "^") and left and right
 
 
 def _nodes(expr: str) -> list[promql.Expr]:

@@ -14,6 +14,7 @@ from tests.rules.pack import ROOT, RULES, Labels, Rule, alerts, known, rules
 
 ALERT = Rule("alert.yml", "laggard-x", "TrainingX", "a > 1", is_alert=True)
 RECORD = Rule("score.yml", "laggard-x", "run:training_x_seconds:mean", "a", is_alert=False)
+POSITIVE = lint.positive_names(rules())
 PRODUCTION = load_profile(RULES, "production").scrape_interval
 
 
@@ -26,8 +27,26 @@ def test_the_pack_has_no_mistake(rule: Rule) -> None:
         *lint.picks(rule),
         *lint.counters(rule),
         *lint.units(rule),
+        *lint.divides_by_zero(rule, POSITIVE),
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "passes"),
+    [
+        ("a / b", False), ("a / (b > 0)", True), ("a / (b >= 0)", False), ("a / (b > bool 0)", False),
+        ("a / count(b)", True), ("a / sum(rate(b_total[1m]))", False), ("a / sum(rate(b_total[1m]) > 0)", True),
+        ("a / kept", True), ("a / max_over_time(kept[5m])", True), ("a / (kept or b)", False), ("a / 60", True),
+        ("a / 0", False), ("a / clamp_min(b, 1)", True), ("a / (1 - clamp(b, 0, 0.9))", True), ("a / (1 - b)", False),
+        ("a % b", False),
+    ],
+)  # fmt: skip
+def test_divisions(expr: str, passes: bool) -> None:  # noqa: FBT001 - a parameter
+    """A denominator that may be 0 is found; one that is kept above 0, here or where it is recorded, passes."""
+    names = lint.positive_names([replace(RECORD, name="kept", expr="a > 0"), RECORD])
+    assert names == {"kept"}
+    assert (list(lint.divides_by_zero(replace(RECORD, expr=expr), names)) == []) is passes
 
 
 def test_no_comparison() -> None:

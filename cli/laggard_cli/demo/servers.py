@@ -97,7 +97,7 @@ class Servers:
         for name, process in self._processes.items():
             if process.poll() not in (None, 0):
                 log = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
-                raise CommandError(f"{name} ended with code {process.returncode}:\n  " + "\n  ".join(log))
+                raise CommandError(f"{name} ended with code {process.returncode}: " + "; ".join(log))
 
     def kill(self, name: str) -> None:
         """Kill a server as a crash would, and forget it."""

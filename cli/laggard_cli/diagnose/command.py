@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,12 +19,14 @@ from laggard_cli.errors import CommandError
 from laggard_cli.past.times import moment
 from laggard_cli.prometheus import Prometheus, add_server
 from laggard_cli.stacks import Process, of_ranks, text
-from laggard_cli.terminal import printable
+from laggard_cli.terminal import one_line, printable, to_json
 
 #: Verdicts on a rank whose process lives and does nothing that can be seen.
 _STANDS_STILL = ("TrainingStalled", "TrainingRankFrozen")
 
 _WATCH_SECONDS = 5.0
+#: Of the number of a rank.
+_DIGITS = 9
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -110,14 +111,14 @@ def _ask(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
 
 def _print(answer: _Answer, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(answer.plain(), indent=2))
+        print(to_json(answer.plain(), indent=2))
     else:
-        Console().print(answer.text())
+        Console(markup=False, emoji=False).print(answer.text())
 
 
 def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:
     while True:
-        print(json.dumps({"time": time.time(), **answer.plain()}), flush=True)
+        print(to_json({"time": time.time(), **answer.plain()}), flush=True)
         time.sleep(options.watch)
         answer = _ask(prometheus, options)
 
@@ -133,7 +134,7 @@ def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer)
                 told = _ask(prometheus, options).text()
                 shown: RenderableType = told
             except CommandError as error:
-                shown = Group(Text(f"as of {asked}; since then: {error}", style="bold yellow"), told)
+                shown = Group(Text(one_line(f"as of {asked}; since then: {error}"), style="bold yellow"), told)
             live.update(shown, refresh=True)
 
 
@@ -143,6 +144,6 @@ def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, int]
         (verdict.run, int(verdict.rank))
         for diagnosis in diagnoses
         for verdict in diagnosis.verdicts
-        if verdict.alert in _STANDS_STILL and verdict.rank.isdecimal()
+        if verdict.alert in _STANDS_STILL and verdict.rank.isdecimal() and len(verdict.rank) <= _DIGITS
     }
     return of_ranks(directory, still)

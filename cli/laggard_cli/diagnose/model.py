@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from laggard_cli.errors import CommandError
+from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
 from laggard_cli.past.times import iso
-from laggard_cli.prometheus import Prometheus
-
-#: Severities in the order in which verdicts are shown.
-_SEVERITIES = ("critical", "warning", "info")
+from laggard_cli.prometheus import Alert, Prometheus
 
 #: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
 #: ratio of own times.
@@ -20,6 +17,7 @@ _FACTS = {
     "ranks_expected": "run:training_ranks_expected:max",
     "step_seconds": "run:training_step_seconds:mean",
     "data_share": "run:training_data_share:ratio",
+    "slowdown": "run:training_slowdown:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
     "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
@@ -31,7 +29,15 @@ OWN_TIMES = (
     "run_rank:training_step_own_seconds:compared unless on (training_run) run:training_data_limited:info"
     " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
+#: Steps of the last minutes that are no measure of the others, by reason.
+_EXCLUDED = (
+    "sum by (training_run, training_reason) ("
+    "max by (training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
+)
+#: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
+_UNTRANSLATED = 'count({__name__=~"training([.]steps.*|_steps)"})'
 _WATCHDOG = "LaggardWatchdog"
+_RUN, _RANK = "training_run", "training_rank"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
 _SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
@@ -55,6 +61,13 @@ class Verdict:
     description: str
     recommendation: str
     runbook_url: str
+    peer_group: str = ""
+    """The group of ranks that is compared within, such as a stage of a pipeline, where the verdict is on one."""
+
+    @property
+    def gravity(self) -> str:
+        """``critical``, ``warning`` or ``info``, whatever a site calls them."""
+        return gravity(self.alert, self.severity)
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,8 @@ class Diagnosis:
     ranks: tuple[Rank, ...]
     standing_out: dict[str, float] = field(default_factory=dict[str, float])
     """How many times its peers' own time each rank needs that is slow now; where that lasts, a verdict follows."""
+    excluded: dict[str, float] = field(default_factory=dict[str, float])
+    """Steps of the last 5 minutes that were excluded, by reason; asked for where no rank has an own time."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -83,6 +98,13 @@ class Diagnosis:
         missing: list[str] = []
         if "ranks_live" not in self.facts:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
+        elif not self.ranks and self.excluded:
+            reasons = sorted(self.excluded.items(), key=lambda each: -each[1])
+            listed = ", ".join(f"{reason} {count:.0f}" for reason, count in reasons)
+            missing.append(
+                f"no step is measured: all steps of the last 5 minutes are excluded ({listed}). A step with a first "
+                "batch, a compilation or a warm-up is no measure of the others"
+            )
         elif not self.ranks:
             missing.append("no own times yet: they need 16 steps of every rank after the warm-up")
         elif "ranks_waiting_known" not in self.facts:
@@ -98,7 +120,12 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
 
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
-    runs = sorted(sample.labels["training_run"] for sample in prometheus.query(_RUNS, at))
+    runs = sorted({sample.labels[_RUN] for sample in prometheus.query(_RUNS, at, by=(_RUN,))})
+    if not runs and prometheus.query(_UNTRANSLATED, at):
+        raise CommandError(
+            f"Prometheus at {prometheus.name} keeps OpenTelemetry's own names, such as training.steps, which the rules "
+            "do not read; try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in its configuration"
+        )
     if not runs and not prometheus.query("laggard_rules_info", at):
         raise CommandError(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
@@ -111,8 +138,13 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     ranks = _ranks(prometheus, at)
     scores: dict[str, dict[str, float]] = {}
-    for sample in prometheus.query(_SCORE, at):
-        scores.setdefault(sample.labels["training_run"], {})[sample.labels["training_rank"]] = sample.value
+    for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
+        scores.setdefault(sample.labels[_RUN], {})[sample.labels[_RANK]] = sample.value
+    wanted = [run] if run is not None else runs
+    excluded: dict[str, dict[str, float]] = {}
+    if any(name not in ranks for name in wanted):
+        for sample in prometheus.query(_EXCLUDED, at, by=(_RUN, "training_reason")):
+            excluded.setdefault(sample.labels[_RUN], {})[sample.labels["training_reason"]] = sample.value
     return [
         Diagnosis(
             run=name,
@@ -120,8 +152,9 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
             facts={fact: values[name] for fact, values in facts.items() if name in values},
             ranks=tuple(ranks.get(name, ())),
             standing_out=scores.get(name, {}),
+            excluded={} if name in ranks else excluded.get(name, {}),
         )
-        for name in ([run] if run is not None else runs)
+        for name in wanted
     ]
 
 
@@ -130,18 +163,18 @@ def firing(prometheus: Prometheus) -> list[Verdict]:
     return _verdicts(prometheus.alerts())
 
 
-def _verdicts(alerts: list[dict[str, Any]]) -> list[Verdict]:
+def _verdicts(alerts: list[Alert]) -> list[Verdict]:
     fire = [alert for alert in alerts if alert["state"] == "firing"]
-    verdicts = [_verdict(alert) for alert in fire if alert["labels"]["alertname"].startswith("Training")]
+    verdicts = [_verdict(alert) for alert in fire if alert["labels"].get("alertname", "").startswith("Training")]
     return sorted(
-        verdicts, key=lambda verdict: (_SEVERITIES.index(verdict.severity), verdict.since, verdict.alert, verdict.rank)
+        verdicts, key=lambda verdict: (SEVERITIES.index(verdict.gravity), verdict.since, verdict.alert, verdict.rank)
     )
 
 
-def _alerts_now(prometheus: Prometheus) -> list[dict[str, Any]]:
+def _alerts_now(prometheus: Prometheus) -> list[Alert]:
     """Return the alerts; :class:`CommandError` where they can not be all, as from Thanos query without its ruler."""
     alerts = prometheus.alerts()
-    told = any(alert["labels"]["alertname"] == _WATCHDOG for alert in alerts)
+    told = any(alert["labels"].get("alertname") == _WATCHDOG for alert in alerts)
     if not told and prometheus.query(f'ALERTS{{alertname="{_WATCHDOG}",alertstate="firing"}}'):
         raise CommandError(
             f"Prometheus at {prometheus.name} does not know which alerts fire: {_WATCHDOG}, which always does, is not "
@@ -150,36 +183,37 @@ def _alerts_now(prometheus: Prometheus) -> list[dict[str, Any]]:
     return alerts
 
 
-def _verdict(alert: dict[str, Any]) -> Verdict:
+def _verdict(alert: Alert) -> Verdict:
     labels, annotations = alert["labels"], alert["annotations"]
     return Verdict(
         alert=labels["alertname"],
-        severity=labels["severity"],
-        run=labels.get("training_run", ""),
-        rank=labels.get("training_rank", ""),
+        severity=labels.get("severity", ""),
+        run=labels.get(_RUN, ""),
+        rank=labels.get(_RANK, ""),
         phase=labels.get("training_phase", ""),
         host=labels.get("host_name", ""),
         since=alert["activeAt"],
-        value=None if alert["value"] is None else float(alert["value"]),
-        summary=annotations["summary"],
-        description=annotations["description"].strip(),
-        recommendation=annotations["recommendation"].strip(),
-        runbook_url=annotations["runbook_url"],
+        value=alert["value"],
+        summary=annotations.get("summary", ""),
+        description=annotations.get("description", "").strip(),
+        recommendation=annotations.get("recommendation", "").strip(),
+        runbook_url=annotations.get("runbook_url", ""),
+        peer_group=labels.get("training_peer_group", ""),
     )
 
 
 def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[str, float]:
-    return {sample.labels["training_run"]: sample.value for sample in prometheus.query(series, at)}
+    return {sample.labels[_RUN]: sample.value for sample in prometheus.query(series, at, by=(_RUN,))}
 
 
 def _ranks(prometheus: Prometheus, at: float | None) -> dict[str, list[Rank]]:
     waits = {
-        (sample.labels["training_run"], sample.labels["training_rank"]): sample.value
-        for sample in prometheus.query(_WAIT, at)
+        (sample.labels[_RUN], sample.labels[_RANK]): sample.value
+        for sample in prometheus.query(_WAIT, at, by=(_RUN, _RANK))
     }
     ranks: dict[str, list[Rank]] = {}
-    for sample in prometheus.query(OWN_TIMES, at):
-        run, rank = sample.labels["training_run"], sample.labels["training_rank"]
+    for sample in prometheus.query(OWN_TIMES, at, by=(_RUN, _RANK)):
+        run, rank = sample.labels[_RUN], sample.labels[_RANK]
         ranks.setdefault(run, []).append(Rank(rank, sample.value, waits.get((run, rank))))
     for found in ranks.values():
         found.sort(key=lambda rank: rank.own_seconds, reverse=True)

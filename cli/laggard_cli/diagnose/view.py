@@ -16,6 +16,10 @@ from laggard_cli.units import duration
 
 #: Ranks shown: the slowest tell, a list of thousands does not.
 _MAX_RANKS = 8
+#: From here on it is shown by how much slow ranks lengthen each step.
+_SLOWDOWN = 1.005
+#: Characters of the longest bar.
+_BAR = 24
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
@@ -38,8 +42,16 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         for verdict in diagnosis.verdicts
     )
     ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
+    excluded = {printable(reason): count for reason, count in diagnosis.excluded.items()}
     standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
-    return replace(diagnosis, run=printable(diagnosis.run), verdicts=verdicts, ranks=ranks, standing_out=standing_out)
+    return replace(
+        diagnosis,
+        run=printable(diagnosis.run),
+        verdicts=verdicts,
+        ranks=ranks,
+        standing_out=standing_out,
+        excluded=excluded,
+    )
 
 
 def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
@@ -89,6 +101,8 @@ def _facts(diagnosis: Diagnosis) -> str:
         parts.append(f"{facts['ranks_live']:.0f}{expected} ranks")
     if "step_seconds" in facts:
         parts.append(f"step {duration(facts['step_seconds'])}")
+    if facts.get("slowdown", 0) >= _SLOWDOWN:
+        parts.append(f"slow-down {facts['slowdown']:.3g}\u00d7")
     if "data_share" in facts:
         parts.append(f"data {facts['data_share']:.0%}")
     if "communication_floor_share" in facts:
@@ -99,17 +113,23 @@ def _facts(diagnosis: Diagnosis) -> str:
 def _verdict(verdict: Verdict) -> RenderableType:
     where = [f"rank {verdict.rank}"] if verdict.rank else []
     where += [f"phase {verdict.phase}"] if verdict.phase else []
+    where += [f"peer group {verdict.peer_group}"] if verdict.peer_group and not verdict.rank else []
     where += [f"host {verdict.host}"] if verdict.host else []
-    title = Text.assemble((verdict.alert, _STYLES[verdict.severity]), f"  {verdict.severity}")
+    title = Text.assemble((verdict.alert, _STYLES[verdict.gravity]), f"  {verdict.severity}")
     if where:
         title.append("  " + ", ".join(where), style="bold")
     details = Table.grid(padding=(0, 1))
     details.add_column(style="dim", no_wrap=True)
     details.add_column(overflow="fold")
-    details.add_row("why", verdict.description)
-    details.add_row("do", verdict.recommendation)
-    details.add_row("since", verdict.since)
-    details.add_row("runbook", verdict.runbook_url)
+    for name, said in (
+        ("why", verdict.description or verdict.summary),
+        ("do", verdict.recommendation),
+        ("since", verdict.since),
+        ("runbook", verdict.runbook_url),
+    ):
+        if said:
+            # A text, or what is in brackets would be taken for a style.
+            details.add_row(name, Text(said))
     return Group(title, details)
 
 
@@ -122,13 +142,13 @@ def _ranks(ranks: tuple[Rank, ...]) -> RenderableType:
     longest = max(rank.own_seconds + (rank.wait_seconds or 0) for rank in ranks)
     for rank in ranks[:_MAX_RANKS]:
         waits = "unknown" if rank.wait_seconds is None else duration(rank.wait_seconds)
-        table.add_row(rank.rank, duration(rank.own_seconds), waits, _bar(rank, longest))
+        table.add_row(Text(rank.rank), duration(rank.own_seconds), waits, _bar(rank, longest))
     if len(ranks) > _MAX_RANKS:
         table.caption = f"the {_MAX_RANKS} slowest of {len(ranks)} ranks"
     return table
 
 
 def _bar(rank: Rank, longest: float) -> str:
-    own = round(24 * rank.own_seconds / longest)
-    wait = round(24 * (rank.wait_seconds or 0) / longest)
+    parts = (rank.own_seconds, rank.wait_seconds or 0)
+    own, wait = (round(_BAR * min(max(0.0, part / longest), 1.0)) if longest > 0 else 0 for part in parts)
     return "█" * own + "░" * wait

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from laggard_cli.gate.steps import read_steps, step_files
 from laggard_cli.gate.verdict import PAUSES, WHOLE, Outcome, judge
 from laggard_cli.gate.view import markdown, show
 from laggard_cli.prometheus import Prometheus, add_server
+from laggard_cli.terminal import to_json
 
 #: Exit code for a verdict that there are too few steps for; 2 is bad input, as everywhere.
 UNDECIDED = 3
@@ -93,9 +93,9 @@ def run(options: argparse.Namespace) -> int:
     if options.junit:
         _write("--junit", options.junit, junit(verdict))
     if options.json:
-        print(json.dumps(plain(verdict), indent=2))
+        print(to_json(plain(verdict), indent=2))
     else:
-        show(Console(), verdict)
+        show(Console(markup=False, emoji=False), verdict)
     if options.save and verdict.outcome is Outcome.PASS:
         saved.save(options.save, candidate)
     return _CODES[verdict.outcome]

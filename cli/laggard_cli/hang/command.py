@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from laggard import environment
+from laggard import dumps as own_dumps
+from laggard import environment, statefile
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
@@ -24,6 +28,9 @@ from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_a
 _READER_BYTES = 4 * 2**30
 #: Lines of culprits, of waits and of files left out that a person reads.
 _SHOWN = 20
+#: A dump that laggard wrote: the run, behind its process and moment.
+_OWN_NAME = re.compile(rf"{own_dumps.PREFIX}[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-(.+)-\d+{re.escape(own_dumps.SUFFIX)}")
+_RANK_AT_END = re.compile(r"\d+(?:\.\w+)?$")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     dumps, left_out = collect(options.folder)
     if options.ranks is not None and (beyond := [rank for rank in dumps if rank >= options.ranks]):
         raise CommandError(f"--ranks {options.ranks}: there is a dump of rank {max(beyond)}")
-    verdict = judge(dumps, options.ranks)
+    verdict = judge(dumps, options.ranks or _world_size(options.folder, dumps))
     culprits = [(name, culprit.rank) for culprit in verdict.culprits[:_SHOWN]]
     stacks = of_ranks(directory, culprits) if options.stacks else {}
     if options.json:
@@ -82,29 +89,69 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
     except OSError as error:
         raise CommandError(f"{folder}: {error.strerror}") from error
     left_out: dict[str, str] = {}
-    newest: dict[int, Path] = {}
+    jobs: dict[str, dict[int, Path]] = {}
     for path in paths:
         rank = rank_of(path)
+        if path.name.endswith(statefile.SUFFIX):
+            continue
         if rank is None:
             left_out[path.name] = "the name does not end with a rank"
         elif rank >= MAX_RANKS:
             left_out[path.name] = f"rank {rank} is beyond the {MAX_RANKS} that a job may have"
-        elif rank in newest and newest[rank].stat().st_mtime > path.stat().st_mtime:
-            left_out[path.name] = f"rank {rank} has a newer dump"
         else:
-            if rank in newest:
-                left_out[newest[rank].name] = f"rank {rank} has a newer dump"
-            newest[rank] = path
+            newest = jobs.setdefault(_job(path.name), {})
+            older, newest[rank] = sorted((newest.get(rank, path), path), key=lambda each: each.stat().st_mtime_ns)
+            if older != newest[rank]:
+                left_out[older.name] = f"rank {rank} has a newer dump"
+    chosen = _newest_job(jobs, left_out)
     dumps: dict[int, Dump] = {}
-    for rank, found in _read_all(newest).items():
+    for rank, found in _read_all(chosen).items():
         if isinstance(found, Dump):
             dumps[rank] = found
         else:
-            left_out[newest[rank].name] = found
+            left_out[chosen[rank].name] = found
     if not dumps:
         reason = next((f": {name}: {why}" for name, why in left_out.items()), "")
         raise CommandError(f"{folder}: no dump of a flight recorder in it{reason}")
     return dumps, left_out
+
+
+def _job(name: str) -> str:
+    """Return what the names of the dumps of one job or attempt begin with."""
+    own = _OWN_NAME.fullmatch(name)
+    return own[1] if own else name[: _RANK_AT_END.search(name).start()]  # type: ignore[union-attr]  # it has a rank
+
+
+def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> dict[int, Path]:
+    """Return the dumps by rank of all names together, or where these are of several jobs, of the newest."""
+    counts = Counter(rank for files in jobs.values() for rank in files)
+    if all(count == 1 for count in counts.values()):
+        return {rank: path for files in jobs.values() for rank, path in files.items()}
+    newest = max(jobs, key=lambda name: max(path.stat().st_mtime_ns for path in jobs[name].values()))
+    for name, files in jobs.items():
+        if name != newest:
+            for rank, path in files.items():
+                newer = (
+                    "has a newer dump"
+                    if rank in jobs[newest]
+                    else f"is of another job, and that of {newest!r} is newer"
+                )
+                left_out[path.name] = f"rank {rank} {newer}"
+    return jobs[newest]
+
+
+def _world_size(folder: Path, dumps: Iterable[int]) -> int | None:
+    """Return the ranks of the job as the state files beside the dumps say, None where there are none of it."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in folder.glob(f"*{statefile.SUFFIX}"):
+        try:
+            facts = statefile.read(path).facts
+        except (statefile.StateFileError, OSError):
+            continue
+        found[facts.run] = max(found.get(facts.run, (0, 0)), (facts.start_boottime_ns, facts.world_size))
+    sizes = {size for _, size in found.values()}
+    size = sizes.pop() if len(sizes) == 1 else 0
+    return size if size > max(dumps) else None
 
 
 def _read_all(paths: dict[int, Path]) -> dict[int, Dump | str]:
@@ -156,7 +203,8 @@ def _because(culprit: Culprit) -> str:
     wait = culprit.wait
     at = f"{' / '.join(wait.operations)} {wait.sequence} of group {wait.group}"
     last = "" if culprit.newest is None else f", the newest that it issued there is {culprit.newest}"
-    return f"{culprit.reason.value}: {_who_waits(wait)} in {at}{last}"
+    differs = f"; {culprit.difference}" if culprit.difference else ""
+    return f"{culprit.reason.value}: {_who_waits(wait)} in {at}{last}{differs}"
 
 
 def _wait(wait: Wait) -> str:
@@ -182,6 +230,7 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
                 "sequence": culprit.wait.sequence,
                 "newest": culprit.newest,
                 "waiting": list(culprit.wait.waiting),
+                **({"difference": culprit.difference} if culprit.difference else {}),
             }
             for culprit in verdict.culprits
         ],

@@ -8,6 +8,9 @@ from laggard_cli.errors import CommandError
 from laggard_cli.kineto.kinds import DEVICE, STEP, Kind
 from laggard_cli.kineto.trace import OWN_NAME, Events, Times, Trace
 
+#: Microseconds by which the end of a mark may be beyond the begin of the next.
+_ROUNDING = 1.0
+
 
 def bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
     """Return numbers, starts and ends of the steps as the host marks them.
@@ -17,7 +20,7 @@ def bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
     """
     events = trace.events[trace.events.thread == trace.training]
     marks = events.of(Kind.STEP)
-    marks = marks[marks.end > marks.begin]
+    marks = _apart(marks[marks.end > marks.begin])
     if len(marks):
         numbers = tuple(int(name) if name.isdecimal() else -1 for name in _suffixes(trace, marks))
         return numbers, marks.begin, marks.end
@@ -37,6 +40,17 @@ def bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
             "of an optimizer"
         )
     return (), ends[:-1], ends[1:]
+
+
+def _apart(marks: Events) -> Events:
+    """Return as many marks as do not intersect: two profilers may mark each step, and one the whole recording."""
+    kept: list[int] = []
+    reached = -np.inf
+    for place in np.argsort(marks.end, kind="stable").tolist():
+        if marks.begin[place] >= reached - _ROUNDING:
+            kept.append(place)
+            reached = float(marks.end[place])
+    return marks[kept]
 
 
 def settled(trace: Trace, begins: Times, ends: Times) -> tuple[Times, Times]:

@@ -8,7 +8,20 @@ from typing import Any
 
 #: How torch's profiler names the steps that it is told of.
 STEP = "ProfilerStep#"
-_COLLECTIVE_KERNEL = re.compile(r"nccl|msccl|nvshmem", re.IGNORECASE)
+#: NCCL and RCCL, and what does without them: NVSHMEM, DeepEP, symmetric memory, vLLM, Transformer Engine.
+_COLLECTIVE_KERNEL = re.compile(
+    r"nccl|rccl|msccl|oneccl|hccl|nvshmem|deep_?ep|pplx|(?:one|two)_shot_all_reduce|multimem_all_|"
+    r"cross_device_reduce|userbuffers",
+    re.IGNORECASE,
+)
+#: Categories of 2021 by those that came after them.
+_OLD_CATEGORIES = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+}
 
 
 class Kind(IntEnum):
@@ -66,6 +79,13 @@ DEVICE = (Kind.KERNEL, Kind.COLLECTIVE_KERNEL, Kind.COPY_IN, Kind.COPY, Kind.MEM
 
 def kind_of(category: Any, name: str) -> Kind | None:
     """Return what an event is; ``None`` for one that says nothing of a rank's work."""
+    if category == "Operator":
+        # It was the category of annotations too.
+        marks, _ = _PREFIXES["user_annotation"]
+        mark = next((kind for prefix, kind in marks if name.startswith(prefix)), None)
+        if mark is not None:
+            return mark
+    category = _OLD_CATEGORIES.get(category, category) if isinstance(category, str) else category
     if category in _PREFIXES:
         prefixes, otherwise = _PREFIXES[category]
         return next((kind for prefix, kind in prefixes if name.startswith(prefix)), otherwise)

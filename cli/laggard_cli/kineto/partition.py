@@ -9,7 +9,9 @@ Each moment of a step belongs to one phase:
    operator at work it waits for it, which is communication.
 
 Forward lasts from the first operator behind the batch, the last update or the last backward pass to the beginning of
-backward, so the loss is part of it. Backward lasts as long as the autograd engine works, and as gradients are reduced.
+backward, so the loss is part of it; gradients that are set to zero in between are other. In a trace without backward it
+lasts from the first to the last operator between two batches. Of a trace that has both, the steps without backward are
+validation, and are left out. Backward lasts as long as the autograd engine works, and as gradients are reduced.
 What no mark of torch names is other.
 """
 
@@ -63,6 +65,8 @@ class Steps:
     window: tuple[float, float]
     #: Whether any collective was seen, without which a rank can not be said to wait.
     communicates: bool
+    #: Whether there is a backward pass or an update: without them the steps are of evaluation or inference.
+    trains: bool
 
     @property
     def own(self) -> Times:
@@ -80,6 +84,8 @@ def partition(trace: Trace) -> Steps:
         CommandError: it has no marks of steps.
     """
     numbers, marked, ends = bounds(trace)
+    passes = _passes(trace)
+    numbers, marked, ends = _of_training_alone(numbers, marked, ends, passes)
     begins, ends = settled(trace, marked, ends) if trace.on_device else (marked, ends)
     if not np.all(ends > begins):
         raise CommandError(f"{trace.path}: a step in which nothing was launched; were its kernels recorded?")
@@ -99,7 +105,20 @@ def partition(trace: Trace) -> Steps:
         device=device,
         window=(float(marked[0]), float(ends[-1])),
         communicates=bool(len(events.of(Kind.COLLECTIVE, Kind.COLLECTIVE_KERNEL))),
+        trains=bool(passes) or bool(len(events.of(Kind.OPTIMIZER))),
     )
+
+
+def _of_training_alone(
+    numbers: tuple[int, ...], begins: Times, ends: Times, passes: list[tuple[float, float]]
+) -> tuple[tuple[int, ...], Times, Times]:
+    """Return the steps with a backward pass, where some have one: the others are of validation."""
+    starts = np.array([begin for begin, _ in passes])
+    trains = np.searchsorted(starts, ends) > np.searchsorted(starts, begins)
+    if not trains.any():
+        return numbers, begins, ends
+    kept = tuple(number for number, training in zip(numbers, trains.tolist(), strict=False) if training)
+    return kept, begins[trains], ends[trains]
 
 
 @dataclass(frozen=True)
@@ -152,12 +171,17 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
     """Return what the training thread is at in each piece."""
     events = trace.events
     states = np.full(len(timeline.widths), Phase.OTHER, np.int8)
-    data, updates = events.of(Kind.DATA), events.of(Kind.OPTIMIZER)
+    data, updates, zeroed = (events.of(kind) for kind in (Kind.DATA, Kind.OPTIMIZER, Kind.ZERO_GRAD))
     passes = _passes(trace)
     work = events[np.isin(events.kind, (Kind.OPERATOR, Kind.CALL, Kind.ANNOTATION)) & (events.thread == trace.training)]
-    behind = np.sort(
-        np.concatenate((steps, data.end, updates.end, events.of(Kind.ZERO_GRAD).end, [end for _, end in passes]))
+    # What sets gradients to zero is not the first operator of forward.
+    inside = np.searchsorted(zeroed.begin, work.begin, side="right") > np.searchsorted(
+        zeroed.end, work.begin, side="right"
     )
+    work = work[~inside]
+    behind = np.sort(np.concatenate((steps, data.end, updates.end, [end for _, end in passes])))
+    if not passes:
+        _paint_evaluation(timeline, states, work.of(Kind.OPERATOR), np.append(behind, data.begin))
     for begin, end in passes:
         before = int(np.searchsorted(behind, begin, side="right")) - 1
         start = behind[before] if before >= 0 else -np.inf
@@ -165,10 +189,21 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
         if first < len(work) and work.begin[first] < begin:
             timeline.paint(states, float(work.begin[first]), begin, Phase.FORWARD)
         timeline.paint(states, begin, end, Phase.BACKWARD)
-    for marks, phase in ((updates, Phase.OPTIMIZER), (data, Phase.DATA)):
+    for marks, phase in ((zeroed, Phase.OTHER), (updates, Phase.OPTIMIZER), (data, Phase.DATA)):
         for begin, end in zip(marks.begin.tolist(), marks.end.tolist(), strict=True):
             timeline.paint(states, begin, end, phase)
     return states
+
+
+def _paint_evaluation(timeline: _Timeline, states: _States, work: Events, borders: Times) -> None:
+    """Give forward the time from the first to the last operator between two borders."""
+    if not len(work):
+        return
+    part = np.searchsorted(np.sort(borders), work.begin, side="right")
+    first = np.flatnonzero(np.append(True, np.diff(part) > 0))
+    ends = np.maximum.reduceat(work.end, first)
+    for begin, end in zip(work.begin[first].tolist(), ends.tolist(), strict=True):
+        timeline.paint(states, begin, end, Phase.FORWARD)
 
 
 def _passes(trace: Trace) -> list[tuple[float, float]]:

@@ -24,6 +24,8 @@ _CUT = 16
 #: The first characters of a trace, in which its keys must show.
 _HEAD_BYTES = 64 << 10
 _GZIP = b"\x1f\x8b"
+#: The events alone, the other form that the format has.
+_EVENTS_ALONE = re.compile(rb'\[\s*\{[^{}]*"ph"\s*:')
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -35,7 +37,9 @@ def is_trace(path: Path) -> bool:
     """
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
-    return head.lstrip().startswith(b"{") and (b'"schemaVersion"' in head or b'"%s"' % EVENTS.encode() in head)
+    head = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    named = b'"schemaVersion"' in head or b'"%s"' % EVENTS.encode() in head
+    return (head.startswith(b"{") and named) or bool(_EVENTS_ALONE.match(head))
 
 
 def scan(path: Path) -> Iterator[tuple[str, Any]]:
@@ -47,25 +51,36 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
     count = 0
     with _opened(path) as file:
         text = _Text(path, file)
+        if text.take("["):
+            yield from _events(text)
+            return
         text.expect("{")
         while not text.take("}"):
-            key = text.value()
+            key = text.value(count)
             if not isinstance(key, str):
                 raise CommandError(f"{path}: no trace: {str(key)[:40]!r} stands where a name should")
             text.expect(":")
             if key == EVENTS:
                 text.expect("[")
-                while not text.take("]"):
-                    yield EVENTS, text.value(count)
+                for event in _events(text):
+                    yield event
                     count += 1
-                    if not text.take(","):
-                        text.expect("]")
-                        break
             else:
                 yield key, text.value(count)
             if not text.take(","):
                 text.expect("}")
                 return
+
+
+def _events(text: _Text) -> Iterator[tuple[str, Any]]:
+    """Yield the events of an array, behind its bracket."""
+    count = 0
+    while not text.take("]"):
+        yield EVENTS, text.value(count)
+        count += 1
+        if not text.take(","):
+            text.expect("]")
+            return
 
 
 @contextlib.contextmanager
@@ -101,7 +116,7 @@ class _Text:
         self._text = ""
         self._position = 0
         # Names of kernels and files may hold anything.
-        self._letters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._letters = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._decoder = json.JSONDecoder()
 
     def take(self, letter: str) -> bool:

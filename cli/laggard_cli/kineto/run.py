@@ -70,6 +70,11 @@ class TracedRun:
         return tuple(number for number in range(self.size or 0) if number not in there)
 
     @property
+    def trains(self) -> bool:
+        """Whether any step has a backward pass or an update."""
+        return any(rank.steps.trains for rank in self.ranks)
+
+    @property
     def communicates(self) -> bool:
         """Whether a collective was seen on every rank."""
         return all(rank.steps.communicates for rank in self.ranks)
@@ -91,13 +96,18 @@ class TracedRun:
 
     def aligned(self) -> list[Times] | None:
         """Return own time of each rank in the steps that all have; ``None`` where marks do not number the same."""
-        common = set(self.ranks[0].steps.numbers).intersection(*(rank.steps.numbers for rank in self.ranks[1:]))
+        # A number that stands twice says of neither step which one it is.
+        common = set[int].intersection(*(_single(rank.steps.numbers) for rank in self.ranks))
         if not common:
             return None
         return [
             rank.steps.own[[place for place, number in enumerate(rank.steps.numbers) if number in common]]
             for rank in self.ranks
         ]
+
+
+def _single(numbers: Sequence[int]) -> set[int]:
+    return {number for number, count in Counter(numbers).items() if count == 1 and number >= 0}
 
 
 def best_off(values: Sequence[float]) -> float:

@@ -27,6 +27,7 @@ _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _MESH = "mesh_"
 #: Microseconds since 1970 that are in the year 2286; no time is beyond it.
 _MAX_TIME = 1e16
+_MAX_CORRELATION = 2**63
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class _Columns:
         """
         self.count += 1
         try:
-            if event.get("ph") != "X":
+            if event is None or event.get("ph") != "X":
                 return
             category, name = event.get("cat"), event["name"]
             kind = self._known.get((category, name)) or kind_of(category, name)
@@ -189,8 +190,8 @@ class _Columns:
             self._known[category, name] = kind
             begin, length = float(event["ts"]), float(event["dur"])
             arguments: dict[str, Any] = event.get("args") or {}
-            correlation = arguments.get("correlation", -1)
-            if not (abs(begin) < _MAX_TIME and abs(length) < _MAX_TIME and type(correlation) is int):
+            correlation = int(arguments.get("correlation") or -1)
+            if not (abs(begin) < _MAX_TIME and abs(length) < _MAX_TIME and abs(correlation) < _MAX_CORRELATION):
                 raise ValueError  # noqa: TRY301  # the one refusal of an event
             thread = event["pid"], event["tid"]
             recorded = "Sequence number" in arguments and not arguments.get("Fwd thread id")
@@ -206,14 +207,31 @@ class _Columns:
 
     def events(self) -> Events:
         """Return what was taken, ordered by begin; of two with the same, the longer first."""
-        begin, length = np.array(self.begin), np.array(self.length)
-        order = np.lexsort((-length, begin))
+        begin, kind = np.array(self.begin), np.array(self.kind, np.int8)
+        thread = np.array(self.thread, np.int32)
+        end = _cut(begin, begin + np.array(self.length), thread, np.isin(kind, DEVICE))
+        order = np.lexsort((begin - end, begin))
         return Events(
-            kind=np.array(self.kind, np.int8)[order],
+            kind=kind[order],
             begin=begin[order],
-            end=(begin + length)[order],
-            thread=np.array(self.thread, np.int32)[order],
+            end=end[order],
+            thread=thread[order],
             name=np.array(self.name, np.int32)[order],
             correlation=np.array(self.correlation, np.int64)[order],
             recorded=np.array(self.recorded, np.bool_)[order],
         )
+
+
+def _cut(begin: Times, end: Times, thread: NDArray[np.int32], on_device: Mask) -> Times:
+    """Return ends that do not go beyond the begin of the stream's next event: a stream does one thing at a time.
+
+    Tracers that lose an event give the one before it a length of seconds.
+    """
+    found = np.array(end)
+    places = np.flatnonzero(on_device)
+    places = places[np.lexsort((begin[places], thread[places]))]
+    this, following = places[:-1], places[1:]
+    later = (thread[this] == thread[following]) & (begin[following] > begin[this])
+    this, following = this[later], following[later]
+    found[this] = np.minimum(end[this], begin[following])
+    return found

@@ -44,15 +44,22 @@ class Judgement:
     diagnosis: Diagnosis
     #: Verdicts that were not reached, to the reason.
     open: tuple[tuple[str, str], ...]
+    #: Whether anything was judged at all.
+    judged: bool
 
 
 def judge(run: TracedRun) -> Judgement:
     """Return the verdicts on a traced run."""
     verdicts: list[Verdict] = []
     unsaid: list[tuple[str, str]] = []
+    judged = False
     if run.steps < MIN_STEPS:
         unsaid.append(("everything that is a mean", f"{run.steps} whole steps; trace at least {MIN_STEPS}"))
+    elif not run.trains:
+        why = "no step has a backward pass or an update: it is evaluation or inference"
+        unsaid.append(("everything that is about training", why))
     else:
+        judged = True
         scores = compare(run)
         verdicts = [*_stragglers(run, scores), *_shares(run), *_imbalance(run)]
         unsaid += [*_unsaid_of_scores(run, scores), *_unsaid_of_ranks(run)]
@@ -74,7 +81,7 @@ def judge(run: TracedRun) -> Judgement:
         reverse=True,
     )
     diagnosis = Diagnosis(run.name, tuple(verdicts), facts, tuple(ranks))
-    return Judgement(diagnosis, (*unsaid, *_UNSAID))
+    return Judgement(diagnosis, (*unsaid, *_UNSAID), judged)
 
 
 #: What no trace of some steps says.

@@ -26,7 +26,9 @@ _MAX_RANKS = 8
 
 def show_judgement(console: Console, run: TracedRun, judgement: Judgement) -> None:
     """Print a judgement."""
-    show(console, [judgement.diagnosis], f"no verdict: what {run.steps} steps can show is within the limits")
+    steps = f"{run.steps} step{'s' * (run.steps != 1)}"
+    fine = f"no verdict: what {steps} can show is within the limits"
+    show(console, [judgement.diagnosis], fine if judgement.judged else f"nothing is judged: {judgement.open[0][1]}")
     shares = device_shares(run)
     if shares:
         console.print(Padding(_devices(shares), (0, 0, 1, 2)))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from typing import Any
-
 from laggard_cli.past.rules import AlertRules, matches_of
 from laggard_cli.past.templates import Query, TemplateError, render
-from laggard_cli.prometheus import Prometheus, Sample
+from laggard_cli.past.times import form
+from laggard_cli.prometheus import Alert, Prometheus, Rule, Sample
 
 _SERIES = ("__name__", "alertstate")
 _ALERTS = 'alertname=~"Training.+"'
 
 
-def alerts_at(prometheus: Prometheus, at: float) -> list[dict[str, Any]]:
+def alerts_at(prometheus: Prometheus, at: float) -> list[Alert]:
     """Return the alerts as the API gives those of now; ``value`` is None where the rule can not be repeated."""
     samples = prometheus.query(f'ALERTS{{alertstate="firing",{_ALERTS}}}', at)
     firing = [{name: text for name, text in each.labels.items() if name not in _SERIES} for each in samples]
     if not firing:
         return []
     since = {
-        _key(sample.labels): datetime.fromtimestamp(sample.value, timezone.utc).isoformat()
+        _key(sample.labels): form(sample.value, "%Y-%m-%dT%H:%M:%S.%f+00:00")
         for sample in prometheus.query(f"ALERTS_FOR_STATE{{{_ALERTS}}}", at)
     }
     rules = AlertRules(prometheus)
@@ -31,30 +29,25 @@ def alerts_at(prometheus: Prometheus, at: float) -> list[dict[str, Any]]:
             answers[expression] = prometheus.query(expression, at)
         return answers[expression]
 
-    return [
-        {
-            "labels": labels,
-            "state": "firing",
-            "activeAt": since.get(_key(labels), ""),
-            **_said(rules.of(labels), labels, ask),
-        }
-        for labels in firing
-    ]
+    return [_said(rules.of(labels), labels, since.get(_key(labels), ""), ask) for labels in firing]
 
 
-def _said(rule: dict[str, Any] | None, labels: dict[str, str], ask: Query) -> dict[str, Any]:
-    """Return the value and the texts of an alert."""
+def _said(rule: Rule | None, labels: dict[str, str], since: str, ask: Query) -> Alert:
+    """Return an alert with its value and texts."""
     annotations: dict[str, str] = dict.fromkeys(("summary", "description", "recommendation", "runbook_url"), "")
+    value: float | None = None
     if rule is None:
-        return {"value": None, "annotations": {**annotations, "description": "Nobody knows its rule any more."}}
-    annotations |= rule["annotations"]
-    matches = matches_of(rule, ask(rule["query"]), [labels])
-    if not matches:
-        gone = "What it said can not be repeated: its rule has no answer for that time."
-        return {"value": None, "annotations": {**annotations, "description": gone, "recommendation": ""}}
-    value = matches[0][0]
-    texts = {name: _text(template, labels, value, ask) for name, template in annotations.items()}
-    return {"value": value, "annotations": texts}
+        annotations["description"] = "Nobody knows its rule any more."
+    else:
+        annotations |= rule["annotations"]
+        matches = matches_of(rule, ask(rule["query"]), [labels])
+        if matches:
+            value = matches[0][0]
+            annotations = {name: _text(template, labels, matches[0][0], ask) for name, template in annotations.items()}
+        else:
+            annotations["description"] = "What it said can not be repeated: its rule has no answer for that time."
+            annotations["recommendation"] = ""
+    return {"labels": labels, "annotations": annotations, "state": "firing", "activeAt": since, "value": value}
 
 
 def _text(template: str, labels: dict[str, str], value: float, ask: Query) -> str:

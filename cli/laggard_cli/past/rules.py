@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
 
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_rules
-from laggard_cli.prometheus import Prometheus, Sample
+from laggard_cli.prometheus import Prometheus, Rule, Sample
 
 
 class AlertRules:
@@ -19,15 +18,23 @@ class AlertRules:
             self._rules = prometheus.rules()
         except CommandError:
             # Servers that answer queries and evaluate no rules, such as a querier, may not know the path.
-            self._rules: list[dict[str, Any]] = []
+            self._rules = list[Rule]()
         self.served = {rule["name"] for rule in self._rules}
 
     @cached_property
-    def _shipped(self) -> list[dict[str, Any]]:
-        alerts = (rule for rule in pack_rules() if "alert" in rule)
-        return [{**rule, "name": rule["alert"], "query": rule["expr"]} for rule in alerts]
+    def _shipped(self) -> list[Rule]:
+        return [
+            {
+                "name": rule["alert"],
+                "query": rule["expr"],
+                "labels": rule.get("labels", {}),
+                "annotations": rule.get("annotations", {}),
+            }
+            for rule in pack_rules()
+            if "alert" in rule
+        ]
 
-    def of(self, labels: Mapping[str, str]) -> dict[str, Any] | None:
+    def of(self, labels: Mapping[str, str]) -> Rule | None:
         """Return the rule of an alert with these labels, in the form of Prometheus' API; None if nobody knows it."""
         alert = labels.get("alertname", "")
         known = self._rules if alert in self.served else self._shipped
@@ -37,7 +44,7 @@ class AlertRules:
 
 
 def matches_of(
-    rule: Mapping[str, Any], samples: Iterable[Sample], alerts: Iterable[dict[str, str]]
+    rule: Rule, samples: Iterable[Sample], alerts: Iterable[dict[str, str]]
 ) -> list[tuple[float, dict[str, str]]]:
     """Return the answers to a rule's query that are those of some alerts, given by their labels: values and labels."""
     alerts = list(alerts)

@@ -47,4 +47,12 @@ def seconds(flag: str, text: str) -> float:
 
 def iso(at: float) -> str:
     """Return a time for a person, in UTC."""
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return form(at, "%Y-%m-%d %H:%M:%S UTC")
+
+
+def form(at: float, how: str) -> str:
+    """Return a time in UTC in a form of ``strftime``; a server may give one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(at, timezone.utc).strftime(how)
+    except (OSError, OverflowError, ValueError):
+        return "an unknown time"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -24,12 +24,19 @@ from laggard_cli.kineto.verdicts import judge as judge_traces
 from laggard_cli.kineto.view import plain, show_judgement
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.replay.recording import Recording, read_openmetrics
-from laggard_cli.replay.server import Pace, Player, pace_of, prometheus, serving
+from laggard_cli.replay.server import Pace, Player, missed_evaluations, pace_of, prometheus, serving
 from laggard_cli.replay.steps import read_steps, recording_of
 from laggard_cli.replay.truth import Fired, Outcome, Truth, judge, read_truth
+from laggard_cli.terminal import printable, to_json
 
+#: A series of OpenMetrics whose name stands in quotes, or is a label.
+_BRACED = re.compile(r'{("(\\.|[^"\\])*"[,}]|\w+=")')
 #: An alert is asked for this often.
 _ASK_SECONDS = 0.5
+#: Of scrapes and of evaluations so many may be missing, looked at when so much of the replay is over.
+_MISSED, _SETTLED = 0.1, 0.2
+#: Each at half the pace of the one before.
+_ATTEMPTS = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +64,20 @@ def run(options: argparse.Namespace) -> int:
     recording = read(options.recordings)
     truths = read_truth(options.truth, recording.runs) if options.truth else []
     pace = pace_of(recording)
-    console = Console(stderr=bool(options.json))
-    console.print(_announcement(recording, pace), soft_wrap=True)
-    fired, diagnoses = play(recording, pace)
+    console = Console(stderr=bool(options.json), markup=False, emoji=False)
+    console.print(printable(_announcement(recording, pace)), soft_wrap=True)
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            fired, diagnoses = play(recording, pace)
+            break
+        except TooFastError as error:
+            pace = pace.slower()
+            console.print(f"{error}; again at half the pace, takes {pace.seconds:.0f} s", soft_wrap=True)
+    else:
+        fired, diagnoses = play(recording, pace)
     outcomes = [outcome for truth in truths for outcome in judge(truth, fired)]
     if options.json:
-        print(json.dumps(_plain(pace, diagnoses, fired, outcomes if truths else None), indent=2))
+        print(to_json(_plain(pace, diagnoses, fired, outcomes if truths else None), indent=2))
     else:
         show(console, diagnoses)
         if truths:
@@ -83,9 +98,9 @@ def _judge(options: argparse.Namespace, traces: list[Path]) -> int:
     outcomes = [outcome for truth in truths for outcome in judge(truth, fired)]
     if options.json:
         content = {"runs": [{**asdict(diagnosis), "missing": list(diagnosis.missing), **plain(run, judgement)}]}
-        print(json.dumps(content | ({"score": [asdict(outcome) for outcome in outcomes]} if truths else {}), indent=2))
+        print(to_json(content | ({"score": [asdict(outcome) for outcome in outcomes]} if truths else {}), indent=2))
     else:
-        console = Console()
+        console = Console(markup=False, emoji=False)
         show_judgement(console, run, judgement)
         if truths:
             _show_score(console, truths, outcomes)
@@ -109,7 +124,7 @@ def read(paths: list[Path]) -> Recording:
         first = next((line for line in lines if line.strip()), "")
         if not first:
             raise CommandError(f"{path}: the file is empty")
-        if first.startswith("{"):
+        if first.startswith("{") and not _BRACED.match(first):
             for rank, found in read_steps(path, lines).items():
                 steps.setdefault(rank, []).extend(found)
         else:
@@ -120,8 +135,19 @@ def read(paths: list[Path]) -> Recording:
     return recording
 
 
+class TooFastError(CommandError):
+    """This machine did not keep up with a replay, so what was not said means nothing."""
+
+    def __init__(self, what: str, share: float) -> None:
+        super().__init__(f"this machine is too busy for the replay: {share:.0%} of the {what} are missing")
+
+
 def play(recording: Recording, pace: Pace) -> tuple[list[Fired], list[Diagnosis]]:
-    """Play a recording to the rules; return what fired, in recorded seconds, and what Prometheus knew of each run."""
+    """Play a recording to the rules; return what fired, in recorded seconds, and what Prometheus knew of each run.
+
+    Raises:
+        TooFastError: scrapes or evaluations are missing.
+    """
     seen = _Seen(pace)
     player = Player(recording, pace)
     with (
@@ -136,7 +162,19 @@ def play(recording: Recording, pace: Pace) -> tuple[list[Fired], list[Diagnosis]
             # Before the first evaluation there are no rules to ask.
             if player.position < pace.end and server.query("laggard_rules_info"):
                 seen.add(player.position, diagnose(server, None))
+            if player.position > pace.begin + _SETTLED * (pace.end - pace.begin) and player.missed > _MISSED:
+                raise TooFastError("scrapes", player.missed)
+        _check(server, address, pace)
     return seen.fired(), seen.diagnoses(recording.runs)
+
+
+def _check(server: Prometheus, address: str, pace: Pace) -> None:
+    """Raise :class:`TooFastError` where Prometheus lost scrapes or evaluations."""
+    scraped = sum(sample.value for sample in server.query(f"sum_over_time(up[{round(1000 * pace.seconds)}ms])"))
+    scrapes = 1 - scraped / (pace.seconds / pace.tick)
+    for what, missed in (("scrapes", scrapes), ("evaluations", missed_evaluations(address))):
+        if missed > _MISSED:
+            raise TooFastError(what, missed)
 
 
 class _Seen:
@@ -198,7 +236,8 @@ def _show_score(console: Console, truths: list[Truth], outcomes: list[Outcome]) 
         rank = f" rank {outcome.rank}" if outcome.rank else ""
         after = "" if outcome.delay is None else f" after {outcome.delay:.0f} s"
         phase = "" if outcome.phase_right else ", in another phase than the one at fault"
-        console.print(f"  {outcome.kind:<10} {outcome.alert} {outcome.run}{rank}{after}{phase}", soft_wrap=True)
+        line = f"  {outcome.kind:<10} {outcome.alert} {outcome.run}{rank}{after}{phase}"
+        console.print(printable(line), soft_wrap=True)
 
 
 def _plain(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ Key = tuple[str, Labels]
 _REACH_INTERVALS = 2.5
 #: Labels with which Prometheus names a target; replayed series get those of the replay.
 _TARGET_LABELS = ("job", "instance")
+_PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ESCAPES = {"n": "\n", '"': '"', "\\": "\\"}
 
 
@@ -64,8 +66,11 @@ def read_openmetrics(path: Path, lines: Iterable[str]) -> Recording:
 
     Raises:
         CommandError: a line is none of OpenMetrics', a sample has no time, or there is no series of ours.
+
+    A value that is no number ends a series until its next one: so Prometheus marks what is gone.
     """
     found: dict[Key, list[tuple[float, float]]] = {}
+    others: set[str] = set()
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if text and not text.startswith("#"):
@@ -73,10 +78,21 @@ def read_openmetrics(path: Path, lines: Iterable[str]) -> Recording:
                 key, time, value = _sample(text)
             except ValueError as error:
                 raise CommandError(f"{path}, line {number}: {error}") from None
-            found.setdefault(key, []).append((time, value))
+            # A name in quotes, with dots for example, is somebody else's.
+            if _is_plain(key[0]):
+                found.setdefault(key, []).append((time, value))
+            else:
+                others.add(key[0])
     if not any(name.startswith("training_") for name, _ in found):
-        raise CommandError(f"{path}: no training_* series; docs/replay.md says what a recording holds")
-    return Recording([_series(key, samples) for key, samples in found.items()])
+        dotted = (
+            " (training.* is there: try a server that translates names)"
+            if any(name.startswith("training.") for name in others)
+            else ""
+        )
+        raise CommandError(f"{path}: no training_* series{dotted}; docs/replay.md says what a recording holds")
+    # What never is a number is no series.
+    there = ((key, samples) for key, samples in found.items() if any(np.isfinite(value) for _, value in samples))
+    return Recording([_series(key, samples) for key, samples in there])
 
 
 def _series(key: Key, samples: list[tuple[float, float]]) -> Series:
@@ -90,11 +106,16 @@ def _sample(text: str) -> tuple[Key, float, float]:
     """Return name and labels, time in seconds and value of a line such as ``name{label="value"} 1.5 1700000000``."""
     end = next((i for i, letter in enumerate(text) if letter in "{ "), len(text))
     name, labels = text[:end], ()
-    if not name or not name.replace(":", "_").isidentifier():
+    if not name.startswith("{") and name and not _is_plain(re.sub("[./-]", "_", name)):
         raise ValueError(f"{text[:40]!r} does not begin with the name of a series")
     if text[end:].startswith("{"):
         pairs, end = _labels(text, end + 1)
-        labels = tuple(sorted(pair for pair in pairs if pair[0] not in _TARGET_LABELS))
+        # In the form with quotes the name is the one without a label; a dump may have it as a label.
+        name = name or next((value for label, value in pairs if label in ("", "__name__")), "")
+        hidden = ("", "__name__", *_TARGET_LABELS)
+        labels = tuple(sorted((_translated(label), value) for label, value in pairs if label not in hidden))
+    if not name:
+        raise ValueError(f"{text[:40]!r} does not begin with the name of a series")
     # An exemplar follows the sample after a number sign.
     numbers = text[end:].partition(" # ")[0].split()
     if len(numbers) != 2:  # noqa: PLR2004  # value and time
@@ -113,16 +134,34 @@ def _labels(text: str, start: int) -> tuple[list[tuple[str, str]], int]:
     pairs: list[tuple[str, str]] = []
     position = start
     while not text.startswith("}", position):
-        name, equals, _ = text[position:].partition('="')
-        if not equals or not name.isidentifier():
-            raise ValueError(f"label expected at {text[position : position + 20]!r}")
-        value, position = _quoted(text, position + len(name) + 2)
-        pairs.append((name, value))
+        if text.startswith('"', position):
+            quoted, position = _quoted(text, position + 1)
+            if text.startswith('="', position):
+                value, position = _quoted(text, position + 2)
+                pairs.append((quoted, value))
+            else:
+                pairs.append(("", quoted))
+        else:
+            name, equals, _ = text[position:].partition('="')
+            if not equals or not name.isidentifier():
+                raise ValueError(f"label expected at {text[position : position + 20]!r}")
+            value, position = _quoted(text, position + len(name) + 2)
+            pairs.append((name, value))
         if text.startswith(",", position):
             position += 1
         elif not text.startswith("}", position):
             raise ValueError(f"comma or brace expected at {text[position : position + 20]!r}")
     return pairs, position + 1
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name is one that Prometheus writes without quotes."""
+    return _PLAIN.fullmatch(name) is not None
+
+
+def _translated(label: str) -> str:
+    """Return the name of a label as Prometheus writes it where it translates names."""
+    return label if label.isidentifier() and label.isascii() else re.sub(r"[^a-zA-Z0-9_]", "_", label)
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:

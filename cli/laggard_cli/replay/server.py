@@ -39,6 +39,9 @@ SHORTEST = 1500.0
 _TICK_SECONDS = 0.125
 _SAMPLES_PER_SECOND = 40_000
 _START_SECONDS = 30.0
+#: A rate looks back at four scrapes and needs two of them.
+_LATE_TICKS = 2.0
+_ITERATIONS = "prometheus_rule_group_iterations"
 #: Start of a rank's process; its order and distance to other starts is what rules read.
 _STARTS = ("training_rank_start_timestamp_seconds", "training_process_start_timestamp_seconds")
 
@@ -66,6 +69,10 @@ class Pace:
         """How long the replay takes."""
         return (self.end - self.begin) / self.speed
 
+    def slower(self) -> Pace:
+        """Return half of this pace."""
+        return dataclasses.replace(self, tick=2 * self.tick)
+
 
 def pace_of(recording: Recording) -> Pace:
     """Return a pace that this machine can follow."""
@@ -80,6 +87,8 @@ class Player:
         self._heads = [_head(series) for series in self._series]
         self._pace = pace
         self._started: float | None = None
+        self._lock = threading.Lock()
+        self._shown: list[float] = []
 
     def start(self) -> None:
         """Begin to play; until then there is nothing to see."""
@@ -92,9 +101,22 @@ class Player:
             return -np.inf
         return self._pace.begin + (time.time() - self._started) * self._pace.speed
 
+    @property
+    def missed(self) -> float:
+        """Share of the time in which a rate had nothing to look back at, or of the scrapes that never came."""
+        with self._lock:
+            shown = [moment for moment in self._shown if self._started is not None and moment >= self._started]
+        if self._started is None:
+            return 0.0
+        gaps = np.diff([self._started, *shown, time.time()]) / self._pace.tick
+        lost = float(np.maximum(gaps - _LATE_TICKS, 0).sum())
+        return max(lost / max(gaps.sum(), 1e-9), 1 - len(shown) / max(gaps.sum() - 1, 1.0))
+
     def exposition(self) -> str:
         """Return all series that are there now, as Prometheus' text."""
         now, position = time.time(), self.position
+        with self._lock:
+            self._shown.append(now)
         lines: list[str] = []
         for head, series in zip(self._heads, self._series, strict=True):
             value = sample(series, position)
@@ -118,6 +140,8 @@ def sample(series: Series, position: float) -> float | None:
     if after == 0 or position - series.times[after - 1] > series.reach:
         return None
     value = float(series.values[after - 1])
+    if not np.isfinite(value):
+        return None
     if series.grows and np.isfinite(series.reach) and after < len(series.times):
         gap, growth = series.times[after] - series.times[after - 1], series.values[after] - value
         if growth > 0 and gap <= series.reach:
@@ -139,13 +163,19 @@ def serving(player: Player) -> Generator[str]:
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            # Prometheus may have given up, which is counted as a missing scrape.
+            with contextlib.suppress(ConnectionError):
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(http.server.ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Say nothing on the terminal."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:
@@ -217,6 +247,19 @@ def _write_configuration(target: str, pace: Pace, folder: Path) -> str:
     return f"{round(300_000 * factor)}ms"
 
 
+def missed_evaluations(address: str) -> float:
+    """Return the share of the rules' evaluations that Prometheus had no time for."""
+    try:
+        page = httpx.get(f"{address}/metrics", timeout=20, trust_env=False).text
+    except httpx.HTTPError as error:
+        raise CommandError(f"the replay's Prometheus does not answer: {error}") from error
+    missed, whole = (
+        sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"{_ITERATIONS}{name}{{"))
+        for name in ("_missed_total", "_total")
+    )
+    return missed / whole if whole else 1.0
+
+
 def _wait_until_ready(address: str, process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
@@ -224,7 +267,7 @@ def _wait_until_ready(address: str, process: subprocess.Popen[bytes], folder: Pa
             log = (folder / "prometheus.log").read_text(errors="replace").strip().splitlines()
             raise CommandError(f"prometheus ended with code {process.returncode}: {log[-1] if log else 'no word'}")
         with contextlib.suppress(httpx.TransportError, KeyError, ValueError):
-            answer = httpx.get(f"{address}/api/v1/rules", timeout=2)
+            answer = httpx.get(f"{address}/api/v1/rules", timeout=2, trust_env=False)
             if answer.is_success and answer.json()["data"]["groups"]:
                 return
         time.sleep(0.1)

@@ -95,6 +95,9 @@ def recording_of(steps: Mapping[tuple[str, int], list[Mapping[str, Any]]]) -> Re
 
 def _rank(run: str, rank: int, size: int, steps: list[Mapping[str, Any]]) -> list[Series]:
     identity = {Attribute.RUN: run, Attribute.RANK: str(rank)}
+    group = steps[-1].get("peer_group")
+    if isinstance(group, str) and group:
+        identity[Attribute.PEER_GROUP] = group
     started = np.array([step["started_unix_ns"] for step in steps]) / 1e9
     lengths = np.array([step["duration_ns"] for step in steps]) / 1e9
     ends = np.maximum.accumulate(started + lengths)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from laggard_cli.pack import SEVERITIES
 from laggard_cli.report.history import HOST, RANK
-from laggard_cli.report.verdicts import SEVERITIES, Problem
+from laggard_cli.report.verdicts import Problem
 
 _STANDS = "Stalled RankMissing RankDied RankFrozen RestartLoop"
 _SPEED = "Straggler NodeSlow StageSlow DataImbalance NetworkBursty Contention InputBound CommunicationBound Regression"

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laggard_cli.errors import CommandError
+from laggard_cli.pack import SEVERITIES
 from laggard_cli.past.times import moment, seconds
 from laggard_cli.prometheus import Prometheus, add_server
 from laggard_cli.report import history as runs
@@ -22,7 +23,7 @@ from laggard_cli.report.evidence import beside
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import Report, Told, page
 from laggard_cli.report.span import Span, find, matcher
-from laggard_cli.report.verdicts import SEVERITIES, read
+from laggard_cli.report.verdicts import read
 from laggard_cli.terminal import printable
 
 #: Verdicts after which somebody asks where each rank stood.

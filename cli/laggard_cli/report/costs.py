@@ -166,7 +166,8 @@ def losses(server: Counted, history: History) -> Losses | None:
     own = matcher(history.run)
     good_at = f"run:training_goodput:ratio{own}"
     evaluated = f"max_over_time((timestamp({good_at}) and {good_at} >= 0)[15m:15s])"
-    ends = [sample.value for sample in server.at(evaluated, history.span.end)]
+    moments = (sample.value for sample in server.at(evaluated, history.span.end))
+    ends = [moment for moment in moments if history.span.begin - 3600 <= moment <= history.span.end + 3600]
     if not ends:
         return None
     # What came after the last evaluation is in none.

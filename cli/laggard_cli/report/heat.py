@@ -88,7 +88,8 @@ def own_map(axis: Axis, history: History, problems: Sequence[Problem]) -> str:
 def wait_map(axis: Axis, history: History, problems: Sequence[Problem]) -> str:
     """Return the heat map of waits."""
     rows = rows_of(history, problems)
-    values = pooled(history.wait / (history.own + history.wait), rows, least=True)
+    step = history.own + history.wait
+    values = pooled(history.wait / np.where(step > 0, step, np.nan), rows, least=True)
     high = max(_LEAST_WAIT, _nearly_most(values))
     says = [_row_says(100 * row, history.times, " % of a step") for row in values]
     label = "Share of each step in which a rank waits in collectives. "

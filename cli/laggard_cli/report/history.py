@@ -34,6 +34,8 @@ _START = prometheus_name(RANK_START_TIMESTAMP)
 _NOT_FACTS = ("__name__", "job", "instance", "training_run", RANK)
 #: Facts that change seldom are asked for at so many moments.
 _FEW = 12
+#: Of the number of a rank.
+_DIGITS = 9
 
 #: Where a rank stands, as its state file says; a later one of these wins where several hold.
 PLACES = ("at work", "waits in a collective", "stopped", "process died", "ended cleanly")
@@ -138,9 +140,10 @@ def read(server: Counted, run: str, span: Span) -> History:
         f"{by_rank} (rate({prometheus_name(STEP_OWN_DURATION)}_sum{own_run}{window})) / {by_rank} ({own_count})", span
     )
     groups = {each.labels[RANK]: each.labels[GROUP] for each in found if RANK in each.labels and GROUP in each.labels}
-    ranks = ordered(each.labels.get(RANK, "") for each in found)
-    own = table(found, ranks, times, RANK)
-    reports = table([Range(each.labels, dict.fromkeys(each.values, 1.0)) for each in found], ranks, times, RANK)
+    # A rank may report and end no step: then it has no own time.
+    reporting = server.over(f"group by ({RANK}) ({own_count})", span)
+    ranks = ordered(each.labels[RANK] for each in (*found, *reporting) if each.labels.get(RANK))
+    own, reports = (table(series, ranks, times, RANK) for series in (found, reporting))
 
     server.say("waits of the ranks")
     communication = matcher(run, f'{PHASE}="communication"')
@@ -153,7 +156,7 @@ def read(server: Counted, run: str, span: Span) -> History:
     )
     phases = {each.labels[PHASE]: line(each, times) for each in found if PHASE in each.labels}
     found = server.over('{__name__=~"run:(training|gpu|host)_.+",' + own_run[1:], span)
-    facts = {each.labels["__name__"]: line(each, times) for each in found if len(each.labels) == 2}  # noqa: PLR2004 - name and run
+    facts = {each.labels.get("__name__", ""): line(each, times) for each in found if len(each.labels) == 2}  # noqa: PLR2004 - name and run
     expected = facts.get("run:training_ranks_expected:max", np.full(len(times), np.nan))
     history = History(
         run=run,
@@ -217,7 +220,8 @@ def read_places(server: Counted, history: History) -> None:
     )
     found = server.over(expression, history.span)
     # A rank whose own metrics never came may have a state file.
-    added = [rank for rank in ordered(series.labels.get(RANK, "") for series in found) if rank not in history.ranks]
+    named = ordered(series.labels[RANK] for series in found if series.labels.get(RANK))
+    added = [rank for rank in named if rank not in history.ranks]
     if added:
         history.ranks += added
         missing = np.full((len(added), len(history.times)), np.nan)
@@ -243,7 +247,17 @@ def read_memory(server: Counted, history: History, kinds: Iterable[str]) -> None
 
 def ordered(ranks: Iterable[str]) -> list[str]:
     """Return names of ranks in the order of their numbers, each once."""
-    return sorted(set(ranks), key=lambda rank: (not rank.isdecimal(), int(rank) if rank.isdecimal() else 0, rank))
+
+    def place(rank: str) -> tuple[bool, int, str]:
+        found = number(rank)
+        return found is None, found or 0, rank
+
+    return sorted(set(ranks), key=place)
+
+
+def number(rank: str) -> int | None:
+    """Return the number that the label of a rank is; None for any other text."""
+    return int(rank) if rank.isdecimal() and len(rank) <= _DIGITS else None
 
 
 def line(series: Range, times: Array) -> Array:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 
+from laggard_cli.past.times import form
 from laggard_cli.report.costs import Cost, concerned
-from laggard_cli.report.history import HOST, KIND, RANK, History
+from laggard_cli.report.history import HOST, KIND, RANK, History, number
 from laggard_cli.report.verdicts import Problem
 
 #: What is wrong, in the words of somebody who tells a colleague; other alerts are told by the rule's own summary.
@@ -42,7 +42,7 @@ _MOST_NAMES, _MOST_RANGES = 4, 8
 
 def clock(at: float) -> str:
     """Return the time of day, in UTC."""
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S")
+    return form(at, "%H:%M:%S")
 
 
 def who(problem: Problem) -> str:
@@ -67,7 +67,8 @@ def numbers(ranks: Sequence[str]) -> str:
     """Return numbers of ranks, in ranges where they follow each other."""
     parts: list[list[str]] = []
     for rank in ranks:
-        if parts and rank.isdecimal() and parts[-1][-1].isdecimal() and int(rank) == int(parts[-1][-1]) + 1:
+        before = number(parts[-1][-1]) if parts else None
+        if before is not None and number(rank) == before + 1:
             parts[-1].append(rank)
         else:
             parts.append([rank])

@@ -122,13 +122,14 @@ def _absent(server: Prometheus, run: str, since: float, until: float) -> str:
 def _interval(server: Prometheus, at: float) -> float:
     """Return how often the rules are evaluated, which is how often ranks are scraped, in whole seconds."""
     found = server.ranges("max(timestamp(laggard_rules_info))", at - _WATCHED_SECONDS, at, 1)
-    evaluated = sorted({value for series in found for value in series.values.values()})
+    evaluated = sorted(
+        {value for series in found for value in series.values.values() if abs(at - value) <= 2 * _WATCHED_SECONDS}
+    )
     if len(evaluated) < 3:  # noqa: PLR2004 - too few to tell
         return _USUAL_INTERVAL
     return float(max(1, round(float(np.median(np.diff(evaluated))))))
 
 
 def _value(server: Prometheus, expression: str, at: float) -> float | None:
-    """Return the one value of an expression, if it has one that is a number."""
-    found = [sample.value for sample in server.query(expression, at) if math.isfinite(sample.value)]
-    return found[0] if found else None
+    """Return the one value of an expression, if it has one."""
+    return next((sample.value for sample in server.query(expression, at)), None)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from laggard_cli.errors import CommandError
-from laggard_cli.pack import pack_folder
+from laggard_cli.pack import SEVERITIES, gravity, pack_folder
 from laggard_cli.past.rules import AlertRules, matches_of
 from laggard_cli.past.templates import TemplateError, render
-from laggard_cli.prometheus import Prometheus, Sample, quoted
+from laggard_cli.prometheus import Prometheus, Rule, Sample, quoted
 from laggard_cli.report.history import GROUP, HOST, PHASE, RANK, Counted, ordered
 from laggard_cli.report.span import Span, matcher
 
-SEVERITIES = ("critical", "warning", "info")
 #: Labels that tell members of one problem apart; all others say which problem it is.
 _MEMBERS = (RANK, HOST, "uuid", "hw_id", GROUP, "gpu")
 _SKIPPED = ("__name__", "alertstate", "job", "instance")
@@ -117,10 +114,10 @@ def _firings(labels: dict[str, str], times: list[float], span: Span) -> list[Fir
 
 
 def _problem(shared: dict[str, str], firings: list[Firing], span: Span) -> Problem:
-    severity = shared.get("severity", "")
+    alert = shared.get("alertname", "")
     return Problem(
-        alert=shared.get("alertname", ""),
-        severity=severity if severity in SEVERITIES else "info",
+        alert=alert,
+        severity=gravity(alert, shared.get("severity", "")),
         labels=shared,
         firings=sorted(firings, key=lambda each: (each.begin, each.labels.get(RANK, ""))),
         lasts=max(firing.end for firing in firings) >= span.end - 1.5 * span.step,
@@ -154,7 +151,7 @@ def _tell(server: Counted, prometheus: Prometheus, problems: list[Problem]) -> l
     return remarks
 
 
-def _evaluate(server: Counted, problem: Problem, rule: Mapping[str, Any]) -> None:
+def _evaluate(server: Counted, problem: Problem, rule: Rule) -> None:
     """Repeat the arithmetic of the worst firing at a time in its longest stretch."""
     longest = max(problem.firings, key=lambda each: each.end - each.begin)
     for moment in dict.fromkeys((longest.end, (longest.begin + longest.end) / 2, longest.begin)):

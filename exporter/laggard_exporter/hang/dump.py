@@ -6,20 +6,26 @@ under `dumps`. What pickles may contain is limited to containers, text and numbe
 a pickle can do is refused before it happens.
 
 Format: torch's FlightRecorder, version 2.x; `entries` in the order in which they were issued, `pg_config` with the
-members of each group. Gloo (torch 2.15) fills `pg_config` with another group's ranks under an empty name, leaves out
-sends and receives, and never leaves the state `scheduled`: there only `retired` tells.
+members of each group, `pg_status` with how far each has come. A recorder without entries leaves the key out as JSON.
+Gloo (torch 2.15) fills `pg_config` with another group's ranks under an empty name, leaves out sends and receives, and
+never leaves the state `scheduled`: there only `retired` shows the end.
+
+Between the start and the end of coalescing torch records each call without events, so that it stays `scheduled` for
+ever, and then an end that has the state. All have one number, and the newest of them speaks for the number.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 #: A file beyond this is not read; 2000 entries with stacks are about 3 MB.
 MAX_BYTES = 256 * 2**20
@@ -28,10 +34,22 @@ MAX_RANKS = 2**20
 
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?$")
 _PICKLE_MARK = b"\x80"
-#: Operations to which every member brings the same amount.
-_SAME_SIZE = ("all_reduce", "allreduce", "reduce", "broadcast", "barrier")
+#: How the operation is named that ends coalescing.
+_COALESCED = "coalesced"
+#: Sides on which the members of a collective must agree in size, where these are not both.
+_SIDES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("all_to_all", "alltoall", "all_to_all_single"), ()),
+    (("gather",), ("input",)),
+    (("scatter",), ("output",)),
+    (("reduce", "_reduce_oop", "broadcast", "_broadcast_oop"), ("input",)),
+)
+#: Newest collectives of a group of which it is kept when they were issued.
+_TIMES = 16
 _DEFAULT_GROUP = "default_pg"
 _COMPLETED = "completed"
+#: What a dump has at least one of.
+_KEYS = {"entries", "pg_config", "pg_status"}
+_SHOWN_SIZES = 4
 _GLOO = "gloo"
 
 
@@ -68,10 +86,13 @@ class Operation:
     #: Number of the collective in its group, the same on all members.
     sequence: int
     name: str
-    #: What all members must bring alike: the types and sizes of the inputs, for operations that demand it.
-    shape: str
+    #: Types and sizes in which all members must agree, by the side of the collective, as far as the dump says them.
+    shape: tuple[tuple[str, str], ...]
     #: A device has begun to work on it. Never with gloo, which does not say.
     started: bool
+
+    def __str__(self) -> str:
+        return " ".join((self.name, ", ".join(map(" ".join, self.shape)))).rstrip()
 
 
 @dataclass(frozen=True)
@@ -85,8 +106,16 @@ class Dump:
     newest: Mapping[Group, int]
     #: A send or a receive is not done.
     transfers: bool
-    #: Older entries made room for newer ones, so a group without entries may have had some.
+    #: Entries are not there, since newer ones took their room or the file is damaged: absence of one proves nothing.
     truncated: bool
+    #: An entry could not be read, so even the newest that is known may not be the newest.
+    damaged: bool = False
+    #: Newer entries have taken the room of all that are done, so even what is open may not be there.
+    short: bool = False
+    #: When the newest collectives of each group were issued, in nanoseconds since 1970, by their number.
+    times: Mapping[Group, Mapping[int, int]] = field(default_factory=dict[Group, Mapping[int, int]])
+    #: Nanoseconds after which torch gives up a collective.
+    timeout: int = 0
 
 
 def rank_of(path: Path) -> int | None:
@@ -143,36 +172,182 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _dump(found: Any, rank: int) -> Dump:
-    parts: list[Any] = found.get("dumps", [found])
-    entries: list[Mapping[str, Any]] = [entry for part in parts for entry in part["entries"]]
+    everything: list[Any] = found.get("dumps", [found])
+    parts = [cast("dict[str, Any]", part) for part in everything if isinstance(part, dict)]
+    parts = [part for part in parts if part.keys() & _KEYS]
+    if not parts:
+        raise KeyError("entries")
     members: dict[str, tuple[int, ...] | None] = {}
+    reading = _Reading(members)
     for part in parts:
-        told: Mapping[str, Any] = part.get("pg_config") or {}
-        members |= {name: _members(group) for name, group in told.items() if name}
-    groups: dict[tuple[str, str, bool], Group] = {}
-    newest: dict[Group, int] = {}
-    pending: dict[Group, Operation] = {}
-    transfers = False
-    for entry in entries:
+        configuration: Mapping[str, Any] = part.get("pg_config") or {}
+        members |= {name: _members(group) for name, group in configuration.items() if name}
+    for part in parts:
+        reading.add(part)
+    if reading.damaged and not reading.read:
+        raise reading.damaged
+    return reading.dump(rank)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An entry, as far as it decides anything."""
+
+    operation: Operation
+    done: bool
+    transfer: bool
+    created: int
+
+
+class _Reading:
+    """The entries of a dump's parts, put together by the number that they have in their group."""
+
+    def __init__(self, members: Mapping[str, tuple[int, ...] | None]) -> None:
+        self._members = members
+        self._newest: dict[Group, int] = {}
+        self._pending: dict[Group, Operation] = {}
+        self._times: dict[Group, dict[int, int]] = {}
+        self._transfers = self._truncated = self._short = False
+        self._timeout = 0
+        self.read = 0
+        #: Why the first entry that can not be read can not.
+        self.damaged: Exception | None = None
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Take what one recorder says."""
+        entries: list[Any] = part.get("entries") or []
+        records: list[int] = []
+        calls: dict[tuple[Group, int], list[_Call]] = {}
+        transfers: dict[tuple[Group, Any], list[_Call]] = {}
+        by_id: dict[str, Group] = {}
+        paired: set[Group] = set()
+        for entry in entries:
+            try:
+                call = self._call(entry)
+                records.append(int(entry.get("record_id", 1)))
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                self.damaged = self.damaged or error
+                continue
+            group = by_id[str(entry.get("pg_id"))] = call.operation.group
+            if call.transfer:
+                # It has the number of the newest collective before it.
+                if "collective_seq_id" in entry:
+                    self._newest[group] = max(self._newest.get(group, 0), call.operation.sequence)
+                transfers.setdefault((group, entry.get("p2p_seq_id")), []).append(call)
+            else:
+                calls.setdefault((group, call.operation.sequence), []).append(call)
+            if call.transfer or entry.get("p2p_seq_id"):
+                paired.add(group)
+        self.read += len(records)
+        truncated = min(records, default=0) > 0
+        self._truncated |= truncated
+        self._short |= truncated and not any(
+            call.done for each in (calls, transfers) for known in each.values() for call in known
+        )
+        self._transfers |= any(map(_under_way, transfers.values()))
+        for each in calls.values():
+            self._take(each)
+        self._compare_with_status(part.get("pg_status"), by_id, paired)
+
+    def _call(self, entry: Mapping[str, Any]) -> _Call:
         name, description = entry["process_group"]
         backend, _, operation = str(entry["profiling_name"]).rpartition(":")
-        key = name, description, backend == _GLOO
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = Group(str(name), str(description), members.get(name), backend == _GLOO)
-        done = bool(entry["retired"]) or entry["state"] == _COMPLETED
-        if entry["is_p2p"]:
-            transfers |= not done
-            continue
-        sequence = entry["collective_seq_id"]
+        group = Group(str(name), str(description), self._members.get(str(name)), backend == _GLOO)
+        sequence = entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]
         if not isinstance(sequence, int):
             raise TypeError("collective_seq_id is no number")
-        newest[group] = max(newest.get(group, 0), sequence)
-        if not done and (group not in pending or sequence < pending[group].sequence):
-            shape = f"{entry['input_dtypes']}{entry['input_sizes']}" if operation in _SAME_SIZE else ""
-            pending[group] = Operation(group, sequence, operation, shape, entry["state"] != "scheduled")
-    truncated = any(part["entries"] and min(int(entry["record_id"]) for entry in part["entries"]) > 0 for part in parts)
-    return Dump(rank, tuple(pending.values()), newest, transfers, truncated)
+        state = entry.get("state")
+        if state is None and "retired" not in entry:
+            raise KeyError("state")
+        created, timeout = entry.get("time_created_ns"), entry.get("timeout_ms")
+        self._timeout = max(self._timeout, timeout * 10**6 if isinstance(timeout, int) else 0)
+        return _Call(
+            Operation(group, sequence, operation, _shape(operation, entry), state != "scheduled"),
+            done=bool(entry.get("retired")) or state == _COMPLETED,
+            transfer=bool(entry.get("is_p2p", operation.startswith(("send ", "recv ")))),
+            created=created if isinstance(created, int) else 0,
+        )
+
+    def _take(self, calls: list[_Call]) -> None:
+        """Take the calls of one number, of which the newest speaks for all."""
+        operation = calls[-1].operation
+        group, sequence = operation.group, operation.sequence
+        if len(calls) > 1 and not _ends_coalescing(calls[-1]):
+            # Between the start and the end of coalescing: the device was handed nothing yet.
+            self._newest.setdefault(group, 0)
+            return
+        self._newest[group] = max(self._newest.get(group, 0), sequence)
+        if calls[-1].created:
+            self._times.setdefault(group, {})[sequence] = calls[-1].created
+        if not calls[-1].done and (group not in self._pending or sequence < self._pending[group].sequence):
+            self._pending[group] = operation
+
+    def _compare_with_status(self, status: Any, by_id: Mapping[str, Group], paired: set[Group]) -> None:
+        """Learn from the counters of groups what the entries do not say."""
+        for key, counters in cast("dict[str, Any]", status).items() if isinstance(status, dict) else ():
+            known = cast("dict[str, Any]", counters) if isinstance(counters, dict) else {}
+            issued = _number(known.get("last_enqueued_collective"))
+            group = by_id.get(str(key))
+            if group is None:
+                # Others' entries took their room, or the recorder is switched off.
+                self._truncated |= issued > 0
+            elif group not in paired:  # else torch counts sends and receives there too
+                self._newest[group] = max(self._newest.get(group, 0), issued)
+
+    def dump(self, rank: int) -> Dump:
+        """Return what all of it says."""
+        damaged = self.damaged is not None
+        times = {group: dict(sorted(known.items())[-_TIMES:]) for group, known in self._times.items()}
+        return Dump(
+            rank,
+            tuple(self._pending.values()),
+            self._newest,
+            self._transfers,
+            self._truncated or damaged,
+            damaged,
+            self._short,
+            times,
+            self._timeout,
+        )
+
+
+def _ends_coalescing(call: _Call) -> bool:
+    return call.operation.name.endswith(_COALESCED)
+
+
+def _under_way(calls: list[_Call]) -> bool:
+    """Return whether sends and receives of one number go on."""
+    return not (calls[-1].done if _ends_coalescing(calls[-1]) else all(call.done for call in calls))
+
+
+def _number(value: Any) -> int:
+    """Return a counter of a dump, which a pickle has as a number and JSON as text; 0 where it counts nothing."""
+    try:
+        return max(0, int(value))
+    except (TypeError, ValueError):
+        return 0
+
+
+def _shape(operation: str, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return in what all members of a collective must agree: types and numbers of elements, whatever their shapes."""
+    name = operation.lower().removesuffix("_base").removesuffix("_" + _COALESCED)
+    sides = next((sides for names, sides in _SIDES if name in names or operation in names), ("input", "output"))
+    found: list[tuple[str, str]] = []
+    for side in sides:
+        sizes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
+        if sizes and types:
+            elements = [math.prod(each) for each in cast("list[Any]", sizes)]
+            kinds = " ".join(sorted({str(each) for each in cast("list[Any]", types)}))
+            found.append((side, f"{kinds}[{_amounts(elements)}]"))
+    return tuple(found)
+
+
+def _amounts(elements: list[int]) -> str:
+    """Return numbers of elements as text: the first few in full, all of them in the sum."""
+    if len(elements) <= _SHOWN_SIZES:
+        return ", ".join(map(str, elements))
+    digest = zlib.crc32(",".join(map(str, elements)).encode())
+    return f"{sum(elements)} in {len(elements)} tensors, {digest:08x}"
 
 
 def _members(group: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -58,7 +58,7 @@ def facts(dump: Dump) -> Facts:
             found.append(GroupFacts(_identity(group), issued))
             continue
         name = operation.name if _NAME.match(operation.name) else "other"
-        call = f"{zlib.crc32(f'{operation.name} {operation.shape}'.encode()):08x}"
+        call = f"{zlib.crc32(f'{operation}'.encode()):08x}"
         begun = None if group.gloo else operation.started
         found.append(GroupFacts(_identity(group), issued, operation.sequence, name, call, begun))
     return Facts(tuple(found[:MAX_GROUPS]), dump.transfers)

@@ -82,6 +82,7 @@ class Answers:
             self._take_fields(fields)
 
     def _take_calls(self, answers: list[Any]) -> None:
+        answers = [table.told(answer) for answer in answers]
         self._calls = dict(zip(self._first_calls, answers, strict=True))
         for parts, answer in zip(self._plan.parts, answers, strict=False):
             if answer is not None:
@@ -100,7 +101,7 @@ class Answers:
         if whole not in self._calls:
             # From now on it is asked together with the others.
             self._device.substitutes.add(whole)
-            self._calls[whole] = self._nvml.query(whole.on(self.index))
+            self._calls[whole] = table.told(self._nvml.query(whole.on(self.index)))
         return part(self._calls[whole], source)
 
     def raw(self, source: Source) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -228,7 +228,10 @@ class NvmlCollector:
             self._driver_facts = self._read_driver()
         yield Sample(names.GPU_DRIVER_INFO, self._driver_facts, 1)
         release = _release(self._driver_facts[0])
+        last = dict(self._devices.last)
         count, known, changed = self._devices.refresh()
+        # What is reported by now has the indices from before.
+        self._take_xids(last)
         if count is not None:
             yield Sample(names.GPU_DEVICES, ("nvml",), count)
         if changed:
@@ -277,11 +280,14 @@ class NvmlCollector:
         workloads.append(GpuWorkload(device.uuid, [part.uuid for part in parts], processes))
         return values
 
-    def _read_xids(self, known: list[Device]) -> Iterator[Sample]:
+    def _take_xids(self, devices: Mapping[int, Device]) -> None:
         for event in self._nvml.worker.take_events():
-            device = self._devices.by_index(event.gpu)
+            device = devices.get(event.gpu)
             if device is not None:
                 self._xids.tell(device.pci, event.xid, event.time)
+
+    def _read_xids(self, known: list[Device]) -> Iterator[Sample]:
+        self._take_xids(self._devices.last)
         self._xids.read_log()
         for device in known:
             yield from self._xids.samples(device.uuid, device.pci)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from laggard_exporter.nvml.child_process import Request
@@ -25,6 +26,8 @@ RETRY_SECONDS = 30
 HANG_RETRY_SECONDS = 10
 #: Each time costs a process: it is asked ever more seldom, up to this.
 LONGEST_RETRY_SECONDS = 600
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -58,6 +61,10 @@ class Devices:
         self._nvml = nvml
         self._clock = clock
         self._known: dict[str, Device] = {}
+        #: The GPU that each index was last of: what happened to it may be reported after it was lost.
+        self.last: dict[int, Device] = {}
+        self._owners: dict[str, str] = {}
+        self._shared: set[str] = set()
         self._quarantine: dict[int, _Quarantine] = {}
         self._count: int | None = None
         self._retry_at = 0.0
@@ -88,10 +95,6 @@ class Devices:
         """The indices of the GPUs that can be asked."""
         return [device.index for device in self._known.values() if device.index is not None]
 
-    def by_index(self, index: int) -> Device | None:
-        """Return the GPU with this index."""
-        return next((device for device in self._known.values() if device.index == index), None)
-
     def refresh(self) -> tuple[int | None, list[Device], bool]:
         """Return the number of GPUs that NVML counts, None where it fails, the known GPUs, and whether they changed.
 
@@ -121,8 +124,25 @@ class Devices:
             except DeviceLostError:
                 continue
             if device is not None:
-                self._known[device.uuid] = device
+                device = self._apart(device)
+                self._known[device.uuid] = self.last[index] = device
         self._count = count
+
+    def _apart(self, device: Device) -> Device:
+        """Return a device under a UUID of its own: some boards have the same one twice."""
+        owner = self._owners.setdefault(device.uuid, device.pci)
+        if owner == device.pci:
+            return device
+        known = self._known[device.uuid]
+        if device.uuid not in self._shared and known.index is None:
+            # It was moved.
+            self._owners[device.uuid] = device.pci
+            return device
+        uuid = f"{device.uuid}-{device.pci}"
+        if device.uuid not in self._shared:
+            self._shared.add(device.uuid)
+            _logger.warning("GPUs %s and %s have the same UUID; the second one is shown as %s", owner, device.pci, uuid)
+        return replace(device, uuid=uuid, facts=(uuid, *device.facts[1:]))
 
     def _device(self, index: int, seconds: float | None) -> Device | None:
         if self._nvml.query(Request(_HANDLE, index, (index,)), seconds) is None:

@@ -10,7 +10,7 @@ which no question to the driver can tell.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from laggard_exporter import gpu_conventions as names
 from laggard_exporter.nvml.child_process import Request
@@ -109,6 +109,12 @@ _UTILIZATION = "nvmlDeviceGetUtilizationRates"
 #: The share of time in which a kernel ran, in per cent.
 UTILIZATION = Call(_UTILIZATION, (), "gpu")
 _MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
+
+
+def told(answer: Any) -> Any:
+    """Return an answer, None for a structure about memory of which there is none: the driver filled nothing in."""
+    parts = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+    return None if 0 in (parts.get("total"), parts.get("bar1Total")) else cast("Any", answer)
 
 
 def _memory(family: Family, attribute: str, *, old: bool = True) -> Reading:

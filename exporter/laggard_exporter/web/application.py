@@ -12,11 +12,12 @@ from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
-from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.exposition import choose_encoder
 
 from laggard.version import __version__
 from laggard_exporter.collection import DEFAULT_TIMEOUT, Collection, Scrape
 from laggard_exporter.exposition import Encoder, is_open_metrics
+from laggard_exporter.web.negotiation import preferred_format, takes_gzip
 
 #: Prometheus says how long it waits; the answer must be there a little earlier, in seconds.
 TIMEOUT_OFFSET = 0.5
@@ -72,7 +73,7 @@ def text(status: HTTPStatus, line: str) -> Response:
 def compressed(request: Request, body: bytes, content_type: str) -> Response:
     """Return an answer, with gzip for who takes it."""
     headers = {"Content-Type": content_type}
-    if gzip_accepted(request.headers.get("Accept-Encoding", "")):
+    if takes_gzip(request.headers.get("Accept-Encoding", "")):
         # The default level takes several times as long and saves little: the text is repetitive.
         headers["Content-Encoding"], body = "gzip", gzip.compress(body, 1)
     return Response(HTTPStatus.OK, body, headers)
@@ -169,7 +170,7 @@ class Application:
 
     def _exposition(self, request: Request, names: frozenset[str] | None, timeout: float) -> Response:
         # No registry: nothing is served but what the collectors yield, nothing about the Python process.
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        encode, content_type = choose_encoder(preferred_format(request.headers.get("Accept", "")))
         open_metrics = is_open_metrics(content_type)
         if open_metrics is None:
             body = encode(Scrape(self._collection, names, timeout))

@@ -21,6 +21,11 @@ from laggard.conventions import Phase
 _ATTRIBUTE = "_laggard_loader"
 
 
+def loader_of(iterator: Any) -> int:
+    """Return the number of an iterator's loader, 0 where it is not known."""
+    return getattr(iterator, _ATTRIBUTE, 0)
+
+
 class DataLoaderHook(Hook):
     """Wraps ``_BaseDataLoaderIter.__next__``, which every kind of loader and every way to iterate go through."""
 

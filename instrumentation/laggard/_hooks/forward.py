@@ -1,7 +1,7 @@
 """Forward passes of the model as a whole.
 
 No module hook and no patch of ``nn.Module`` stays: both cost every submodule and the first break compiled graphs.
-Instead the outermost modules are searched for. For two steps, or two batches of a new iterator, ``nn.Module.__call__``
+Instead the outermost modules are searched for. For two steps, or two batches of a new loader, ``nn.Module.__call__``
 notes which classes are called from outside any other module; then it is restored, and only those classes get a wrapper
 of their own. Classes that stand for a whole model (DDP, FSDP, a compiled module) get theirs when they are imported, and
 with a module that only stands around another one goes the class of that other: an evaluation calls ``ddp.module``.
@@ -18,6 +18,7 @@ from weakref import ref
 
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.compiler import show_compiler
+from laggard._hooks.dataloader import loader_of
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD, MODULE_PHASES, NO_GRAD_FORWARD
 from laggard.conventions import Phase
@@ -36,6 +37,8 @@ _SEARCHED_STEPS = 2
 _MAX_SEARCHED_STEPS = 16
 #: Batches of an iterator that a search lasts where no step ends.
 _SEARCHED_BATCHES = 2
+#: Searches in a row without a new class, after which new loaders start none: a loop may make one in each step.
+_MAX_FRUITLESS = 8
 #: Steps without any forward after which the outermost modules are looked for again, and how often.
 _SILENT_STEPS = 3
 _MAX_SEARCHES = 5
@@ -65,6 +68,9 @@ class ForwardHook(Hook):
         self._steps = 0
         #: An outermost module was called in the present search.
         self._found_any = False
+        #: Loaders that a search was made for; and searches in a row that found no class that was not known.
+        self._loaders: set[int] = set()
+        self._fruitless = 0
         #: The iterator that the present search began with, if it did.
         self._iterator: ref[Any] | None = None
         self._observer = self.guarded(self.suspend)
@@ -125,10 +131,13 @@ class ForwardHook(Hook):
                         setattr(module, name, replacement.__wrapped__)
 
     def _iterator_begins(self, iterator: Any) -> None:
-        """Search again while a new iterator's first batches are used: an evaluation may call what training does not."""
-        if not self._searching:
-            self._search()
-            self._iterator = ref(iterator)
+        """Search again while a new loader's first batches are used: an evaluation may call what training does not."""
+        loader = loader_of(iterator)
+        if self._searching or loader in self._loaders or self._fruitless >= _MAX_FRUITLESS:
+            return
+        self._loaders.add(loader)
+        self._search()
+        self._iterator = ref(iterator)
 
     def _search(self) -> None:
         self._searching = True
@@ -163,8 +172,10 @@ class ForwardHook(Hook):
         self._steps = 0
         self.restore(self._module_class, "__call__")
         discovered, self._discovered = self._discovered, set()
+        wrapped = len(self._wrapped)
         for found in discovered:
             self._wrap(found)
+        self._fruitless = self._fruitless + 1 if len(self._wrapped) == wrapped else 0
 
     def _patches_of_module(self) -> Any:
         return next((patch[3] for patch in reversed(self._patches) if patch[0] is self._module_class), None)

@@ -1,0 +1,57 @@
+"""What a client takes, from the headers ``Accept`` and ``Accept-Encoding`` (RFC 9110, section 12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+#: Formats that the page is written in, with their versions; without one the first.
+_FORMATS = {"application/openmetrics-text": ("1.0.0",), "text/plain": ("0.0.4", "1.0.0")}
+_ANY = ("*/*", "text/*")
+
+
+class _Offer(NamedTuple):
+    name: str
+    parameters: dict[str, str]
+    weight: float
+
+
+def preferred_format(accept: str) -> str:
+    """Return the media type that a client prefers of those that there are, as it wrote it; empty for any."""
+    for name, parameters, _ in _preferred(accept):
+        version = parameters.get("version", "")
+        if name in _ANY:
+            return ""
+        if name in _FORMATS and version in ("", *_FORMATS[name]):
+            written = {"version": version or _FORMATS[name][0], **parameters}
+            return ";".join((name, *(f"{each}={text}" for each, text in written.items())))
+    return ""
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Return whether a client takes an answer with gzip."""
+    weights = {name: weight for name, _, weight in _offers(accept_encoding)}
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0))) > 0
+
+
+def _preferred(header: str) -> list[_Offer]:
+    """Return what a client takes, the best first; what it refuses has weight 0."""
+    return sorted((each for each in _offers(header) if each.weight > 0), key=lambda each: -each.weight)
+
+
+def _offers(header: str) -> Iterator[_Offer]:
+    for part in header.split(","):
+        name, *further = (text.strip() for text in part.split(";"))
+        pairs = (text.partition("=") for text in further)
+        parameters = {each.strip().lower(): text.strip().strip('"') for each, _, text in pairs}
+        if name:
+            yield _Offer(name.lower(), parameters, _weight(parameters.pop("q", "1")))
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return 1.0
+    return min(max(weight, 0.0), 1.0) if math.isfinite(weight) else 1.0
