@@ -3,10 +3,6 @@
 A batch lives from its fetch to the next fetch of the same loader, or to the end of it. An iterator one of whose batches
 lived through a backward pass or an update is training data, for good. An iterator a batch of which saw forwards without
 gradients and nothing else is an evaluation's. Until one of the two is known, and if neither ever is, it is data.
-
-A batch of an iterator without an end lives until the next evaluation. So where a loader that has trained before leads
-to a backward pass, a batch of a new loader that saw forwards without gradients beforehand is judged when its life ends:
-it had a part in the step if it lived for one, as pseudo-labels do, and is an evaluation's if it lived for more.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ _MAX_LOADERS = 64
 class Reading:
     """One pass over a loader: what is known of an iterator."""
 
-    __slots__ = ("alone", "evaluated", "evaluation", "led", "loader", "open", "steps", "trained", "training")
+    __slots__ = ("evaluated", "evaluation", "loader", "open", "trained", "training")
 
     def __init__(self, loader: int, *, evaluation: bool = False) -> None:
         self.loader = loader
@@ -34,20 +30,12 @@ class Reading:
         self.open = False
         self.evaluated = False
         self.trained = False
-        #: Of the forwards without gradients one was before any other fetch; another loader led to training after that.
-        self.alone = False
-        self.led = False
-        #: Steps that had ended when it was fetched.
-        self.steps = 0
 
-    def end_batch(self, steps: int) -> None:
-        """Judge the batch that is out by what it saw; so many steps have ended."""
-        if self.led:
-            self.evaluation = steps - self.steps > 1
-            self.training = not self.evaluation
-        elif self.evaluated and not self.trained and not self.training:
+    def end_batch(self) -> None:
+        """Judge the batch that is out by what it saw."""
+        if self.evaluated and not self.trained and not self.training:
             self.evaluation = True
-        self.evaluated = self.trained = self.alone = self.led = False
+        self.evaluated = self.trained = False
 
 
 class Loaders:
@@ -71,19 +59,14 @@ class Loaders:
         """Whether the newest fetch gave a batch."""
         return self.newest is not None and self.newest.open
 
-    def fetch(self, loader: int, steps: int) -> Reading:
-        """Take a fetch; ``loader`` is 0 where its loader is not known, ``steps`` is how many have ended before.
-
-        Return the reading that it is of.
-        """
+    def fetch(self, loader: int) -> Reading:
+        """Take a fetch; ``loader`` is 0 where its loader is not known. Return the reading that it is of."""
         before = reading = self._readings.get(loader)
         if reading is not None:
-            reading.end_batch(steps)
-            if reading.training:
-                self._trained.add(loader)
+            reading.end_batch()
         if reading is None or not loader:
             reading = self._begin(loader)
-        self._take(reading, steps)
+        self._take(reading)
         self._before = before
         return reading
 
@@ -96,7 +79,7 @@ class Loaders:
         # What the loader was before is likely, and no more: accuracy on training data is an evaluation of it.
         if self._round and self._round[-1] is before:
             self._round.pop()
-        self._take(self._begin(newest.loader, evaluation=before.evaluation), newest.steps)
+        self._take(self._begin(newest.loader, evaluation=before.evaluation))
         return self.newest
 
     def exhausted(self) -> Reading | None:
@@ -115,7 +98,6 @@ class Loaders:
         """Take a forward without gradients. All batches that are out may have a part in it."""
         for reading in self._undecided:
             reading.evaluated = True
-            reading.alone |= reading is self.newest
 
     def forward(self) -> None:
         """Take a forward with gradients. It proves nothing, but no evaluation has one."""
@@ -126,33 +108,17 @@ class Loaders:
         """Take a backward pass or an update: the batches that are out lead to it."""
         newest = self.newest
         if self._undecided:
-            trained: list[Reading] = []
-            for reading in self._undecided:
-                reading.led |= self._is_led(reading)
-                if not reading.evaluation and not reading.led:
-                    trained.append(reading)
+            trained = [reading for reading in self._undecided if not reading.evaluation]
             # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can
             # have led to this, and where its batches were fetched in turn with others that did.
             if newest is not None and newest.evaluation and (newest.loader in self._trained or not self._trained):
                 trained.append(newest)
             trained += [reading for reading in self._undecided if self._in_turn(reading, trained)]
             for reading in trained:
-                reading.training, reading.evaluation, reading.led = True, False, False
+                reading.training, reading.evaluation = True, False
             self._undecided = [reading for reading in self._undecided if not reading.training]
         self._round.clear()
         self._trained.add(newest.loader if newest is not None and newest.training else _NO_LOADER)
-
-    def _is_led(self, reading: Reading) -> bool:
-        """Return whether what trains now may need nothing of a batch that is out: it has trained without its loader."""
-        newest = self.newest
-        return (
-            reading.alone
-            and not reading.evaluation
-            and newest is not None
-            and newest is not reading
-            and newest.loader in self._trained - {_NO_LOADER}
-            and reading.loader not in self._trained | {_NO_LOADER}
-        )
 
     def _begin(self, loader: int, *, evaluation: bool = False) -> Reading:
         reading = self._readings[loader] = Reading(loader, evaluation=evaluation)
@@ -168,10 +134,9 @@ class Loaders:
         between = list(self._round)[places[0] : places[-1]] if places else []
         return any(other in between for other in others)
 
-    def _take(self, reading: Reading, steps: int) -> None:
+    def _take(self, reading: Reading) -> None:
         """Take the newest fetch: a batch is out."""
         self.newest = reading
-        reading.steps = steps
         if not self._round or self._round[-1] is not reading:
             self._round.append(reading)
         reading.open = True

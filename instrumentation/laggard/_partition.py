@@ -197,7 +197,7 @@ class StepPartition:
     def _fetch(self, loader: int, started: int, ended: int, finished: list[Step]) -> None:
         if not self._explicit and (self._open is None or UPDATE in self._marks):
             self._cut(started, finished)
-        reading = self._loaders.fetch(loader, self._number)
+        reading = self._loaders.fetch(loader)
         if self._open is not None:
             self._open.segments.append(_Segment(reading, started, ended - started))
             self._open.intervals.append((Phase.DATA, started, ended))

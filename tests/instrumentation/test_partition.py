@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from laggard._partition import Step, StepPartition, flatten
 from laggard._recorder import (
     COMPILED,
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
-    IDENTITY_SHIFT,
     LOST,
     OPTIMIZER_STEP,
     RESUME,
@@ -127,40 +124,6 @@ def test_evaluation_between_steps_is_evaluation_with_its_fetches_and_host_work()
         OTHER: 25,
     }
     assert after.own == 85
-
-
-def of_loader(loader: int, events: list[Event]) -> list[Event]:
-    """The same events, whose fetches are of a loader."""
-    return [(code | loader << IDENTITY_SHIFT if code == DATA else code, begin, end) for code, begin, end in events]
-
-
-@pytest.mark.parametrize(
-    ("loop", "evaluations"),
-    [
-        # Steps of a loader; where there is a 1, a batch of another sees a forward without gradients before the step.
-        ([0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0], [7, 10]),
-        # Pseudo-labels from the third step on, and from the first on.
-        ([0, 0, 1, 1, 1, 1, 1], []),
-        ([1, 1, 1, 1, 1], []),
-        # One batch of prompts for several updates on what was generated from it.
-        ([1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0], []),
-    ],
-    ids=["evaluation", "late pseudo-labels", "pseudo-labels", "rollouts"],
-)
-def test_a_batch_of_an_iterator_without_an_end_is_judged_by_the_steps_that_it_lived_for(
-    loop: list[int], evaluations: list[int]
-) -> None:
-    """An evaluation of one batch is known from its second time on, and whatever has a part in a step remains data."""
-    events: list[Event] = []
-    for number, second in enumerate(loop):
-        start = 200 * number
-        if second:
-            events += of_loader(2, [(DATA, start, start + 5), (EVALUATION_FORWARD, start + 5, start + 50)])
-        events += of_loader(1, plain_step(start + 100 * second))
-    steps = StepPartition(warmup_steps=0).feed([*events, (DATA | 1 << IDENTITY_SHIFT, 5000, 5001)])
-    assert len(steps) == len(loop)
-    assert [step.number for step in steps if step.phases[EVALUATION]] == evaluations
-    assert {step.phases[EVALUATION] for step in steps} <= {0, 100}
 
 
 def test_a_teacher_inside_a_training_batch_is_a_forward() -> None:

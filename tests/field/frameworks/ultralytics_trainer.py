@@ -17,7 +17,7 @@ def write_data(folder: Path) -> Path:
     import cv2  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
 
     chance = np.random.default_rng(0)
-    for kind, count in (("train", 12), ("val", 4)):
+    for kind, count in (("train", 12), ("val", 20)):
         for part in ("images", "labels"):
             (folder / part / kind).mkdir(parents=True)
         for number in range(count):
