@@ -52,6 +52,7 @@ def write_steps(folder: Path, slow: int, factor: float) -> list[Path]:
     return [Path(file.name) for file in files]
 
 
+@pytest.mark.timed
 def test_steps_name_the_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Forty seconds of steps as JSON lines suffice to name a slow rank and its phase, and the truth agrees."""
     recordings = write_steps(tmp_path, slow=2, factor=2.2)

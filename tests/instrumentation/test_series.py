@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 import urllib.request
 from collections import Counter
@@ -16,6 +15,7 @@ from laggard import environment
 from laggard.conventions import COMPACT, TRAINING_METRICS, Metric, Phase, prometheus_name
 from laggard.statefile import read
 from tests.support.launch import PROGRAMS, Launcher
+from tests.support.ports import free_port
 
 #: Profile of each rank of `every_signal.py`.
 DEFAULT, COMPACTED, FULL, ALSO_DEFAULT = range(4)
@@ -33,12 +33,6 @@ VALUES = {
     "training_steps_excluded": 6,
     "training_telemetry_dropped": 5,
 }
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def page(port: int) -> str:

@@ -12,13 +12,18 @@ from laggard import statefile
 from laggard.conventions import RankState
 from laggard.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS
+from tests.support.ports import free_port
 
 SERVED, NOT_SERVED = '{"served": true}', '{"served": false}'
 
 
 def run(when: str, folder: Path, **environment: str) -> list[str]:
     """Run the program, without anything on stderr, and return what it printed."""
-    variables = {"LAGGARD_STATE_DIR": str(folder), "LAGGARD_RUN": "test", "OTEL_EXPORTER_PROMETHEUS_PORT": "29464"}
+    variables = {
+        "LAGGARD_STATE_DIR": str(folder),
+        "LAGGARD_RUN": "test",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port()),
+    }
     done = subprocess.run(
         [sys.executable, PROGRAMS / "settings.py", when],
         env={**variables, **environment},

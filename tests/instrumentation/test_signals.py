@@ -16,6 +16,8 @@ from laggard.conventions import RankState
 from laggard.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS, Launcher
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = PROGRAMS / "signalled.py"
 #: What an end may take longer than without laggard, in seconds.
 LIMIT_SECONDS = 0.5
