@@ -141,9 +141,8 @@ class Incarnation:
             if reason:
                 put("steps_excluded_total", moment.excluded[index], training_reason=reason)
                 put("steps_excluded_duration_seconds_total", moment.excluded_seconds[index], training_reason=reason)
-        if job.epochs:
-            put("dataloader_first_batch_duration_seconds_sum", moment.first_seconds)
-            put("dataloader_first_batch_duration_seconds_count", moment.excluded[REASONS.index("first_batch")])
+        put("dataloader_first_batch_duration_seconds_sum", moment.first_seconds)
+        put("dataloader_first_batch_duration_seconds_count", moment.excluded[REASONS.index("first_batch")])
         put("compile_recompilations_total", moment.recompilations)
         # Young objects are collected at every step, in no time.
         for generation, collections, spent in (

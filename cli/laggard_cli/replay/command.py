@@ -35,6 +35,8 @@ _BRACED = re.compile(r'{("(\\.|[^"\\])*"[,}]|\w+=")')
 _ASK_SECONDS = 0.5
 #: Of scrapes and of evaluations so many may be missing, looked at when so much of the replay is over.
 _MISSED, _SETTLED = 0.1, 0.2
+#: Until the first scrape.
+_FIRST_SCRAPE_SECONDS = 30.0
 #: Each at half the pace of the one before.
 _ATTEMPTS = 4
 
@@ -156,6 +158,8 @@ def play(recording: Recording, pace: Pace) -> tuple[list[Fired], list[Diagnosis]
         prometheus(target, pace, Path(folder)) as address,
         contextlib.closing(Prometheus(address)) as server,
     ):
+        # A server looks for its targets for some seconds after it is ready.
+        player.wait_for_scrape(_FIRST_SCRAPE_SECONDS)
         player.start()
         while player.position < pace.end:
             time.sleep(_ASK_SECONDS)

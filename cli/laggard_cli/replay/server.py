@@ -79,6 +79,9 @@ def pace_of(recording: Recording) -> Pace:
     return Pace(recording.begin, recording.end, max(_TICK_SECONDS, len(recording.series) / _SAMPLES_PER_SECOND))
 
 
+_WAIT_SECONDS = 0.02
+
+
 class Player:
     """A metrics endpoint that exposes a recording as it was at the present moment of the replay."""
 
@@ -89,6 +92,12 @@ class Player:
         self._started: float | None = None
         self._lock = threading.Lock()
         self._shown: list[float] = []
+
+    def wait_for_scrape(self, seconds: float) -> None:
+        """Wait until somebody asks, but no longer than ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while not self._shown and time.monotonic() < deadline:
+            time.sleep(_WAIT_SECONDS)
 
     def start(self) -> None:
         """Begin to play; until then there is nothing to see."""
