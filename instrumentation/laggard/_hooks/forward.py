@@ -73,7 +73,9 @@ class ForwardHook(Hook):
         self._fruitless = 0
         #: The iterator that the present search began with, if it did.
         self._iterator: ref[Any] | None = None
-        self._observer = self.guarded(self.suspend)
+        #: The compiler has looked at code: from then on no loader starts a search.
+        self._compiles = False
+        self._observer = self.guarded(self._suspend)
         self._begins = self.guarded(self._iterator_begins)
         self._finds = self.guarded(self._found)
 
@@ -130,10 +132,14 @@ class ForwardHook(Hook):
                     if value is replacement:
                         setattr(module, name, replacement.__wrapped__)
 
+    def _suspend(self, begins: bool) -> None:  # noqa: FBT001 - an observer of compilations
+        self._compiles = True
+        self.suspend(begins)
+
     def _iterator_begins(self, iterator: Any) -> None:
         """Search again while a new loader's first batches are used: an evaluation may call what training does not."""
         loader = loader_of(iterator)
-        if self._searching or loader in self._loaders or self._fruitless >= _MAX_FRUITLESS:
+        if self._searching or self._compiles or loader in self._loaders or self._fruitless >= _MAX_FRUITLESS:
             return
         self._loaders.add(loader)
         self._search()
