@@ -27,7 +27,7 @@ from typing import NamedTuple
 from benchmarks.children import HERE, Child, Comparison
 from benchmarks.spread import interval
 
-#: What a figure may be worse by: a share of the other version's, or so many microseconds.
+#: What a figure may be worse by: a share of the other version's, or a number of microseconds.
 ALLOWED_SHARE, ALLOWED_US = 0.03, 1.0
 #: Rounds, at least for an interval at 95 % and at most.
 ROUNDS, MOST_ROUNDS = 6, 20
@@ -108,7 +108,7 @@ def _environment(checkout: Path) -> dict[str, str]:
 
 
 def _in_turns(versions: Sequence[Path], script: str, *arguments: object, alone: int = 0) -> tuple[Pair, Pair]:
-    """Return what both versions add to a step, and what the drain takes for each of so many steps in a row."""
+    """Return what both versions add to a step, and what the drain takes for each step of a stretch."""
     with ExitStack() as stack:
         children = [
             stack.enter_context(Child(script, *arguments, environment=_environment(version))) for version in versions

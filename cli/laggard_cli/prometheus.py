@@ -48,7 +48,7 @@ class Range:
 
 
 class Alert(TypedDict):
-    """An alert as the API has it; what a server leaves out is empty, and ``value`` is None where it is no number."""
+    """An alert as the API has it; what a server leaves out is empty, and ``value`` is None where it is not finite."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -212,7 +212,7 @@ def _texts(found: Any) -> dict[str, str]:
 
 
 def _number(found: Any) -> float | None:
-    """Return a value with which everybody can calculate; None for what is no number, or beyond all measures."""
+    """Return a finite value; None for NaN, infinity and what is beyond all measures."""
     value = float(found)
     if not abs(value) < _MOST:
         return None

@@ -33,7 +33,7 @@ from laggard_cli.terminal import printable, to_json
 _BRACED = re.compile(r'{("(\\.|[^"\\])*"[,}]|\w+=")')
 #: An alert is asked for this often.
 _ASK_SECONDS = 0.5
-#: Of scrapes and of evaluations so many may be missing, looked at when so much of the replay is over.
+#: Share of scrapes and of evaluations that may be missing, and share of the replay after which that is checked.
 _MISSED, _SETTLED = 0.1, 0.2
 #: Until the first scrape.
 _FIRST_SCRAPE_SECONDS = 30.0

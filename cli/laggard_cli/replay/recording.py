@@ -67,7 +67,7 @@ def read_openmetrics(path: Path, lines: Iterable[str]) -> Recording:
     Raises:
         CommandError: a line is none of OpenMetrics', a sample has no time, or there is no series of ours.
 
-    A value that is no number ends a series until its next one: so Prometheus marks what is gone.
+    A NaN ends a series until its next one: so Prometheus marks what is gone.
     """
     found: dict[Key, list[tuple[float, float]]] = {}
     others: set[str] = set()

@@ -81,7 +81,7 @@ def recording_of(steps: Mapping[tuple[str, int], list[Mapping[str, Any]]]) -> Re
     """Return what the ranks' own metrics would have shown while the steps went on.
 
     The world size is taken for the number of ranks that are there, and a rank none of whose steps has a wait for
-    communication for one that can not measure it.
+    communication for one that cannot measure it.
     """
     sizes: dict[str, int] = {}
     for run, _ in steps:

@@ -12,7 +12,7 @@ from statistics import median_high
 
 from laggard_exporter.hang.dump import Dump, Group
 
-#: Members of a group issue the same collective within so many nanoseconds, in most of their collectives.
+#: Members of a group issue the same collective within this time in nanoseconds, in most of their collectives.
 _ATTEMPT_NS = 120 * 10**9
 
 

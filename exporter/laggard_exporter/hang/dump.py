@@ -210,7 +210,7 @@ class _Reading:
         self._transfers = self._truncated = self._short = False
         self._timeout = 0
         self.read = 0
-        #: Why the first entry that can not be read can not.
+        #: Why the first unreadable entry cannot be read.
         self.damaged: Exception | None = None
 
     def add(self, part: Mapping[str, Any]) -> None:
