@@ -188,7 +188,7 @@ lint: $(INSTALLED)
 servers:
 	scripts/fetch_servers.sh
 
-# Newer releases for the tests of the rules, the Collector, Thanos, Mimir and Slurm; where they can not be had, those tests
+# Newer releases for the tests of the rules, the Collector, Thanos, Mimir and Slurm; where they cannot be had, those tests
 # say so and are skipped. Two at a time: while one is downloaded or linked, another one is compiled.
 TOOLS := build_mimir build_collector build_rule_engine build_kubernetes_tools build_thanos fetch_tools fetch_slurm
 

@@ -82,7 +82,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
             modules = compile_all(ROOT / FOLDER if editable else Path(self._folder.name))
         except CompileError as error:
             if wanted == "must":
-                raise SystemExit(f"the hot path can not be compiled: {error}") from None
+                raise SystemExit(f"the hot path cannot be compiled: {error}") from None
             self.app.display_warning(f"the hot path is not compiled, the one in Python is used: {error}")
             return
         if not editable:

@@ -20,7 +20,7 @@ _DELAY = "200ms"
 
 
 class UnsupportedError(Exception):
-    """The kernel can not do it. The message says what."""
+    """The kernel cannot do it. The message says what."""
 
 
 class Link:

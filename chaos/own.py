@@ -31,7 +31,7 @@ class OwnFault:
     needs_compiler: bool = False
 
     def missing(self) -> str:
-        """Return why it can not be played here; empty where it can."""
+        """Return why it cannot be played here; empty where it can."""
         if self.needs_root and os.geteuid() != 0:
             return "a small disk needs root"
         if self.needs_compiler and shutil.which("cc") is None:
@@ -99,7 +99,7 @@ OWN_FAULTS = (
     ),
     OwnFault(
         "state-impossible",
-        "the state folder can not be made",
+        "the state folder cannot be made",
         "state-impossible",
         "one warning in the rank's log; its metrics as always",
         "the state file, as with a full disk",

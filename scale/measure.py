@@ -109,7 +109,7 @@ class Result:
 
 
 def measure(ranks: int, plan: Plan) -> Result:
-    """Play runs of so many ranks together. Raises :class:`CommandError` where a server can not be had."""
+    """Play runs of so many ranks together. Raises :class:`CommandError` where a server cannot be had."""
     result = Result(ranks, plan.step, rules=plan.rules, path=plan.path, engine=plan.engine)
     with tempfile.TemporaryDirectory(prefix="laggard-scale-") as name, site(ranks, plan, Path(name)) as running:
         return _Watch(running, result, plan).run()

@@ -101,7 +101,7 @@ class Site:
 
 @contextmanager
 def site(ranks: int, plan: Plan, folder: Path) -> Generator[Site, None, None]:
-    """Start all of it in a folder, and end it. Raises :class:`CommandError` where a server can not be had."""
+    """Start all of it in a folder, and end it. Raises :class:`CommandError` where a server cannot be had."""
     pushes, pace = plan.path == "otlp", plan.pace
     runs = [
         replace(job, startup=pace.startup, compile=pace.compile, push=pushes, lost_scrapes=0.0 if pushes else 0.002)

@@ -8,7 +8,7 @@
 #   .cache/tools/prometheus-VERSION        the server, which takes OTLP, for the tests of the Collector's paths
 #
 # Needs Go; Prometheus comes from the Go module proxy, and so does the Go that its releases are built with, as what the rules
-# cost is told of these: its garbage collector and its maps are part of that. Where that Go can not be had it is the one that
+# cost is told of these: its garbage collector and its maps are part of that. Where that Go cannot be had it is the one that
 # is here, and the rules cost more. About three minutes on two cores the first time.
 set -eu
 
@@ -34,14 +34,14 @@ command -v go >/dev/null || {
 if GOTOOLCHAIN=$release go version >/dev/null 2>&1; then
     export GOTOOLCHAIN=$release
 else
-    echo "build_rule_engine: $release can not be had; built with $(go env GOVERSION), with which rules cost more" >&2
+    echo "build_rule_engine: $release cannot be had; built with $(go env GOVERSION), with which rules cost more" >&2
 fi
 mkdir -p "$tools/bin"
 cd "$source"
 go build -o "$binary" .
 echo "$binary"
 
-# promtool's unit tests can not be imported: their file is laid over our folder.
+# promtool's unit tests cannot be imported: their file is laid over our folder.
 module=$(go list -m -f '{{.Dir}}' github.com/prometheus/prometheus)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -88,7 +88,7 @@ def packages(requirements: Iterable[str]) -> dict[str, Package]:
                 found[other].extras.append(extra)
     wrong = [f"{package.name}: {package.licence}" for package in found.values() if not compatible(package.licence)]
     if wrong:
-        raise LicenceError(f"laggard is under Apache-2.0 and can not need {', '.join(wrong)}")
+        raise LicenceError(f"laggard is under Apache-2.0 and cannot need {', '.join(wrong)}")
     return dict(sorted(found.items()))
 
 

@@ -32,7 +32,7 @@ _INTRODUCTION = """\
 Made by `scripts/generate_docs.py` from the tables in `instrumentation/laggard/conventions.py` and
 `exporter/laggard_exporter/conventions.py`; do not edit.
 
-What a process can not measure is absent, never 0. The step number is never a label.
+What a process cannot measure is absent, never 0. The step number is never a label.
 """
 
 _TRAINING = """

@@ -67,7 +67,7 @@ TARGETS = {
         (
             "tests/exporter/test_hang.py",
             "tests/cli/test_hang.py",
-            # They take long and look at something else: what can not be parsed, and a real job.
+            # They take long and look at something else: what cannot be parsed, and a real job.
             "--deselect=tests/exporter/test_hang.py::test_damaged_dumps_are_refused_or_read_and_raise_nothing_else",
             "--deselect=tests/cli/test_hang.py::test_dumps_of_a_real_hang_name_the_real_culprit",
         ),

@@ -64,7 +64,7 @@ def commit_time() -> int:
 def build(output: Path, epoch: int) -> tuple[Path, Path, Path]:
     """Build the sdist, the wheel for any platform and the wheel for this Python and processor; return where they are.
 
-    Raises :class:`SystemExit` where one can not be built, or would not run where it says that it does.
+    Raises :class:`SystemExit` where one cannot be built, or would not run where it says that it does.
     """
     everywhere = f"manylinux_2_17_{platform.machine()}"
 

@@ -120,7 +120,7 @@ def test_one_wheel_is_compiled_and_the_other_is_for_every_platform(release: Path
 
 
 @pytest.mark.parametrize(
-    ("wanted", "made"), [("must", "it can not be compiled: no C compiler"), ("try", "none-any.whl")]
+    ("wanted", "made"), [("must", "it cannot be compiled: no C compiler"), ("try", "none-any.whl")]
 )
 def test_without_a_compiler_the_wheel_is_for_every_platform(wanted: str, made: str, tmp_path: Path) -> None:
     """Unless the compiled hot path must be in it: then one line says why there is no wheel."""
@@ -268,7 +268,7 @@ def test_licences_are_listed_and_judged(release: Path, monkeypatch: pytest.Monke
     ):
         assert not dependencies.compatible(licence)
     monkeypatch.setattr(dependencies, "COMPATIBLE", dependencies.COMPATIBLE - {"BSD-2-Clause"})
-    with pytest.raises(dependencies.LicenceError, match=r"under Apache-2\.0 and can not need wrapt: BSD-2-Clause"):
+    with pytest.raises(dependencies.LicenceError, match=r"under Apache-2\.0 and cannot need wrapt: BSD-2-Clause"):
         dependencies.packages(["wrapt"])
     monkeypatch.setattr(dependencies, "READ", {})
     with pytest.raises(dependencies.LicenceError, match=r"protobuf: its licence '3-Clause BSD License' is no SPDX"):

@@ -52,7 +52,7 @@ def ask(
         The files by rank; a rank that gave none is missing.
 
     Raises:
-        CommandError: the state folder can not be written.
+        CommandError: the state folder cannot be written.
     """
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     asked: list[_Asked] = []

@@ -7,7 +7,7 @@ BAD_INPUT = 2
 
 
 class CommandError(Exception):
-    """What was asked can not be done. The message names the thing, its value and what to do."""
+    """What was asked cannot be done. The message names the thing, its value and what to do."""
 
     def __init__(self, message: str, code: int = BAD_INPUT) -> None:
         super().__init__(message)

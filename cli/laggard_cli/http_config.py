@@ -52,7 +52,7 @@ def _load(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path} can not be read: {getattr(error, 'strerror', error)}") from error
+        raise CommandError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         # The message of the parser quotes the line, and with it perhaps a password.
@@ -102,7 +102,7 @@ def _secret(path: Path, section: Mapping[str, Any], key: str) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path}: {key}_file {file} can not be read: {getattr(error, 'strerror', error)}") from error
+        raise CommandError(f"{path}: {key}_file {file} cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 def _context(path: Path, section: Mapping[str, Any]) -> ssl.SSLContext:
@@ -120,7 +120,7 @@ def _context(path: Path, section: Mapping[str, Any]) -> ssl.SSLContext:
                 _beside(path, certificate), _beside(path, key) if key else None, password=lambda: b""
             )
     except (OSError, ssl.SSLError) as error:
-        raise CommandError(f"{path}: {what} can not be used: {error.strerror or error}") from error
+        raise CommandError(f"{path}: {what} cannot be used: {error.strerror or error}") from error
     if trusting:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

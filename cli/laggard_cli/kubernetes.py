@@ -218,4 +218,4 @@ def _extend_python_path(entries: list[Object], entry: Object | None, source: str
     elif "value" in entry:
         entry["value"] = f"{_PYTHON_PATH}:{entry['value']}"
     else:
-        raise CommandError(f"{source}: PYTHONPATH comes from elsewhere (valueFrom) and can not be extended")
+        raise CommandError(f"{source}: PYTHONPATH comes from elsewhere (valueFrom) and cannot be extended")

@@ -27,7 +27,7 @@ def local_ranks(directory: Path) -> dict[str, dict[int, LocalRank]]:
     """Return the ranks that live on this host, by run; of two with the same number the newer.
 
     Raises:
-        CommandError: the folder can not be listed.
+        CommandError: the folder cannot be listed.
     """
     try:
         files = sorted(file for file in directory.iterdir() if file.name.endswith(statefile.SUFFIX))

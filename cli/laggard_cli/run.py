@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> NoReturn:
-    """Replace this process by the launcher. Raises :class:`CommandError` where that can not work."""
+    """Replace this process by the launcher. Raises :class:`CommandError` where that cannot work."""
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise CommandError("no command; example: laggard run torchrun --nproc-per-node 8 train.py")

@@ -223,7 +223,7 @@ def _regular_files(directory: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _dead(path: Path) -> Facts | None:
-    """Return whose state file this is, None where the process lives or the file can not be used."""
+    """Return whose state file this is, None where the process lives or the file cannot be used."""
     try:
         file = statefile.read(path)
     except StateFileError:

@@ -135,7 +135,7 @@ def _look(spy: str, what: str, pid: int) -> Process:
     try:
         threads = [_thread(thread, pid) for thread in json.loads(done.stdout)]
     except (ValueError, KeyError, TypeError) as error:
-        return Process(what, pid, problem=f"py-spy's answer can not be read ({type(error).__name__})")
+        return Process(what, pid, problem=f"py-spy's answer cannot be read ({type(error).__name__})")
     threads.sort(key=lambda thread: thread.name != _MAIN)
     return Process(what, pid, tuple(threads[:_THREADS]))
 
@@ -154,4 +154,4 @@ def _reason(errors: str) -> str:
         setting = f", or set kernel.yama.ptrace_scope, now {scope.read_text().strip()}, to 0" if scope.exists() else ""
         return f"py-spy may not read it: run this as root or with CAP_SYS_PTRACE{setting}"
     said = [text.strip() for text in errors.splitlines() if text.strip()]
-    return f"py-spy can not read it: {said[0] if said else 'it says nothing'}"
+    return f"py-spy cannot read it: {said[0] if said else 'it says nothing'}"

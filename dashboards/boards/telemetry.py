@@ -79,7 +79,7 @@ TELEMETRY = Board(
                     stacked=True,
                 ).max_data_points(COARSE),
                 listing(
-                    "Signals that can not be measured",
+                    "Signals that cannot be measured",
                     "Ranks that say so themselves, by run and signal; rules that need the signal abstain.",
                     Query(
                         "topk(50, count by (training_run, training_signal) (training_signal_available == 0))",
@@ -114,7 +114,7 @@ TELEMETRY = Board(
                     Query("topk(12, sum by (function) (rate(laggard_exporter_nvml_errors_total[5m])))", "{{function}}"),
                 ),
                 series(
-                    "Values that can not be true",
+                    "Values that cannot be true",
                     "A second: what a driver said and was not believed.",
                     "none",
                     Query(

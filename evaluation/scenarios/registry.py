@@ -53,7 +53,7 @@ class Scenario:
 
     make: Make
     cases: int | None = None
-    #: Fewer ranks than these can not show it.
+    #: Fewer ranks than these cannot show it.
     least: int = 2
 
 

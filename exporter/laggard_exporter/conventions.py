@@ -2,7 +2,7 @@
 
 Rank metrics come from the contract in :mod:`laggard.conventions`, those of GPUs from
 :mod:`laggard_exporter.gpu_conventions`: they carry the label ``uuid``, and static facts stand in ``gpu_info`` alone.
-What a GPU or a driver can not tell is absent, never 0.
+What a GPU or a driver cannot tell is absent, never 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLLECTOR_SUPPORTED = Family(
 WEB_CONFIGURATION_VALID = Family(
     f"{PREFIX}_web_configuration_valid",
     "gauge",
-    "0 when the newest web configuration file can not be used and the one before stays in force; absent without one.",
+    "0 when the newest web configuration file cannot be used and the one before stays in force; absent without one.",
 )
 SELF_FAMILIES = (
     BUILD_INFO,
@@ -95,7 +95,7 @@ NVML_CALL_TIMEOUTS = Family(
 NVML_STUCK_PROCESSES = Family(
     f"{PREFIX}_nvml_stuck_processes",
     "gauge",
-    "Processes that hang in a driver call and can not be killed; they end when the driver lets them go.",
+    "Processes that hang in a driver call and cannot be killed; they end when the driver lets them go.",
 )
 KERNEL_LOG_READABLE = Family(
     f"{PREFIX}_kernel_log_readable",
@@ -105,7 +105,7 @@ KERNEL_LOG_READABLE = Family(
 NVML_VALUES_REJECTED = Family(
     f"{PREFIX}_nvml_values_rejected_total",
     "counter",
-    "Values from NVML that can not be true and are not exported.",
+    "Values from NVML that cannot be true and are not exported.",
     ("metric",),
 )
 

@@ -36,7 +36,7 @@ class Targets:
     def document(self, host: str) -> str:
         """Return the targets for who reaches this node by the name or address ``host``.
 
-        Raises :class:`OSError` for a folder of state files that can not be listed.
+        Raises :class:`OSError` for a folder of state files that cannot be listed.
         """
         here = _is_here(host)
         groups: list[dict[str, object]] = []
@@ -87,7 +87,7 @@ class TargetFile:
         self._log = LogOnce(_logger)
 
     def start(self) -> None:
-        """Write the file now, and then whenever it changes. Raises :class:`OSError` where it can not be written."""
+        """Write the file now, and then whenever it changes. Raises :class:`OSError` where it cannot be written."""
         self._update()
         threading.Thread(target=self._work, name="targets", daemon=True).start()
 

@@ -302,7 +302,7 @@ def _path(text: str) -> str:
         or not text.isprintable()
         or set(text) & set(" ?#")
     ):
-        raise argparse.ArgumentTypeError(f"{text!r} can not be served; give a path such as /metrics")
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be served; give a path such as /metrics")
     return text
 
 

@@ -41,7 +41,7 @@ class KernelLog:
     def __init__(self, path: Path = KERNEL_LOG) -> None:
         self.path = path
         self.problem = ""
-        """Why it can not be read; empty when it can."""
+        """Why it cannot be read; empty when it can."""
         self._descriptor: int | None = None
         self._rest = b""
         self._readers: list[LogReader] = []
@@ -108,7 +108,7 @@ class LogReader:
 
     @property
     def problem(self) -> str:
-        """Why the log can not be read; empty when it can, or when nobody tried."""
+        """Why the log cannot be read; empty when it can, or when nobody tried."""
         return self._log.problem
 
     def read(self) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Logging that a broken node can not turn into a flood."""
+"""Logging that a broken node cannot turn into a flood."""
 
 from __future__ import annotations
 

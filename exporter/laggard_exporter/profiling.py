@@ -43,7 +43,7 @@ _LATE = 5.0
 
 
 class ProfilingError(Exception):
-    """What was asked can not be done; the text says why, ``status`` is HTTP's."""
+    """What was asked cannot be done; the text says why, ``status`` is HTTP's."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)

@@ -26,7 +26,7 @@ _Values = Iterable[tuple[tuple[str, ...], float]]
 
 
 class _Rank(NamedTuple):
-    """A rank, and whether its process is stopped: None where it can not be seen. ``usual_step`` is in seconds, or 0."""
+    """A rank, and whether its process is stopped: None where it cannot be seen. ``usual_step`` is in seconds, or 0."""
 
     known: Rank
     stopped: bool | None
@@ -134,7 +134,7 @@ class StateCollector:
         self._first: dict[tuple[str, int], tuple[int, int]] = {}
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the ranks of the folder. Raises :class:`OSError` for a folder that can not be listed."""
+        """Yield the ranks of the folder. Raises :class:`OSError` for a folder that cannot be listed."""
         ranks = self._ranks.newest(clean=True)
         if not self._ranks.exists:
             self._log(logging.INFO, f"state folder {self._directory} does not exist yet: no rank has started here")

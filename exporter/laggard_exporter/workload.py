@@ -1,6 +1,6 @@
 """What runs on a GPU: the rank, the pod or the Slurm job that each of its processes belongs to.
 
-The rank comes from the state files, pod, container and job from the control groups of the process, which it can not
+The rank comes from the state files, pod, container and job from the control groups of the process, which it cannot
 choose, and some names from its environment. An environment is the user's: what does not look like a name is left out.
 """
 
@@ -37,7 +37,7 @@ _MOST_ENVIRONMENT = 1 << 17
 
 
 def live_ranks(files: RankFiles) -> list[Snapshot]:
-    """Return the state files of the live ranks, none where the folder can not be read: who reads them says so."""
+    """Return the state files of the live ranks, none where the folder cannot be read: who reads them says so."""
     try:
         return [rank.file for rank in files.newest() if rank.file.alive]
     except OSError:

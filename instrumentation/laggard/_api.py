@@ -50,7 +50,7 @@ def set_peer_group(name: str) -> None:
 
 
 class step:  # noqa: N801 - reads as a function where it is used
-    """Context of one training step, for loops whose steps laggard can not see. From its first use on, only such
+    """Context of one training step, for loops whose steps laggard cannot see. From its first use on, only such
     contexts are steps.
     """  # noqa: D205
 

@@ -46,7 +46,7 @@ class ControlFile(Hook):
             try:
                 control.write(directory / f"{stem}{control.REPLY_SUFFIX}", reply)
             except OSError as error:
-                _logger.warning("the reply to request %s can not be written: %s", reply.id, error)
+                _logger.warning("the reply to request %s cannot be written: %s", reply.id, error)
 
     def forked(self) -> None:
         """Forget the parent's requests."""

@@ -264,7 +264,7 @@ class Drain:
             self._writer = statefile.StateWriter(environment.state_directory(), self._facts)
         except statefile.StateFileError as error:
             _logger.warning(
-                "%s; training goes on, but a stuck rank can not be told from outside. Set %s to a folder that this "
+                "%s; training goes on, but a stuck rank cannot be told from outside. Set %s to a folder that this "
                 "user may write",
                 error,
                 environment.LAGGARD_STATE_DIR,

@@ -100,7 +100,7 @@ class HangDump(Hook):
         try:
             control.write_atomically(path, [text])
         except OSError as error:
-            _logger.warning("the flight recorder's dump can not be written: %s", error)
+            _logger.warning("the flight recorder's dump cannot be written: %s", error)
         else:
             self._written = path
 

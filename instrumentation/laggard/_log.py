@@ -168,7 +168,7 @@ class Log(Hook):
                 counter = (_COUNTERS[name], "")
                 found[counter] = found.get(counter, 0) + value
             else:
-                self._refuse(name, f"{value} can not be added to a counter")
+                self._refuse(name, f"{value} cannot be added to a counter")
         else:
             self._refuse(name, f"no such name; known are {', '.join((*_GAUGES, *_COUNTERS))}")
 

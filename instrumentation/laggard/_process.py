@@ -118,7 +118,7 @@ class Process:
             try:
                 self._start_drain(rank, world_size)
             except Exception:
-                _logger.exception("laggard can not report from this process; training goes on")
+                _logger.exception("laggard cannot report from this process; training goes on")
 
     def training_ended(self) -> None:
         """Report the rank as finished, until another step ends."""

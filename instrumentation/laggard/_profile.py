@@ -171,7 +171,7 @@ class Profiler(Hook):
             temporary.replace(path)
         except Exception as error:
             temporary.unlink(missing_ok=True)
-            self._end(capture, f"profile can not be written to {path}: {error}")
+            self._end(capture, f"profile cannot be written to {path}: {error}")
         else:
             self._end(capture, "")
             _logger.info("a profile is in %s", path)

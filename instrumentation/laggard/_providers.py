@@ -153,7 +153,7 @@ def _all_at_once(method: str, seconds: float) -> bool:
         if call is not None
     ]
     for thread in threads:
-        # At the end of a process threads can not always be started.
+        # At the end of a process threads cannot always be started.
         with contextlib.suppress(RuntimeError):
             thread.start()
     for thread in threads:

@@ -37,7 +37,7 @@ _MAX_RUN = 160
 
 
 class ControlError(Exception):
-    """A control file or a reply can not be used; the message names the file and the reason."""
+    """A control file or a reply cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True)

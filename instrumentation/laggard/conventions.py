@@ -352,7 +352,7 @@ SIGNAL_AVAILABLE = Metric(
     "training.signal.available",
     "gauge",
     "",
-    "1 when the process can measure the signal, 0 when it can not; rules abstain on 0.",
+    "1 when the process can measure the signal, 0 when it cannot; rules abstain on 0.",
     (Attribute.SIGNAL,),
 )
 SELF_TIME = Metric(
@@ -506,7 +506,7 @@ PROCESS_STOPPED = Metric(
     "training.process.stopped",
     "gauge",
     "",
-    "1 while the kernel holds the process stopped (SIGSTOP, a debugger); absent where the process can not be seen. "
+    "1 while the kernel holds the process stopped (SIGSTOP, a debugger); absent where the process cannot be seen. "
     f"{_STILL}",
 )
 PROCESS_STEPS = Metric("training.process.steps", "counter", "{step}", "Training steps of this process.")

@@ -1,6 +1,6 @@
 """Environment variables of the instrumentation: one constant, one documentation string, one reader each.
 
-A value that can not be read is named in one warning and the default is used: training goes on.
+A value that cannot be read is named in one warning and the default is used: training goes on.
 """
 
 from __future__ import annotations

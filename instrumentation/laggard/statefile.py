@@ -1,4 +1,4 @@
-"""The state file: what one rank was last doing, readable from outside when the rank itself can not answer.
+"""The state file: what one rank was last doing, readable from outside when the rank itself cannot answer.
 
 One file per rank process, :data:`SIZE` bytes, memory-mapped by the rank and read by the node exporter. Only the
 standard library is imported, since both sides use this module.
@@ -70,7 +70,7 @@ _FLOCK = struct.Struct("@hhqqi4x")
 
 
 class StateFileError(Exception):
-    """A state file can not be used; the message names the file and the reason."""
+    """A state file cannot be used; the message names the file and the reason."""
 
 
 def boottime_ns() -> int:
@@ -185,7 +185,7 @@ class Snapshot:
 class StateWriter:
     """The rank's side. ``words`` is the hot path: one indexed store per fact.
 
-    Raises :class:`StateFileError` when the file can not be made; nothing is left behind then.
+    Raises :class:`StateFileError` when the file cannot be made; nothing is left behind then.
     """
 
     def __init__(self, directory: Path, facts: Facts) -> None:

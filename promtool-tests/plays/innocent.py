@@ -53,7 +53,7 @@ def short_hiccup() -> Scenario:
 
 
 def unmeasured_communication() -> Scenario:
-    """Where one rank can not tell waiting from work, no rank of the run is judged."""
+    """Where one rank cannot tell waiting from work, no rank of the run is judged."""
     everyone = ranks(4)
     everyone[0].signals = {"data": 1, "communication": 0}
     make_slow(everyone[3], 2.0, "data")

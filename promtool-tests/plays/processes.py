@@ -28,7 +28,7 @@ def killed() -> Scenario:
         died(3, "backward", "host-b"),
         summary="The process of a rank died while others work on.",
         description="The process of rank 3 of run run-a on host host-b ended without a clean end, and gave its last "
-        "sign 45s ago in phase backward. The others can not make a step without it.",
+        "sign 45s ago in phase backward. The others cannot make a step without it.",
         recommendation="Read the rank's log and the kernel's on its host (dmesg: out of memory, XID) for the cause, "
         "take the host out if it is at fault, then restart the run from its last checkpoint.",
         runbook_url=f"{RUNBOOKS}/TrainingRankDied.md",

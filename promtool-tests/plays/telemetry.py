@@ -35,7 +35,7 @@ def rank_without_metrics() -> Scenario:
         _telemetry(1, "rank"),
         summary="A rank trains without its metrics.",
         description="The process of rank 1 of run run-a on host host-a lives and runs by its state file, but none of "
-        "its metrics arrives any more. It can not be compared with its peers.",
+        "its metrics arrives any more. It cannot be compared with its peers.",
         recommendation="Check whether the rank's metrics port is scraped, or its collector reached, and whether a "
         "thread of the process holds the interpreter for long.",
         runbook_url=f"{RUNBOOKS}/TrainingTelemetryDown.md",

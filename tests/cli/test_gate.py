@@ -1,4 +1,4 @@
-"""``laggard gate``: equal runs pass, slower ones fail and say where, and what can not be decided or read says so."""
+"""``laggard gate``: equal runs pass, slower ones fail and say where, and what cannot be decided or read says so."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_test_counts_independent_steps() -> None:
     assert shifted.shift == pytest.approx(0.5, abs=0.05)
     assert shifted.shift < shifted.upper < 0.7
     assert shifted.p < 1e-6
-    # Ranks can not tell much of a series that drifts all the time; its spread still bounds what may be drift.
+    # Ranks cannot tell much of a series that drifts all the time; its spread still bounds what may be drift.
     drift = 100 + np.linspace(0, 1, 60)
     found = compare(drift, drift + 5)
     assert (found.shift, found.freedom) == (5, 4)
@@ -236,7 +236,7 @@ def test_too_few_steps_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture
     command = ["gate", "--baseline", str(few), "--candidate", str(few)]
     assert main([*command, "--junit", str(report), "--save", str(tmp_path / "kept.json")]) == 3
     assert not (tmp_path / "kept.json").exists()
-    assert "can not decide: needs about 30 steps of each run, there are 29" in " ".join(capsys.readouterr().out.split())
+    assert "cannot decide: needs about 30 steps of each run, there are 29" in " ".join(capsys.readouterr().out.split())
     suite = ET.parse(report).getroot()
     assert (suite.get("failures"), suite.get("errors")) == ("0", "2")
     noisy = write_run(tmp_path / "noisy", steps=60, ranks=1, noise=0.3)

@@ -135,11 +135,11 @@ def test_a_token(tmp_path: Path) -> None:
         ("basic_auth: hidden", "basic_auth must have keys, one of username, password, password_file"),
         ("basic_auth: {user: hidden}", "basic_auth.user is not known; there are username, password, password_file"),
         ("basic_auth: {password: 12345}", "password must be a text; put it in quotes"),
-        ("basic_auth: {password_file: nowhere}", "can not be read: No such file or directory"),
+        ("basic_auth: {password_file: nowhere}", "cannot be read: No such file or directory"),
         ("basic_auth: {}\nauthorization: {}", "basic_auth and authorization exclude each other"),
-        ("tls_config: {ca_file: nowhere}", "nowhere can not be used: No such file or directory"),
-        ("tls_config: {ca_file: http.yml}", "http.yml can not be used: "),
-        ("tls_config: {cert_file: http.yml}", "http.yml can not be used: "),
+        ("tls_config: {ca_file: nowhere}", "nowhere cannot be used: No such file or directory"),
+        ("tls_config: {ca_file: http.yml}", "http.yml cannot be used: "),
+        ("tls_config: {cert_file: http.yml}", "http.yml cannot be used: "),
         ("tls_config: {insecure_skip_verify: 1}", "insecure_skip_verify must be true or false"),
         ("http_headers: [a]", "http_headers must have names of headers as keys"),
         (
@@ -164,12 +164,12 @@ def test_a_wrong_file(tmp_path: Path, text: str, line: str) -> None:
 
 def test_no_file_and_an_empty_one(tmp_path: Path) -> None:
     """A file that is not there is one line; an empty one changes nothing."""
-    with pytest.raises(CommandError, match=r"nowhere\.yml can not be read: No such file or directory"):
+    with pytest.raises(CommandError, match=r"nowhere\.yml cannot be read: No such file or directory"):
         client_options(tmp_path / "nowhere.yml")
     (tmp_path / "empty.yml").touch()
     assert client_options(tmp_path / "empty.yml") == {}
     assert isinstance(httpx.Client(**client_options(tmp_path / "empty.yml")), httpx.Client)
     os.close(os.open(tmp_path / "bytes.yml", os.O_CREAT))
     (tmp_path / "bytes.yml").write_bytes(b"\xff")
-    with pytest.raises(CommandError, match="can not be read"):
+    with pytest.raises(CommandError, match="cannot be read"):
         client_options(tmp_path / "bytes.yml")

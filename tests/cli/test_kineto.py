@@ -274,7 +274,7 @@ def _text(folder: Path, content: str | bytes, name: str = "rank0.json") -> Path:
 
 EMPTY = '{"schemaVersion": 1, "traceEvents": ['
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}'
-ENDS = "ends in the middle, so it was not written to its end; what is missing can not be told: take another"
+ENDS = "ends in the middle, so it was not written to its end; what is missing cannot be told: take another"
 
 
 @pytest.mark.parametrize(

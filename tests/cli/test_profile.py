@@ -1,4 +1,4 @@
-"""``laggard profile`` against ranks that really train, and what it says where it can not work."""
+"""``laggard profile`` against ranks that really train, and what it says where it cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``laggard report``: its arithmetic, its words, its page; and what it says where it can not be made."""
+"""``laggard report``: its arithmetic, its words, its page; and what it says where it cannot be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``laggard stacks`` on ranks that really stand still, and what it says where it can not work."""
+"""``laggard stacks`` on ranks that really stand still, and what it says where it cannot work."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_what_is_missing_is_said_in_one_line(
     assert told.count("\n") == 1
     refusing.write_text("#!/bin/sh\necho not json\n")
     assert main(flags) == 1
-    assert capsys.readouterr().out.endswith("py-spy's answer can not be read (JSONDecodeError)\n")
+    assert capsys.readouterr().out.endswith("py-spy's answer cannot be read (JSONDecodeError)\n")
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))

@@ -228,7 +228,7 @@ def test_the_exporter_may_do_nothing(cluster: Cluster) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": "laggard-exporter", "namespace": NAMESPACE}],
     }
     accepted(cluster.apply(binding))
-    wait_until(lambda: code(pods) == 200, "the check can not fail")
+    wait_until(lambda: code(pods) == 200, "the check cannot fail")
     accepted(cluster.request("DELETE", cluster.path(binding)))
     wait_until(lambda: code(pods) == 403, "a right stays")
 

@@ -211,7 +211,7 @@ def test_a_list_of_resources_is_instrumented(tmp_path: Path, capsys: pytest.Capt
 def test_bad_input_is_one_line(
     text: str, options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What can not be instrumented says why, and prints no manifest."""
+    """What cannot be instrumented says why, and prints no manifest."""
     file = tmp_path / "job.yaml"
     file.write_text(text)
     assert main(["kubernetes", str(file), *options]) != 0

@@ -319,7 +319,7 @@ def test_a_job_of_another_user(slurm: Cluster) -> None:
     "settings", ["", "home=(", "home=/proc/a\ncommand=/proc/b\nstate_directory=/proc/c\njobs_directory=/proc/d\n"]
 )
 def test_nothing_stops_a_job(tmp_path: Path, settings: str) -> None:
-    """Where settings are missing or folders can not be made, prolog, task prolog and epilog still end well."""
+    """Where settings are missing or folders cannot be made, prolog, task prolog and epilog still end well."""
     if settings:
         (tmp_path / "laggard.conf").write_text((SCRIPTS / "laggard.conf").read_text() + settings)
     variables = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_UID": str(os.getuid()), "LAGGARD": "on"}

@@ -230,7 +230,7 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
 
 
 def test_what_is_away_is_no_health(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the ruler, and without Thanos query, diagnose says in one line that it can not know."""
+    """Without the ruler, and without Thanos query, diagnose says in one line that it cannot know."""
     ours = site.thanos.url("query")
     wait_until(lambda: healthy_stores(site.thanos) == 3, "Thanos query does not find all")
     with site.thanos.away("rule"):

@@ -240,7 +240,7 @@ def test_a_series_that_comes_twice() -> None:
 
 
 def test_the_log_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that others choose can not fill the log, nor break its lines."""
+    """Messages that others choose cannot fill the log, nor break its lines."""
     monkeypatch.setattr(logs, "LIMIT", 2)
     log = logs.LogOnce(logging.getLogger(__name__))
     for message in ("a\nb", "a\nb", "c", "d"):

@@ -163,11 +163,10 @@ BAD_INPUT = {
     "--web.listen-address=host:": f"argument --web.listen-address: 'host:' {NO_ADDRESS}",
     "--web.listen-address=host:65536": f"argument --web.listen-address: 'host:65536' {NO_ADDRESS}",
     "--web.listen-address=::1:9495": f"argument --web.listen-address: '::1:9495' {NO_ADDRESS}",
-    "--web.telemetry-path=metrics": "argument --web.telemetry-path: 'metrics' can not be served; "
+    "--web.telemetry-path=metrics": "argument --web.telemetry-path: 'metrics' cannot be served; "
     "give a path such as /metrics",
-    "--web.telemetry-path=/": "argument --web.telemetry-path: '/' can not be served; give a path such as /metrics",
-    "--web.telemetry-path=/a b": "argument --web.telemetry-path: '/a b' can not be served; "
-    "give a path such as /metrics",
+    "--web.telemetry-path=/": "argument --web.telemetry-path: '/' cannot be served; give a path such as /metrics",
+    "--web.telemetry-path=/a b": "argument --web.telemetry-path: '/a b' cannot be served; give a path such as /metrics",
     "--web.max-requests=many": "argument --web.max-requests: 'many' is no whole number",
     "--path.procfs=/missing": "argument --path.procfs: '/missing' is no folder; "
     "name the root of the file system as it is mounted here",
@@ -197,7 +196,7 @@ def test_bad_input(argument: str, message: str, capsys: pytest.CaptureFixture[st
 
 
 def test_devices_in_and_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """Devices can not be both chosen and left out."""
+    """Devices cannot be both chosen and left out."""
     with pytest.raises(SystemExit) as end:
         flags.parse(["--collector.disk.device-include=a", "--collector.disk.device-exclude=b"], COLLECTORS)
     assert end.value.code == 2
@@ -208,7 +207,7 @@ def test_devices_in_and_out(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_broken_web_configuration(tmp_path: Path) -> None:
-    """A web configuration file that can not be used ends the command with exit code 2 and one line."""
+    """A web configuration file that cannot be used ends the command with exit code 2 and one line."""
     path = tmp_path / "web.yml"
     assert run(f"--web.config.file={path}") == (
         2,

@@ -177,7 +177,7 @@ def test_a_dump_that_takes_too_long_is_given_up(stalled: Stalled) -> None:
 
 
 def test_another_users_dump_is_not_read(stalled: Stalled) -> None:
-    """Whoever guesses the name can not speak for the rank."""
+    """Whoever guesses the name cannot speak for the rank."""
     stalled.path().write_text(json.dumps(dump()))
     with pytest.raises(DumpError, match="others than the rank's user"):
         read_facts(stalled.path(), os.geteuid() + 1, 5)

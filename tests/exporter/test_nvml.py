@@ -282,7 +282,7 @@ GARBAGE = {
 
 
 def test_garbage_is_rejected(probe: NvmlProbe, scenario: Scenario) -> None:
-    """A value that can not be true is absent and counted under its metric; everything else stays."""
+    """A value that cannot be true is absent and counted under its metric; everything else stays."""
     complete = set(probe.gpus())
     rejected: Counter[str] = Counter()
     for line, series in GARBAGE.items():

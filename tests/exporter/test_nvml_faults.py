@@ -124,7 +124,7 @@ def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
 
 
 def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> None:
-    """A GPU that can not even be opened keeps no other from being found, and is found when it can."""
+    """A GPU that cannot even be opened keeps no other from being found, and is found when it can."""
     scenario.write("0 nvmlDeviceGetHandleByIndex_v2:delay 60000")
     samples = timed(probe)
     assert about(samples, BUSY) == {}

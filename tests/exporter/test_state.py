@@ -237,7 +237,7 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
     ],
 )
 def test_stopped_is_read_from_procfs(tmp_path: Path, stat: str | None, expected: int | None) -> None:
-    """Stopped follows the state that procfs shows, whatever the command is called, and is absent where it can not."""
+    """Stopped follows the state that procfs shows, whatever the command is called, and is absent where it cannot."""
     files, procfs = tmp_path / "files", tmp_path / "proc"
     with live_rank(files) as process:
         if stat is not None:
@@ -275,7 +275,7 @@ def test_the_newest_process_of_a_rank_wins(tmp_path: Path) -> None:
 
 
 def test_of_equally_old_processes_the_live_one_wins(tmp_path: Path) -> None:
-    """A dead file can not hide a live process that started at the same time."""
+    """A dead file cannot hide a live process that started at the same time."""
     with live_rank(tmp_path):
         for _ in range(4):
             dead_file(tmp_path)

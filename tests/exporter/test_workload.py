@@ -169,7 +169,7 @@ def test_what_each_workload_uses(fake_nvml: Path, scenario: Scenario, tmp_path: 
         assert used(new, later=SAMPLE_SECONDS) == {}, "what is old is not shown as new"
         assert used(f"{one}:4294967295:4000 {two}:100:4000") == {"1": 1.0}
         assert used("!6", later=SAMPLE_SECONDS) == used("!3") == used("") == {}
-        assert failures(probe.collect()).keys() == {name}, "a value that can not be true is counted, nothing else"
+        assert failures(probe.collect()).keys() == {name}, "a value that cannot be true is counted, nothing else"
 
 
 def test_processes_on_mig_devices(fake_nvml: Path, scenario: Scenario) -> None:

@@ -1,4 +1,4 @@
-"""What is compiled holds nothing back, takes nothing that it can not write to, and stands in for what it wraps.
+"""What is compiled holds nothing back, takes nothing that it cannot write to, and stands in for what it wraps.
 
 What it shares with the hot path in Python is in ``test_recorder.py``.
 """

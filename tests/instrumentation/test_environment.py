@@ -1,4 +1,4 @@
-"""A value that can not be used is named in one warning, and the default is used in its place: training goes on."""
+"""A value that cannot be used is named in one warning, and the default is used in its place: training goes on."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_nothing_raises_into_training(rank: Rank, monkeypatch: pytest.MonkeyPatc
     rank.words[statefile.PROGRESS] += 1
     rank.later(0)
     rank.later(STALL_SECONDS + 1)
-    assert "can not be written" in caplog.text
+    assert "cannot be written" in caplog.text
     assert rank.hook.installed
 
 

@@ -60,7 +60,7 @@ VARIANTS = (
 VARIANT_CONFIGURATION = "eager-accumulation"
 VARIANT_PLACES = ("none", "data", "backward")
 
-#: Phases that the programs time by hand. A pipeline can not time forward and backward, only both.
+#: Phases that the programs time by hand. A pipeline cannot time forward and backward, only both.
 TIMED = ("data", "forward", "backward", "optimizer")
 
 Row = dict[str, Any]

@@ -97,8 +97,8 @@ def test_what_is_not_finite_is_counted_and_never_set(log: Log) -> None:
         ({"loss": torch.ones(3)}, "a tensor of 3 elements is no number"),
         ({"loss": torch.empty((), device="meta")}, "meta"),
         ({"loss": 10**400}, "int too large to convert to float"),
-        ({"samples": -1}, "-1.0 can not be added to a counter"),
-        ({"tokens": math.nan}, "nan can not be added to a counter"),
+        ({"samples": -1}, "-1.0 cannot be added to a counter"),
+        ({"tokens": math.nan}, "nan cannot be added to a counter"),
         ({"learning_rate": math.inf}, "inf is not finite"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Collectives of every kind, peer groups, and waits that can not be seen."""
+"""Collectives of every kind, peer groups, and waits that cannot be seen."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_second_request_is_refused_and_a_later_one_served(process: _process.Pr
     loop.steps(3)
     wait_for(lambda: len(answers) == 3)
     assert answers[1] == ""
-    assert answers[2].startswith(f"profile can not be written to {tmp_path}/absent/p.json")
+    assert answers[2].startswith(f"profile cannot be written to {tmp_path}/absent/p.json")
     (file,) = tmp_path.iterdir()
     assert file.name.startswith("r%2F1-3.")
     assert file.name.endswith(".profile.json")

@@ -135,7 +135,7 @@ def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ("job=x", "label 'job=x': 'job' can not be renamed; give OLD=NEW with training_run, training_rank"),
+        ("job=x", "label 'job=x': 'job' cannot be renamed; give OLD=NEW with training_run, training_rank"),
         ("training_run", "label 'training_run': '' is no label's name; give OLD=NEW"),
         ("training_run=run-id", "label 'training_run=run-id': 'run-id' is no label's name; give OLD=NEW"),
         ("training_run=uuid", "label 'training_run=uuid': two labels would be called uuid"),

@@ -109,7 +109,7 @@ class Diagnosis:
             missing.append("no own times yet: they need 16 steps of every rank after the warm-up")
         elif "ranks_waiting_known" not in self.facts:
             missing.append(
-                "who is slow is not said where a rank can not tell its waiting from its own work; a new run is asked "
+                "who is slow is not said where a rank cannot tell its waiting from its own work; a new run is asked "
                 "for that once a minute"
             )
         return tuple(missing)
@@ -172,7 +172,7 @@ def _verdicts(alerts: list[Alert]) -> list[Verdict]:
 
 
 def _alerts_now(prometheus: Prometheus) -> list[Alert]:
-    """Return the alerts; :class:`CommandError` where they can not be all, as from Thanos query without its ruler."""
+    """Return the alerts; :class:`CommandError` where they cannot be all, as from Thanos query without its ruler."""
     alerts = prometheus.alerts()
     told = any(alert["labels"].get("alertname") == _WATCHDOG for alert in alerts)
     if not told and prometheus.query(f'ALERTS{{alertname="{_WATCHDOG}",alertstate="firing"}}'):

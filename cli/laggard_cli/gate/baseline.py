@@ -28,7 +28,7 @@ def is_baseline(path: Path) -> bool:
     """Return whether a file begins as a saved baseline does, whole or not.
 
     Raises:
-        CommandError: it can not be read.
+        CommandError: it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -41,7 +41,7 @@ def save(path: Path, measured: Measured) -> None:
     """Write a run to a file, six digits of each value.
 
     Raises:
-        CommandError: the file can not be written.
+        CommandError: the file cannot be written.
     """
     content = {
         _KEY: SCHEMA,

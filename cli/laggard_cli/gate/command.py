@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     if not 0 < options.limit < 100:  # noqa: PLR2004 - percent
         raise CommandError(f"--limit {options.limit:g} is no percentage between 0 and 100")
     if options.warmup < 0 or not options.interval > 0:
-        raise CommandError(f"--warmup {options.warmup} and --interval {options.interval:g} can not be negative or 0")
+        raise CommandError(f"--warmup {options.warmup} and --interval {options.interval:g} cannot be negative or 0")
     if options.baseline is None and options.save is None:
         raise CommandError("--baseline is needed, or --save FILE to write the first one")
     candidate = _read("--candidate", options.candidate, options)
@@ -123,7 +123,7 @@ def _read_one(flag: str, source: str, options: argparse.Namespace) -> Measured:
 
 
 def _alike(first: str, one: Measured, second: str, two: Measured) -> None:
-    """Refuse what can not be compared."""
+    """Refuse what cannot be compared."""
     if one.ranks != two.ranks:
         raise CommandError(
             f"{first} has {one.ranks} ranks, {second} {two.ranks}; only runs of the same number of ranks can be "

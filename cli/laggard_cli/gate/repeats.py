@@ -1,4 +1,4 @@
-"""The test where a side has several recordings: they say by how much equal runs differ, which one recording can not.
+"""The test where a side has several recordings: they say by how much equal runs differ, which one recording cannot.
 
 A machine that others use, or another placement in memory, makes a whole run slower. Nothing inside of a run tells that,
 so recordings are the units: Student's test on one value of each, with the spread that both sides have in common.

@@ -23,7 +23,7 @@ from laggard_cli.gate.student import quantile, tail
 MIN_VALUES = 30
 #: Independent values of a series whose correlation time is longer than can be told from it.
 _LEAST_TURNS = 3.0
-#: With fewer blocks than these ranks can not tell a difference with certainty.
+#: With fewer blocks than these ranks cannot tell a difference with certainty.
 MIN_BLOCKS = 10
 #: More blocks than these add nothing; longer ones resemble each other less.
 _MAX_BLOCKS = 100

@@ -17,7 +17,7 @@ from laggard_cli.gate.student import quantile
 
 #: Chance that of two equal runs the step or the throughput comes out significant, and that a phase does.
 LEVEL = 0.005
-#: What a run passes by. Phases say where it is slower; one that can not be decided holds up nothing.
+#: What a run passes by. Phases say where it is slower; one that cannot be decided holds up nothing.
 WHOLE = ("step", "throughput")
 #: What the mean of a step has beyond the usual one, which few steps make: it fails, too, and holds up nothing.
 PAUSES = "pauses"

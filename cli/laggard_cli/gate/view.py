@@ -50,7 +50,7 @@ def headline(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.UNDECIDED:
         unit = verdict.candidate.unit
         have = min(verdict.baseline.length, verdict.candidate.length)
-        return f"can not decide: needs about {verdict.needed} {unit}s of each run, there are {have}; {change}"
+        return f"cannot decide: needs about {verdict.needed} {unit}s of each run, there are {have}; {change}"
     return f"no slow-down of {100 * verdict.limit:.3g} %: {change}"
 
 

@@ -82,7 +82,7 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
     """Return the dumps of a folder by rank, and what was left out by name of the file, with the reason.
 
     Raises:
-        CommandError: the folder can not be read or has no dump.
+        CommandError: the folder cannot be read or has no dump.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file())

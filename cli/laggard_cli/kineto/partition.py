@@ -63,7 +63,7 @@ class Steps:
     device: DeviceTime | None = field(repr=False)
     #: Begin of the first and end of the last step, on the trace's clock.
     window: tuple[float, float]
-    #: Whether any collective was seen, without which a rank can not be said to wait.
+    #: Whether any collective was seen, without which a rank cannot be said to wait.
     communicates: bool
     #: Whether there is a backward pass or an update: without them the steps are of evaluation or inference.
     trains: bool

@@ -33,7 +33,7 @@ def is_trace(path: Path) -> bool:
     """Return whether a file begins like a trace of torch's profiler, compressed or not.
 
     Raises:
-        CommandError: the file can not be read.
+        CommandError: the file cannot be read.
     """
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
@@ -46,7 +46,7 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the facts of a trace by their keys, and each event under the key ``traceEvents``, in the order of the file.
 
     Raises:
-        CommandError: the file can not be read, is no such trace, or ends before the trace does.
+        CommandError: the file cannot be read, is no such trace, or ends before the trace does.
     """
     count = 0
     with _opened(path) as file:
@@ -104,7 +104,7 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
 
 
 #: torch writes by kind of event, not by time: what a cut file lacks may be all kernels, or a whole thread.
-_ENDS = "ends in the middle, so it was not written to its end; what is missing can not be told: take another"
+_ENDS = "ends in the middle, so it was not written to its end; what is missing cannot be told: take another"
 
 
 class _Text:

@@ -85,7 +85,7 @@ def read(path: Path) -> Trace:
     """Return one rank's trace.
 
     Raises:
-        CommandError: the file can not be read, or is no whole trace of torch's profiler.
+        CommandError: the file cannot be read, or is no whole trace of torch's profiler.
     """
     facts: dict[str, Any] = {}
     columns = _Columns(path)

@@ -39,7 +39,7 @@ _ROAMING_STEPS = 8
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the traces say, and what they can not say and why."""
+    """What the traces say, and what they cannot say and why."""
 
     diagnosis: Diagnosis
     #: Verdicts that were not reached, to the reason.
@@ -64,7 +64,7 @@ def judge(run: TracedRun) -> Judgement:
         verdicts = [*_stragglers(run, scores), *_shares(run), *_imbalance(run)]
         unsaid += [*_unsaid_of_scores(run, scores), *_unsaid_of_ranks(run)]
     facts = {"ranks_live": float(len(run.ranks)), "step_seconds": run.step_seconds}
-    # What a trace can not tell of waiting stands in what is unsaid.
+    # What a trace cannot tell of waiting stands in what is unsaid.
     facts["ranks_waiting_known"] = float(sum(rank.steps.communicates for rank in run.ranks))
     if run.size is not None:
         facts["ranks_expected"] = float(run.size)
@@ -102,7 +102,7 @@ def _unsaid_of_ranks(run: TracedRun) -> Iterator[tuple[str, str]]:
         absent = ", ".join(map(str, run.absent[:8])) + (", …" if len(run.absent) > 8 else "")  # noqa: PLR2004
         yield "the ranks without a trace, communication-bound", f"no trace of rank {absent}: they may be the slow ones"
     elif len(run.ranks) > 1 and not run.communicates:
-        yield comparison, "no collective in the trace of every rank: who waits can not be told"
+        yield comparison, "no collective in the trace of every rank: who waits cannot be told"
     elif len(run.ranks) > 1 and run.aligned() is None:
         yield "data imbalance", "the marks of the ranks do not number the same steps"
     elif len(run.ranks) > 1 and run.steps < _ROAMING_STEPS:

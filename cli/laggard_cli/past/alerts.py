@@ -12,7 +12,7 @@ _ALERTS = 'alertname=~"Training.+"'
 
 
 def alerts_at(prometheus: Prometheus, at: float) -> list[Alert]:
-    """Return the alerts as the API gives those of now; ``value`` is None where the rule can not be repeated."""
+    """Return the alerts as the API gives those of now; ``value`` is None where the rule cannot be repeated."""
     samples = prometheus.query(f'ALERTS{{alertstate="firing",{_ALERTS}}}', at)
     firing = [{name: text for name, text in each.labels.items() if name not in _SERIES} for each in samples]
     if not firing:
@@ -45,7 +45,7 @@ def _said(rule: Rule | None, labels: dict[str, str], since: str, ask: Query) -> 
             value = matches[0][0]
             annotations = {name: _text(template, labels, matches[0][0], ask) for name, template in annotations.items()}
         else:
-            annotations["description"] = "What it said can not be repeated: its rule has no answer for that time."
+            annotations["description"] = "What it said cannot be repeated: its rule has no answer for that time."
             annotations["recommendation"] = ""
     return {"labels": labels, "annotations": annotations, "state": "firing", "activeAt": since, "value": value}
 

@@ -22,7 +22,7 @@ _TOKEN = re.compile(r'\s*(:=|"(?:\\.|[^"\\])*"|[|(),]|\$\w*|(?:\.\w+)+|\.|-?\d+(
 
 
 class TemplateError(ValueError):
-    """A template that can not be read, or says something that is not known here."""
+    """A template that cannot be read, or says something that is not known here."""
 
 
 class _Tokens:
@@ -34,7 +34,7 @@ class _Tokens:
         while text[position:].strip():
             match = _TOKEN.match(text, position)
             if match is None:
-                raise TemplateError(f"{text.strip()!r} can not be read")
+                raise TemplateError(f"{text.strip()!r} cannot be read")
             self.items.append(match[1])
             position = match.end()
 
@@ -64,7 +64,7 @@ def render(template: str, labels: Mapping[str, str], value: float, query: Query)
         query: answers what the template asks.
 
     Raises:
-        TemplateError: the template can not be read, or what it reads is not there.
+        TemplateError: the template cannot be read, or what it reads is not there.
     """
     body = _Body(_split(template), query)
     variables: dict[str, Any] = {"$labels": dict(labels), "$value": value}

@@ -36,7 +36,7 @@ class RemoteRank:
 class Exporters:
     """How node exporters are reached.
 
-    Raises :class:`CommandError` where a file can not be used, or nothing says who asks.
+    Raises :class:`CommandError` where a file cannot be used, or nothing says who asks.
     """
 
     def __init__(self, url: str, credentials: Path | None, authority: Path | None, certificate: Path | None) -> None:

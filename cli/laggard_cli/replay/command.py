@@ -113,7 +113,7 @@ def read(paths: list[Path]) -> Recording:
     """Return the files as one recording; JSON lines and OpenMetrics may stand side by side.
 
     Raises:
-        CommandError: a file can not be read, or is neither.
+        CommandError: a file cannot be read, or is neither.
     """
     recording = Recording()
     steps: dict[tuple[str, int], list[Mapping[str, Any]]] = {}

@@ -131,7 +131,7 @@ def _written(path: Path) -> Generator[Callable[[str], int]]:
     """Give a function that writes a file as a whole: what was there stays until the new content is complete.
 
     Raises:
-        CommandError: the file can not be written.
+        CommandError: the file cannot be written.
     """
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -128,7 +128,7 @@ def _of_the_rest(history: History, losses: Losses | None, *, exporters: bool) ->
         if 0 < share < 1:
             yield f"Measured by every rank in {share:.0%} of the time only: {signal}. Then only rules judge by it."
     if not exporters:
-        yield "No node exporter shows the state files of this run: where a stuck or dead rank stands can not be told."
+        yield "No node exporter shows the state files of this run: where a stuck or dead rank stands cannot be told."
     if not history.information:
         yield "training_run_info is not there: what the run ran on is not known."
     if losses is None:

@@ -161,7 +161,7 @@ def _evaluate(server: Counted, problem: Problem, rule: Rule) -> None:
             break
     else:
         problem.worst = longest.labels
-        raise TemplateError("its condition can not be evaluated at that time any more")
+        raise TemplateError("its condition cannot be evaluated at that time any more")
     problem.at = moment
     problem.value, problem.worst = max(matches, key=lambda each: each[0])
 

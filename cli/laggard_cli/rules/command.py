@@ -73,7 +73,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _render(options: argparse.Namespace) -> int:
-    """Write the files; nothing is written when one of them can not be rendered."""
+    """Write the files; nothing is written when one of them cannot be rendered."""
     folder: Path = options.output
     if (folder / _SOURCE).exists():
         raise CommandError(f"--output {folder}: it is a rule pack itself ({_SOURCE}), which stays; name another folder")

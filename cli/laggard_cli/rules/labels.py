@@ -31,7 +31,7 @@ def parse_names(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         old, _, new = pair.partition("=")
         if old not in RENAMED:
-            raise RulesError(f"label {pair!r}: {old!r} can not be renamed; give OLD=NEW with {', '.join(RENAMED)}")
+            raise RulesError(f"label {pair!r}: {old!r} cannot be renamed; give OLD=NEW with {', '.join(RENAMED)}")
         if not _NAME.fullmatch(new) or new.startswith("__"):
             raise RulesError(f"label {pair!r}: {new!r} is no label's name; give OLD=NEW")
         if new in names.values() or (new in RENAMED and new != old):

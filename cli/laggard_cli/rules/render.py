@@ -142,7 +142,7 @@ def render_expression(text: str, profile: Profile, place: str) -> str:
         tree = promql_parser.parse(text)
     except ValueError as error:
         raise RulesError(f"{place}: {error}") from None
-    # Mimir's tool writes a block that begins with spaces so that Mimir can not read it.
+    # Mimir's tool writes a block that begins with spaces so that Mimir cannot read it.
     rendered = promql_parser.transform(tree, post_visit=visit).prettify().lstrip()
     for length, stand_in in fine.items():
         rendered = rendered.replace(f"[{display_duration(stand_in)}]", f"[{length}]")

@@ -33,7 +33,7 @@ def events_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what a file says of its rank, and its events.
 
     Raises:
-        CommandError: it can not be read or is no trace of steps.
+        CommandError: it cannot be read or is no trace of steps.
     """
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -70,7 +70,7 @@ def read(path: Path) -> RankTrace:
     """Return what putting a rank's steps beside others' needs.
 
     Raises:
-        CommandError: the file can not be read or is no trace of one rank's steps.
+        CommandError: the file cannot be read or is no trace of one rank's steps.
     """
     facts, events = events_of(path)
     ranks = {event["pid"] for event in events}

@@ -5,7 +5,7 @@
 //	promtool check rules FILE...
 //	promtool check config FILE
 //
-// The unit tests are the release's own: they stand in a package main that can not be imported, so
+// The unit tests are the release's own: they stand in a package main that cannot be imported, so
 // scripts/build_rule_engine.sh lays its file unittest.go over this folder. All of promtool would take forty times as
 // long to build, for its service discovery of Kubernetes.
 package main

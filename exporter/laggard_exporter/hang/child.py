@@ -1,6 +1,6 @@
 """Reads one dump, from standard input, and prints its facts: in a process of its own, with limits.
 
-A dump is somebody else's file: what it costs to read is the child's to bear, and it can not do more than read.
+A dump is somebody else's file: what it costs to read is the child's to bear, and it cannot do more than read.
 Arguments: the folder of laggard_exporter, and how many bytes a dump may have.
 """
 

@@ -41,12 +41,12 @@ class HangCollector:
         self._directory = directory
         self._ranks = RankFiles(directory)
         self._read = read
-        #: By name of the file; None where it can not be read.
+        #: By name of the file; None where it cannot be read.
         self._known: dict[str, Facts | None] = {}
         self._log = LogOnce(_logger)
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the facts of each stalled rank. Raises :class:`OSError` for a folder that can not be listed."""
+        """Yield the facts of each stalled rank. Raises :class:`OSError` for a folder that cannot be listed."""
         until = time.monotonic() + SCRAPE_SECONDS
         names = self._names()
         ranks = {_name(rank): rank for rank in self._ranks.newest() if rank.file.alive} if names else {}

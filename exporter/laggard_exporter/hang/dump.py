@@ -128,7 +128,7 @@ def read(path: Path, rank: int) -> Dump:
     """Read a rank's dump.
 
     Raises:
-        DumpError: the file can not be read, is too large, or is no dump.
+        DumpError: the file cannot be read, is too large, or is no dump.
     """
     try:
         size = path.stat().st_size

@@ -19,7 +19,7 @@ def read_facts(path: Path, user: int, seconds: float) -> Facts | None:
     """Return what the dump of a rank of this user says, None where there is no such file.
 
     Raises:
-        DumpError: the file is another user's, or can not be read in so many seconds.
+        DumpError: the file is another user's, or cannot be read in so many seconds.
     """
     try:
         fd = untrusted.open_file(path)

@@ -54,7 +54,7 @@ class OomCollector:
         self._log = log.reader(_KILL)
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the counts. Raises :class:`OSError` for a folder of state files that can not be listed."""
+        """Yield the counts. Raises :class:`OSError` for a folder of state files that cannot be listed."""
         yield from self._ranks_kills()
         kills = re.search(r"^oom_kill ([0-9]+)$", files.read_text(self._procfs / "vmstat") or "", re.MULTILINE)
         if kills:

@@ -113,7 +113,7 @@ class Answers:
         return self._types[self._plan.places[source]] == _UNSIGNED_INT
 
     def reject_activity(self) -> bool:
-        """Forget what the performance monitor says where it can not be true; return whether that is so.
+        """Forget what the performance monitor says where it cannot be true; return whether that is so.
 
         It may say that nothing runs while kernels do: DCGM's monitor after an XID 31 (NVIDIA/DCGM#303). Utilization is
         that of at most the last second, so a longer window without any activity contradicts it.

@@ -75,7 +75,7 @@ class _Pending(NamedTuple):
 
 
 class Child:
-    """One child process. Construction starts it. Raises :class:`OSError` when it can not be started.
+    """One child process. Construction starts it. Raises :class:`OSError` when it cannot be started.
 
     ``environment`` are its environment variables, by default the exporter's own.
     """

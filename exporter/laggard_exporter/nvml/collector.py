@@ -35,7 +35,7 @@ from laggard_exporter.nvml.worker import StuckError, Worker
 from laggard_exporter.nvml.xid import XidErrors
 from laggard_exporter.samples import PartialFailureError, Sample
 
-#: Where NVML can not be opened it is tried again after so many seconds: a driver may be loaded at any time.
+#: Where NVML cannot be opened it is tried again after so many seconds: a driver may be loaded at any time.
 RETRY_SECONDS = 30
 #: A scrape waits so long for NVML in all, whatever hangs.
 SCRAPE_SECONDS = 5.0

@@ -177,7 +177,7 @@ def _architecture(number: int) -> str:
 
 def _numa_node(mask: list[int]) -> str:
     nodes = [node for node in range(64) if mask[0] >> node & 1]
-    # On a machine that can not tell, all nodes are equally near.
+    # On a machine that cannot tell, all nodes are equally near.
     return str(nodes[0]) if len(nodes) == 1 else ""
 
 

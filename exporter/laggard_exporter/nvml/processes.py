@@ -31,7 +31,7 @@ class GpuProcess(NamedTuple):
 
 
 class Processes:
-    """Reads the processes of GPUs through ``nvml``; ``reader`` rejects what can not be true."""
+    """Reads the processes of GPUs through ``nvml``; ``reader`` rejects what cannot be true."""
 
     FUNCTIONS = (_NEWEST, _OLDER, _UTILIZATION)
 

@@ -1,4 +1,4 @@
-"""Walks the table over one GPU and rejects what can not be true."""
+"""Walks the table over one GPU and rejects what cannot be true."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reader:
         ]
 
     def ratio(self, family: Family, percent: float) -> float | None:
-        """Return the share that NVML gives in per cent, None where it can not be true."""
+        """Return the share that NVML gives in per cent, None where it cannot be true."""
         if 0 <= percent <= 100:  # noqa: PLR2004 - per cent; a NaN is no number between
             return percent / 100
         self.rejected[family.name] += 1

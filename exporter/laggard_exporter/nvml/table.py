@@ -57,7 +57,7 @@ class Reading:
     """One value of a GPU, from the first source that has an answer.
 
     It is multiplied by the first of ``scale`` and divided by the second. A raw value outside ``minimum`` to
-    ``maximum`` can not be true and is rejected; ``unknown`` is the raw value by which NVML says that it does not
+    ``maximum`` cannot be true and is rejected; ``unknown`` is the raw value by which NVML says that it does not
     know. ``states`` makes a state set of it: the name of each raw value. A ``detail`` is read only where it is asked
     for: it tells a part of what another series tells, or what training does not use.
     """

@@ -1,6 +1,6 @@
 """Runs NVML in a child process, so that a driver call that never returns costs an answer and not the exporter.
 
-A child that hangs is killed and replaced. One that can not be killed, because the kernel holds it in a driver call,
+A child that hangs is killed and replaced. One that cannot be killed, because the kernel holds it in a driver call,
 is left behind: only a few of them, then no child is started until one of them is gone.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 
 from laggard_exporter.nvml.child_process import Answer, Child, DiedError, Event, HangError, Request
 
-#: So many children that can not be killed are left behind before no further one is started.
+#: So many children that cannot be killed are left behind before no further one is started.
 MAX_STUCK = 2
 
 
 class StuckError(Exception):
-    """Too many children can not be killed; no further one is started."""
+    """Too many children cannot be killed; no further one is started."""
 
 
 class Worker:
@@ -76,7 +76,7 @@ class Worker:
 
     @property
     def stuck(self) -> int:
-        """Number of children that can not be killed."""
+        """Number of children that cannot be killed."""
         self._stuck = [child for child in self._stuck if child.process.poll() is None]
         return len(self._stuck)
 

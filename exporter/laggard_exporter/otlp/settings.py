@@ -20,7 +20,7 @@ EXPORTERS = {
 
 
 class OtlpError(Exception):
-    """The variables of OpenTelemetry can not be followed; the text says which, and what to do."""
+    """The variables of OpenTelemetry cannot be followed; the text says which, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Settings:
 def settings(endpoint: str) -> Settings | None:
     """Return how to push to ``endpoint``, or where the variables say; None where nothing says so.
 
-    Raises :class:`OtlpError` for variables that can not be followed.
+    Raises :class:`OtlpError` for variables that cannot be followed.
     """
     if endpoint:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint

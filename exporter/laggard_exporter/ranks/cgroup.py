@@ -25,7 +25,7 @@ class CgroupCollector:
         self._root = sysfs / "fs" / "cgroup"
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the facts of each live rank. Raises :class:`OSError` for a folder that can not be listed."""
+        """Yield the facts of each live rank. Raises :class:`OSError` for a folder that cannot be listed."""
         if not (self._root / "cgroup.controllers").exists():
             raise UnsupportedError(f"{self._root} is no tree of control groups of version 2")
         for rank in self._ranks.processes():

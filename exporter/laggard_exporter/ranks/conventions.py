@@ -141,7 +141,7 @@ HANG_TRANSFER = _family("hang_transfer", "gauge", f"1 while a send or a receive 
 HANG_DUMPS = Family(
     "laggard_exporter_hang_dumps",
     "gauge",
-    "Dumps of stalled ranks by what became of them in this scrape: read, rejected (it can not be used, the log says "
+    "Dumps of stalled ranks by what became of them in this scrape: read, rejected (it cannot be used, the log says "
     "why), waiting (for the next scrape).",
     ("result",),
 )

@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
     local: bool
     """Whether nobody but this node can connect."""
     stopped: bool
-    """Whether the process is stopped, so that it can not answer."""
+    """Whether the process is stopped, so that it cannot answer."""
 
 
 class Endpoints:
@@ -41,7 +41,7 @@ class Endpoints:
     def find(self) -> list[Endpoint]:
         """Return the endpoint of each live rank that serves any, by run and rank.
 
-        Raises :class:`OSError` for a folder that can not be listed; a missing one is empty.
+        Raises :class:`OSError` for a folder that cannot be listed; a missing one is empty.
         """
         serving = [
             rank for rank in RankFiles(self._directory).newest() if rank.file.alive and rank.file.facts.metrics_port

@@ -18,7 +18,7 @@ _REQUEST = b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nAccept: text/plain;vers
 
 
 class PageError(Exception):
-    """A page can not be had; the text says why."""
+    """A page cannot be had; the text says why."""
 
 
 class _Conversation:
@@ -39,7 +39,7 @@ class _Conversation:
             # A connection that is under way ends with an error of the socket.
             refused = self._refused if self._refused != errno.EINPROGRESS else 0
             if refused or (refused := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
-                self.error = f"can not be reached ({os.strerror(refused)})"
+                self.error = f"cannot be reached ({os.strerror(refused)})"
                 return True
             if self._left:
                 self._left = self._left[self.socket.send(self._left) :]
@@ -90,7 +90,7 @@ def fetch(addresses: Sequence[tuple[str, int]], seconds: float) -> list[str | Pa
             try:
                 conversation = _Conversation(address, port)
             except OSError as error:  # no descriptor is left
-                conversations.append(PageError(f"can not be asked ({error.strerror})"))
+                conversations.append(PageError(f"cannot be asked ({error.strerror})"))
                 continue
             sockets.enter_context(conversation.socket)
             selector.register(conversation.socket, conversation.wants, conversation)

@@ -86,7 +86,7 @@ class RankFiles:
     def newest(self, *, clean: bool = False) -> list[Rank]:
         """Return the newest process of each run and rank; with ``clean`` expired files are removed.
 
-        Raises :class:`OSError` for a folder that can not be listed; a missing one is empty.
+        Raises :class:`OSError` for a folder that cannot be listed; a missing one is empty.
         """
         self.results = Counter(dict.fromkeys(STATE_FILE_RESULTS, 0))
         try:

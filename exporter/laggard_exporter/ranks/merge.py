@@ -27,7 +27,7 @@ _SUFFIXES = frozenset({"", "_bucket", "_sum", "_count", "_created"})
 
 
 class InvalidPageError(Exception):
-    """A page can not be merged; the text says what is wrong with it."""
+    """A page cannot be merged; the text says what is wrong with it."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ class SchedulingCollector:
         self._procfs = procfs
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the facts of each live rank. Raises :class:`OSError` for a folder that can not be listed."""
+        """Yield the facts of each live rank. Raises :class:`OSError` for a folder that cannot be listed."""
         for rank in self._ranks.processes():
             times = processes.process_times(self._procfs, rank.pid)
             if times is None:

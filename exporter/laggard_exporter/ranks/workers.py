@@ -43,7 +43,7 @@ class WorkersCollector:
         self._totals: dict[RankProcess, _Totals] = {}
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the workers of each live rank. Raises :class:`OSError` for a folder that can not be listed."""
+        """Yield the workers of each live rank. Raises :class:`OSError` for a folder that cannot be listed."""
         io_wait = processes.counts_io_wait(self._procfs)
         totals: dict[RankProcess, _Totals] = {}
         for rank, children in self._children.of(self._ranks.processes()).items():

@@ -1,6 +1,6 @@
 """The web configuration file that the exporters of the Prometheus project share.
 
-Format: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. What can not be done here
+Format: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. What cannot be done here
 is refused, never ignored: a security setting without effect is worse than none.
 """
 
@@ -34,7 +34,7 @@ _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m
 
 
 class ConfigurationError(Exception):
-    """The file can not be used; the text names the file, the setting, the value and what to do."""
+    """The file cannot be used; the text names the file, the setting, the value and what to do."""
 
 
 @dataclass(frozen=True)

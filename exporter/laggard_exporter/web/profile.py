@@ -33,7 +33,7 @@ class ProfilePage:
 
     def __call__(self, request: Request) -> Response:
         """Return the answer to a POST."""
-        # A page of somebody else that a browser shows can not send this type without asking first.
+        # A page of somebody else that a browser shows cannot send this type without asking first.
         if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != _JSON:
             return text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send {_JSON}")
         try:

@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Listens on one address from construction on. Raises :class:`OSError` when it can not."""
+    """Listens on one address from construction on. Raises :class:`OSError` when it cannot."""
 
     allow_reuse_address = True
     request_queue_size = 128

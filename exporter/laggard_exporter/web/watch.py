@@ -36,9 +36,9 @@ class ConfigurationSource:
 class ConfigurationFile(ConfigurationSource):
     """A file that is read again when it, or a certificate that it names, changes.
 
-    A file that can not be used is logged once and changes nothing: the last good one stays in force.
+    A file that cannot be used is logged once and changes nothing: the last good one stays in force.
 
-    Raises :class:`ConfigurationError` when the file can not be used at the start.
+    Raises :class:`ConfigurationError` when the file cannot be used at the start.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -85,7 +85,7 @@ def _keep_out_of_captures() -> None:
     """Let this thread ask for events while another one captures a graph; otherwise that would end the capture.
 
     Raises:
-        OSError, AttributeError: the CUDA runtime that torch has loaded can not be told.
+        OSError, AttributeError: the CUDA runtime that torch has loaded cannot be told.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     paths = {line.split(maxsplit=5)[5].strip() for line in maps.splitlines() if "libcudart" in line}

@@ -220,7 +220,7 @@ def test_variables(variables: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_variables(variables: pytest.MonkeyPatch, name: str, value: str, message: str) -> None:
-    """A variable that can not be followed ends the command with exit code 2 and one line."""
+    """A variable that cannot be followed ends the command with exit code 2 and one line."""
     variables.setenv(name, value)
     with pytest.raises(OtlpError) as error:
         settings("http://localhost:4318")

@@ -179,7 +179,7 @@ def test_a_file_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_exporter_keeps_the_file(tmp_path: Path) -> None:
-    """With --sd.file the exporter writes it and empties it at its end; one that can not be written ends it at once."""
+    """With --sd.file the exporter writes it and empties it at its end; one that cannot be written ends it at once."""
     path = tmp_path / "ranks.json"
     arguments = (*ONLY_STATE, f"--state.directory={tmp_path}", f"--sd.file={path}")
     with serving_rank(tmp_path, 0), exporter(*arguments) as node:
@@ -196,7 +196,7 @@ def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for flag, hint in (
         ("--sd.address=node:9495", "ranks have ports of their own"),
         ("--sd.file=targets", "end in .json"),
-        ("--web.telemetry-path=/sd", "can not be served"),
+        ("--web.telemetry-path=/sd", "cannot be served"),
     ):
         with pytest.raises(SystemExit, match="2"):
             flags.parse([flag], {})

@@ -73,7 +73,7 @@ def test_chosen_collectors(query: str, expected: set[str]) -> None:
     ],
 )
 def test_a_bad_choice(query: str, line: str) -> None:
-    """A choice that can not be made is one line and status 400."""
+    """A choice that cannot be made is one line and status 400."""
     assert ask(map(Thing, "abc"), f"/metrics{query}") == (HTTPStatus.BAD_REQUEST, f"{line}\n")
 
 

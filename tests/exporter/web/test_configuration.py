@@ -255,7 +255,7 @@ def test_a_change_that_is_broken(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_encryption_is_not_switched_on_the_fly(tmp_path: Path, authority: Authority, server_pair: Pair) -> None:
-    """A file without TLS can not make a running server talk in the clear."""
+    """A file without TLS cannot make a running server talk in the clear."""
     source = ConfigurationFile(write(tmp_path, encrypted(server_pair)))
     with serving(source=source) as server:
         write(tmp_path, "{}\n")
@@ -334,7 +334,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_file(tmp_path: Path, text: str, server_pair: Pair, authority: Authority) -> None:
-    """What can not be done is refused with the file, the setting, the value and what to do; never ignored."""
+    """What cannot be done is refused with the file, the setting, the value and what to do; never ignored."""
     for name, source in (("server.crt", server_pair.certificate), ("server.key", server_pair.key)):
         (tmp_path / name).write_bytes(source.read_bytes())
     (tmp_path / "authority.crt").write_bytes(authority.certificate.read_bytes())
@@ -345,7 +345,7 @@ def test_a_broken_file(tmp_path: Path, text: str, server_pair: Pair, authority: 
 
 
 def test_unreadable_files(tmp_path: Path, server_pair: Pair, authority: Authority) -> None:
-    """Each file that can not be read or used is named, with the reason."""
+    """Each file that cannot be read or used is named, with the reason."""
     other = authority.issue("other", file="mismatch")
     garbage = tmp_path / "garbage"
     garbage.write_text("no PEM")

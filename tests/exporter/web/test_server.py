@@ -1,4 +1,4 @@
-"""Where the server listens, and what clients can not do to it."""
+"""Where the server listens, and what clients cannot do to it."""
 
 from __future__ import annotations
 

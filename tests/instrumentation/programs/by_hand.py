@@ -1,4 +1,4 @@
-"""A loop that laggard can not see from outside, instrumented by hand in three lines."""
+"""A loop that laggard cannot see from outside, instrumented by hand in three lines."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ LAYOUTS: dict[str, Layout] = {
     "tensor_parallel": tensor_parallel,
     "pipeline": pipeline,
 }
-#: Layouts with mixed precision but no scaler: it can not reach the loss of a schedule, and is slow on many DTensors.
+#: Layouts with mixed precision but no scaler: it cannot reach the loss of a schedule, and is slow on many DTensors.
 UNSCALED = ("pipeline", "tensor_parallel")
 
 
