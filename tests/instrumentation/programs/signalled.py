@@ -113,9 +113,20 @@ def refused(folder: Path) -> None:
 
 def on_a_thread(_folder: Path) -> None:
     """Train on a thread that is not the main one, as Ray's workers do."""
-    thread = threading.Thread(target=train, daemon=True)
+    stop = threading.Event()
+
+    def train_until_told() -> None:
+        for _ in steps():
+            if stop.is_set():
+                return
+
+    # No daemon: Python aborts the process, with or without laggard, when such a thread is inside torch at the end.
+    thread = threading.Thread(target=train_until_told)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    finally:
+        stop.set()
 
 
 def with_workers(_folder: Path) -> None:
