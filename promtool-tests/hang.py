@@ -36,6 +36,14 @@ def died(rank: int, phase: str = "forward", host: str = "host-a") -> Firing:
     return Firing("TrainingRankDied", rank, phase, host)
 
 
+def failed(
+    by: str, how: str = "", *, rank: int | None = None, phase: str = "", host: str = "", run: str = RUN
+) -> Firing:
+    """Return the alert about a run that ended by a failure: of the rank that ended first, where that is known."""
+    more = (("training_ended_by", by), ("training_ended_with", how))
+    return Firing("TrainingRunFailed", rank, phase, host, run=run, more=more)
+
+
 def frozen(rank: int, cause: str, phase: str, host: str = "host-a") -> Firing:
     """Return the alert about a process that stands still."""
     return Firing("TrainingRankFrozen", rank, phase, host, more=(("training_cause", cause),))

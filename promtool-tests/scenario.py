@@ -14,6 +14,7 @@ Yaml = dict[str, object]
 #: Severity of the alerts that are no warnings.
 SEVERITY = {
     "TrainingRankDied": "critical",
+    "TrainingRunFailed": "critical",
     "TrainingRankFrozen": "critical",
     "TrainingRestartLoop": "critical",
     "TrainingStalled": "critical",

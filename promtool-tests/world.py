@@ -66,6 +66,9 @@ class Rank:
     #: The process lives. Its own metrics are scraped only then.
     alive: bool = True
     stopped: bool = False
+    #: By what and with what its process ends where it does not end cleanly, and when the newest one did.
+    ending: tuple[str, str] = ("request", "SIGTERM")
+    failed_at: float | None = None
     #: A scrape of the rank's own metrics, or of its exporter, fails: its series are marked stale.
     lost: bool = False
     exporter_lost: bool = False
@@ -350,6 +353,15 @@ class World:
         yield sample("start_timestamp_seconds", rank.start)
         info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
         yield info, 1
+        if not rank.alive and rank.state is not RankState.FINISHED and (rank.failed_at or -1) < rank.start:
+            rank.failed_at = self.now - 1
+        if rank.failed_at is not None:
+            by, with_what = rank.ending
+            failure = _key(
+                "training_process_failure_timestamp_seconds", rank, f"{exporter}:9495",
+                host_name=rank.host, phase=rank.phase.label, ended_by=by, ended_with=with_what,
+            )  # fmt: skip
+            yield failure, rank.failed_at
         if rank.alive:
             yield from (sample(f"hang_{name}", value, **labels) for name, labels, value in rank.recorded_facts())
 

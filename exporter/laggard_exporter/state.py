@@ -7,20 +7,27 @@ is another thing a moment later, and left out.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from laggard import conventions, statefile
 from laggard.conventions import STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
-from laggard.statefile import Snapshot
+from laggard.statefile import EndedBy, Ending, Snapshot
 from laggard_exporter.conventions import PROCESS, STATE_DIRECTORY_EXISTS, STATE_FILES
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks import processes
+from laggard_exporter.ranks.deaths import Deaths
 from laggard_exporter.ranks.files import NANOSECONDS, Rank, RankFiles
 from laggard_exporter.samples import Sample
 
 _logger = logging.getLogger(__name__)
+
+#: Signals by which a person, a launcher or a scheduler asks a process to end.
+_REQUESTS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+#: What a shell adds to a signal's number for an exit code.
+_SHELL_SIGNAL = 128
 
 _Values = Iterable[tuple[tuple[str, ...], float]]
 
@@ -125,7 +132,8 @@ class StateCollector:
         self, directory: Path, *, procfs: Path = Path("/proc"), clock: Callable[[], int] = statefile.boottime_ns
     ) -> None:
         self._directory = directory
-        self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING)
+        self._deaths = Deaths(procfs, clock=clock)
+        self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING, deaths=self._deaths)
         self._procfs = procfs
         self._log = LogOnce(_logger)
         #: When each rank was seen to stand still, in nanoseconds since boot.
@@ -149,6 +157,8 @@ class StateCollector:
             if seen is not None and known.age(seen) <= STOOD_STILL_SECONDS:
                 self._stood_still[key] = seen
             yield from _samples(rank, in_detail=key in self._stood_still)
+        for known in self._ranks.failed:
+            yield _failure(known, self._deaths)
         for result, count in self._ranks.results.items():
             yield Sample(STATE_FILES, (result,), count)
 
@@ -163,6 +173,31 @@ def _pace(first: tuple[int, int] | None, file: Snapshot) -> tuple[tuple[int, int
         return (file.steps, file.last_step_ns), 0.0
     steps = file.steps - first[0]
     return first, max(file.last_step_ns - first[1], 0) / NANOSECONDS / steps if steps else 0.0
+
+
+def _failure(rank: Rank, deaths: Deaths) -> Sample:
+    """Return when and how a process ended that did not end cleanly."""
+    file = rank.file
+    by, with_what = _cause(file.ending)
+    ended = file.ended_ns or deaths.ended_ns(file)
+    if not ended:
+        by, ended = "unseen", max(file.phase_entered_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
+    unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS
+    facts = file.facts
+    labels = (facts.run, str(facts.rank), facts.host, file.phase.label, by, with_what)
+    return Sample(PROCESS[conventions.PROCESS_FAILURE_TIMESTAMP], labels, unix)
+
+
+def _cause(ending: Ending) -> tuple[str, str]:
+    """Return by what a process ended, and with what: the name of an exception or a signal, or the exit code."""
+    number = ending.code if ending.by is EndedBy.SIGNAL else ending.code - _SHELL_SIGNAL
+    # A handler that exits says which signal it had as a shell does.
+    if ending.by is not EndedBy.EXCEPTION and number in set(signal.Signals):
+        name = signal.Signals(number).name
+        return "request" if number in _REQUESTS else "signal", name
+    if ending.by is EndedBy.EXCEPTION:
+        return "exception", ending.exception
+    return ("exit", str(ending.code)) if ending.by is EndedBy.EXIT else ("unknown", "")
 
 
 def _samples(rank: _Rank, *, in_detail: bool) -> Iterator[Sample]:

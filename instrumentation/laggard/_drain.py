@@ -110,6 +110,8 @@ class Drain:
         Waits at most ``timeout`` seconds; the state file says the final state in any case.
         """
         self._state = RankState.FAILED if ending.failed else RankState.FINISHED
+        if self._writer is not None:
+            self._writer.note_end()
         self._flush |= flush
         self._wakeup.send(STOP)
         self._thread.join(timeout)

@@ -69,6 +69,7 @@ class ExitHandling:
                     statefile.SIZE,
                     statefile.STATE,
                     statefile.ENDING,
+                    statefile.ENDED,
                     RankState.FINISHED,
                     RankState.FAILED,
                     statefile.pack(EndedBy.EXIT, 0),

@@ -31,7 +31,7 @@
 static struct {
     volatile uint64_t *words;
     size_t size;
-    int state, ending;
+    int state, ending, ended;
     uint64_t finished, failed, by_exit, by_signal;
 } file;
 
@@ -51,12 +51,20 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+static void record_ending(uint64_t word) {
+    struct timespec time;
+    clock_gettime(CLOCK_BOOTTIME, &time);
+    if (file.words[file.ended] == 0)
+        file.words[file.ended] = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+    file.words[file.ending] = word;
+}
+
 static void record_signal(int number) {
     volatile uint64_t *words = file.words;
     if (words == NULL || getpid() != owner) return;
     /* Who had finished did not die of it. */
     if (words[file.state] != file.finished) words[file.state] = file.failed;
-    if (words[file.ending] == 0) words[file.ending] = file.by_signal | (uint64_t)number;
+    if (words[file.ending] == 0) record_ending(file.by_signal | (uint64_t)number);
 }
 
 static void record_exit(int status, void *unused) {
@@ -66,7 +74,7 @@ static void record_exit(int status, void *unused) {
     status &= 0xff;
     words[file.state] = status ? file.failed : file.finished;
     /* What an exception left is known better. */
-    if (words[file.ending] == 0 || status == 0) words[file.ending] = file.by_exit | (uint64_t)status;
+    if (words[file.ending] == 0 || status == 0) record_ending(file.by_exit | (uint64_t)status);
 }
 
 static void act_by_default(int number) {
@@ -228,17 +236,17 @@ static PyObject *end(PyObject *module, PyObject *argument) {
 
 static PyObject *keep_ending(PyObject *module, PyObject *arguments) {
     (void)module;
-    int descriptor, state, ending;
+    int descriptor, state, ending, ended;
     Py_ssize_t size;
     unsigned long long finished, failed, by_exit, by_signal;
-    if (!PyArg_ParseTuple(arguments, "iniiKKKK", &descriptor, &size, &state, &ending, &finished, &failed, &by_exit,
-                          &by_signal))
+    if (!PyArg_ParseTuple(arguments, "iniiiKKKK", &descriptor, &size, &state, &ending, &ended, &finished, &failed,
+                          &by_exit, &by_signal))
         return NULL;
     void *words = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (words == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
     if (file.words != NULL) munmap((void *)file.words, file.size);
     file.words = NULL;
-    file.size = (size_t)size, file.state = state, file.ending = ending;
+    file.size = (size_t)size, file.state = state, file.ending = ending, file.ended = ended;
     file.finished = finished, file.failed = failed, file.by_exit = by_exit, file.by_signal = by_signal;
     file.words = words;
     owner = getpid();

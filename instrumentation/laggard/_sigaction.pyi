@@ -11,6 +11,7 @@ def keep_ending(
     size: int,
     state: int,
     ending: int,
+    ended: int,
     finished: int,
     failed: int,
     by_exit: int,

@@ -81,6 +81,8 @@ class Attribute:
     STEP = "training.step"
     STEP_SLOW = "training.step.slow"
     STEP_GC = "training.step.gc"
+    ENDED_BY = "training.ended_by"
+    ENDED_WITH = "training.ended_with"
     HOST_NAME = "host.name"
     PROCESS_PID = "process.pid"
     HARDWARE_ID = "hw.id"
@@ -564,6 +566,16 @@ PROCESS_INFO = Metric(
 
 #: What the node exporter says of each rank on its node, from the rank's state file.
 #: Identity of these: run and rank; the peer group is a label of the info metric only.
+PROCESS_FAILURE_TIMESTAMP = Metric(
+    "training.process.failure.timestamp",
+    "gauge",
+    "s",
+    "Unix time at which the rank's newest process without a clean end ended, with where it stood and how it ended: by "
+    "an exception (with its class), an exit code, a signal, on request (SIGTERM, SIGINT, SIGHUP), or without a word "
+    "(unknown: SIGKILL, a fault in native code, os._exit). Unseen is unknown, with the time of its last sign of life.",
+    (Attribute.HOST_NAME, Attribute.PHASE, Attribute.ENDED_BY, Attribute.ENDED_WITH),
+)
+
 PROCESS_METRICS = (
     PROCESS_UP,
     PROCESS_STATE,
@@ -581,6 +593,7 @@ PROCESS_METRICS = (
     PROCESS_WORLD_SIZE,
     PROCESS_START_TIMESTAMP,
     PROCESS_INFO,
+    PROCESS_FAILURE_TIMESTAMP,
 )
 
 _UNIT_SUFFIX = {"s": "seconds", "By": "bytes", "J": "joules"}

@@ -58,6 +58,7 @@ PROGRESS = _LIVE_WORD + 2
 STEPS = _LIVE_WORD + 3
 LAST_STEP = _LIVE_WORD + 4
 ENDING = _LIVE_WORD + 5
+ENDED = _LIVE_WORD + 6
 GROUPS = _LIVE_WORD + 8
 GROUP_WORDS = 3  # identity, started, finished
 
@@ -177,6 +178,8 @@ class Snapshot:
     """0 before the first step ended."""
     groups: tuple[Group, ...]
     ending: Ending
+    ended_ns: int
+    """When the process said how it ends; 0 where it did not."""
     alive: bool
     holder_pid: int
     """Process that holds the lock, as the reader's process namespace numbers it; 0 where it is not visible."""
@@ -216,10 +219,14 @@ class StateWriter:
         self.words[sequence] += 1
 
     def write_ending(self, ending: Ending) -> None:
-        """Say how the process ends."""
+        """Say how the process ends, after :meth:`note_end`."""
         name = clip_name(ending.exception).encode().ljust(NAME_BYTES, b"\0")
         self._map[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + NAME_BYTES] = name
         self.words[ENDING] = pack(ending.by, ending.code)
+
+    def note_end(self) -> None:
+        """Keep the time at which the process began to end."""
+        self.words[ENDED] = self.words[ENDED] or boottime_ns()
 
     def close(self, *, unlink: bool = False) -> None:
         """Unmap and close, which drops the lock. A forked child may call it without effect on the parent."""
@@ -265,6 +272,7 @@ def read(path: Path) -> Snapshot:
             last_step_ns=words[LAST_STEP],
             groups=tuple(_groups(words)),
             ending=_ending(data, words[ENDING]),
+            ended_ns=words[ENDED],
             alive=alive,
             holder_pid=holder,
         )

@@ -1,8 +1,8 @@
-"""TrainingRankDied, TrainingRankFrozen and TrainingRestartLoop: what the state files say at once."""
+"""TrainingRankDied, TrainingRunFailed, TrainingRankFrozen and TrainingRestartLoop: what the state files say at once."""
 
 from __future__ import annotations
 
-from hang import died, frozen, resume, stalled, stick
+from hang import died, failed, frozen, resume, stalled, stick
 from laggard.conventions import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN
@@ -62,6 +62,80 @@ def no_death() -> Scenario:
         rank.alive = False
     scenario.after(minutes=5)
     scenario.never()
+    return scenario
+
+
+def failed_run() -> Scenario:
+    """Names the rank that ended first, when nothing of the run is left, until the run begins again."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    now = scenario.world.now
+    for rank in scenario.world.ranks:
+        rank.alive, rank.failed_at = False, now - 3
+    scenario[2].failed_at, scenario[2].ending = now - 5, ("exception", "ValueError")
+    scenario[1].failed_at, scenario[1].ending = now - 4, ("exception", "RuntimeError")
+    scenario.after(seconds=15)
+    scenario.never()
+    scenario.after(seconds=45)
+    first = failed("exception", "ValueError", rank=2, phase="forward", host="host-b")
+    scenario.fires(first)
+    scenario.says(
+        first,
+        summary="A training run failed.",
+        description="Rank 2 of run run-a on host host-b ended first, in phase forward, by the exception ValueError, at "
+        "1970-01-01 00:02:55 +0000 UTC. No rank of the run is left.",
+        recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
+        "from its end.",
+        runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario[2].exporter_lost = True
+    scenario.after(seconds=15)
+    scenario.fires(first)
+    scenario[2].exporter_lost = False
+    scenario.after(minutes=5)
+    scenario.fires(first)
+    for rank in scenario.world.ranks:
+        rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
+        rank.last_edge = scenario.world.now
+    scenario.after(seconds=45)
+    scenario.silent()
+    for rank in scenario.world.ranks:
+        rank.failed_at, rank.ending, rank.start = scenario.world.now + rank.rank, ("exit", "1"), scenario.world.now + 5
+        rank.last_edge = scenario.world.now + 5
+    scenario.after(minutes=1)
+    # Seen by its launcher, and begun again between two scrapes.
+    again = failed("exit", "1", rank=0, phase="forward", host="host-a")
+    scenario.fires(again)
+    scenario.after(minutes=5)
+    scenario.silent()
+    for rank in scenario.world.ranks:
+        rank.finish()
+    scenario.after(minutes=2)
+    scenario.silent()
+    return scenario
+
+
+def failed_unseen() -> Scenario:
+    """Of a run whose first end nobody can tell, the run is named; of one that was asked to end, nothing is said."""
+    scenario = Scenario([*ranks(4, per_host=2), *ranks(4, run="run-b"), *ranks(4, run="run-c"), *ranks(4, run="run-d")])
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
+        rank.alive = False
+        rank.ending = ("unknown", "") if rank.run != "run-c" else rank.ending
+        rank.failed_at = scenario.world.now - 5 + rank.rank
+    # A host is gone with its ranks; two ends that nobody saw; scancel, and then SIGKILL for who does not end.
+    scenario[2].exporter_lost = scenario[3].exporter_lost = True
+    for rank in scenario.world.ranks[4:6]:
+        rank.ending = ("unseen", "")
+    scenario.world.ranks[-5].ending = ("unknown", "")
+    # An end of before: rank 3 was left out when the others began again, and they have ended well.
+    for rank in scenario.world.ranks[-4:-1]:
+        rank.failed_at, rank.start = None, scenario.world.now - 30
+        rank.finish()
+    scenario.world.ranks[-1].failed_at = scenario.world.now - 60
+    scenario.after(minutes=2)
+    scenario.fires(failed("unknown"), failed("unseen", run="run-b"))
     return scenario
 
 
@@ -232,6 +306,8 @@ def restarts_in_containers() -> Scenario:
 
 
 PLAYS: tuple[Play, ...] = (
+    failed_run,
+    failed_unseen,
     killed,
     no_death,
     stopped,

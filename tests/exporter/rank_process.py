@@ -14,6 +14,8 @@ from laggard.statefile import Facts, StateWriter
 
 request: dict[str, Any] = json.loads(sys.stdin.readline())
 request["facts"]["boot_id"] = bytes.fromhex(request["facts"]["boot_id"])
+if not request["facts"]["pid_start_ticks"]:  # its own
+    request["facts"]["pid_start_ticks"] = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 writer = StateWriter(Path(request["directory"]), Facts(**request["facts"]))
 for index, value in request["words"].items():
     writer.words[int(index)] = value

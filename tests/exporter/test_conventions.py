@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from laggard import dumps, statefile
@@ -12,7 +13,7 @@ from laggard.conventions import PROCESS_METRICS, Phase, prometheus_label, promet
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.ranks.files import NANOSECONDS
-from tests.exporter.support import exporter, fresh, live_rank, open_metrics, promtool_check
+from tests.exporter.support import dead_file, exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario
 from tests.support.recorded_job import RecordedJob
@@ -62,6 +63,8 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
     arguments = [f"--state.directory={tmp_path / 'ranks'}", f"--web.config.file={tmp_path / 'web.yml'}"]
     word = statefile.pack(Phase.OTHER, facts.start_boottime_ns)
     dump = dumps.file_name(facts.run, facts.rank, facts.start_boottime_ns, 0, word)
+    # How a process ended that was the rank before.
+    dead_file(tmp_path / "ranks", replace(facts, start_boottime_ns=facts.start_boottime_ns - 1))
     with live_rank(tmp_path / "ranks", facts, words) as rank:
         job = RecordedJob({"0": (2, 3)}, [("0", "barrier")], stops={2: 0})
         (tmp_path / "ranks" / dump).write_text(json.dumps(job.dump(3)))

@@ -6,18 +6,19 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from laggard import statefile
+from laggard import conventions, statefile
 from laggard.conventions import PROCESS_METRICS, Phase, RankState
+from laggard.statefile import EndedBy, Ending
 from laggard_exporter import state
 from laggard_exporter.ranks import files as rank_files
 from laggard_exporter.state import StateCollector
-from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, live_rank, series_name, starting_with
+from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, fresh, live_rank, series_name, starting_with
 
 NOW = 25 * NANOSECONDS
 
@@ -40,6 +41,18 @@ WAITING = {
 def rank_series(name: str, run: str = "run-1", rank: str = "3", **labels: str) -> str:
     """Return the name of a series of the rank."""
     return series_name(name, {"training_run": run, "training_rank": rank, **labels}.items())
+
+
+def failure(phase: str, by: str, with_what: str = "", rank: str = "3") -> str:
+    """Return the name of the series that says how a rank of :data:`FACTS` ended."""
+    how = {"training_ended_by": by, "training_ended_with": with_what}
+    name = "training_process_failure_timestamp_seconds"
+    return rank_series(name, rank=rank, host_name="node-7", training_phase=phase, **how)
+
+
+def failures(samples: Mapping[str, float]) -> dict[str, float]:
+    """Return the samples that say how ranks ended."""
+    return starting_with(samples, "training_process_failure")
 
 
 def collect(directory: Path, now_ns: int = NOW) -> dict[str, float]:
@@ -132,7 +145,9 @@ def test_a_rank_that_goes_on(tmp_path: Path) -> None:
         now[0] = time_ns
         newer = replace(FACTS, start_boottime_ns=FACTS.start_boottime_ns + time_ns - NOW + 5 * NANOSECONDS)
         with live_rank(tmp_path, newer, words):
-            return starting_with(as_dict(collector.collect()), "training_process_")
+            samples = starting_with(as_dict(collector.collect()), "training_process_")
+            # Of those before, which this test ends by SIGKILL.
+            return {series: value for series, value in samples.items() if series not in failures(samples)}
 
     condition = rank_series("training_process_condition")
     assert set(after(WAITING, NOW - 4 * NANOSECONDS)) == set(WAITING_SERIES) - detail
@@ -181,11 +196,88 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         del expected[rank_series("training_process_stopped")]
         expected[rank_series("training_process_up")] = 0
         expected[rank_series("training_process_condition")] = 0
+        expected[failure("communication", "unseen")] = 1_700_000_010.5
         assert ranks(tmp_path) == expected
         expected[rank_series("training_process_standstill_seconds")] = 105
         expected[rank_series("training_process_phase_age_seconds")] = 105
         expected[rank_series("training_process_last_step_age_seconds")] = 106.5
         assert ranks(tmp_path, NOW + 100 * NANOSECONDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("ending", "by", "with_what"),
+    [
+        (Ending(EndedBy.EXCEPTION, 1, "torch.OutOfMemoryError"), "exception", "torch.OutOfMemoryError"),
+        (Ending(EndedBy.EXIT, 3), "exit", "3"),
+        (Ending(EndedBy.SIGNAL, signal.SIGTERM), "request", "SIGTERM"),
+        (Ending(EndedBy.SIGNAL, signal.SIGINT, "KeyboardInterrupt"), "request", "SIGINT"),
+        (Ending(EndedBy.EXIT, 128 + signal.SIGTERM), "request", "SIGTERM"),
+        (Ending(EndedBy.EXIT, 128 + signal.SIGABRT), "signal", "SIGABRT"),
+        (Ending(EndedBy.EXCEPTION, 128 + signal.SIGTERM, "ValueError"), "exception", "ValueError"),
+        (Ending(EndedBy.EXIT, 255), "exit", "255"),
+    ],
+)
+def test_how_a_rank_ended(tmp_path: Path, ending: Ending, by: str, with_what: str) -> None:
+    """What the process said of its end is told, with the time at which it said so."""
+    words = {**WAITING, statefile.STATE: RankState.FAILED, statefile.ENDED: 21 * NANOSECONDS}
+    path = dead_file(tmp_path, words=words)
+    with path.open("r+b") as file:
+        file.seek(8 * statefile.ENDING)
+        file.write(statefile.pack(ending.by, ending.code).to_bytes(8, "little"))
+        file.seek(2048)
+        file.write(ending.exception.encode())
+    assert failures(collect(tmp_path)) == {failure("communication", by, with_what): 1_700_000_011.5}
+
+
+def test_when_a_killed_rank_died(tmp_path: Path) -> None:
+    """The kernel's word on the end of a process counts to the millisecond, however late the next scrape is."""
+    collector = StateCollector(tmp_path)
+    facts = fresh(pid_start_ticks=0)
+    other = replace(facts, rank=4, pid=4343)
+    phase = {statefile.PHASE: statefile.pack(Phase.FORWARD, facts.start_boottime_ns)}
+    with live_rank(tmp_path, facts, phase) as first, live_rank(tmp_path, other, phase) as second:
+        assert failures(as_dict(collector.collect())) == {}
+        ends: dict[str, float] = {}
+        for rank, process in (("4", second), ("3", first)):
+            time.sleep(0.1)
+            ends[rank] = (facts.start_unix_ns + statefile.boottime_ns() - facts.start_boottime_ns) / NANOSECONDS
+            process.kill()
+            process.wait(10)
+        time.sleep(0.3)
+        told = failures(as_dict(collector.collect()))
+    series = {rank: failure("forward", "unknown", rank=rank) for rank in ends}
+    assert told == {series[rank]: pytest.approx(ends[rank], abs=0.05) for rank in ends}
+    assert told[series["4"]] < told[series["3"]]
+
+
+def test_a_restart_does_not_hide_a_failure(tmp_path: Path) -> None:
+    """How the process before ended is told for as long as its file is there, whatever its successor does."""
+    dead_file(tmp_path, words=WAITING)
+    told = {failure("communication", "unseen"): 1_700_000_010.5}
+    words = {statefile.PHASE: statefile.pack(Phase.OTHER, 22 * NANOSECONDS), statefile.STATE: RankState.FINISHED}
+    dead_file(tmp_path, replace(FACTS, start_boottime_ns=22 * NANOSECONDS, restarts=3), words)
+    samples = collect(tmp_path)
+    assert samples[rank_series("training_process_condition")] == 1
+    assert failures(samples) == told
+    with live_rank(tmp_path, replace(FACTS, start_boottime_ns=23 * NANOSECONDS, restarts=4)):
+        samples = collect(tmp_path)
+        assert samples[rank_series("training_process_up")] == 1
+        assert failures(samples) == told
+
+
+def test_a_rank_that_hung_for_long_is_told_once_it_died(tmp_path: Path) -> None:
+    """The quarter of an hour for which a dead rank is told begins when it died, not with its last sign of progress."""
+    now = [NOW]
+    collector = StateCollector(tmp_path, clock=lambda: now[0])
+    with live_rank(tmp_path, words=WAITING) as process:
+        now[0] = NOW + 1800 * NANOSECONDS
+        assert as_dict(collector.collect())[rank_series("training_process_up")] == 1
+        process.kill()
+        process.wait(10)
+        now[0] += 899 * NANOSECONDS
+        assert as_dict(collector.collect())[rank_series("training_process_condition")] == 0
+        now[0] += 2 * NANOSECONDS
+        assert starting_with(as_dict(collector.collect()), "training_process_") == {}
 
 
 def test_a_finished_rank(tmp_path: Path) -> None:
@@ -441,4 +533,4 @@ def test_a_rank_of_somebody_else(tmp_path: Path) -> None:
 
 def test_every_metric_of_the_contract_has_a_value() -> None:
     """The collector knows each rank metric of the contract, and no other."""
-    assert list(state.SERIES) == list(PROCESS_METRICS)
+    assert [*state.SERIES, conventions.PROCESS_FAILURE_TIMESTAMP] == list(PROCESS_METRICS)

@@ -20,6 +20,7 @@ GIVEN = {"gpu_hour_price", "carbon_grams_per_kwh", "power_overhead"}
 
 SUFFIXES = (
     "estimate",
+    "first",
     "long",
     "mean",
     "reference",

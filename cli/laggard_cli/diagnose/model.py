@@ -36,6 +36,14 @@ _EXCLUDED = (
 )
 #: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
 _UNTRANSLATED = 'count({__name__=~"training([.]steps.*|_steps)"})'
+#: When the newest end without a clean end of each run began, of a day, with who ended first and how.
+_FAILED = (
+    'last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d])'
+    " unless on (training_run) run:training_ranks_live:count"
+    " unless on (training_run) (max by (training_run)"
+    ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
+    " < on (training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
+)
 _WATCHDOG = "LaggardWatchdog"
 _RUN, _RANK = "training_run", "training_rank"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
@@ -80,6 +88,21 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """How a run ended that did not end cleanly: by the rank that ended first; who that was is empty where not known."""
+
+    rank: str
+    host: str
+    phase: str
+    ended_by: str
+    """``exception``, ``exit``, ``signal``; ``unknown`` without a word, ``unseen`` where nobody knows when either."""
+    ended_with: str
+    """Class of the exception, exit code or name of the signal."""
+    at: str
+    """Time of the end (RFC 3339)."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """One run. A fact that is not recorded is missing from ``facts``, never 0."""
 
@@ -92,10 +115,15 @@ class Diagnosis:
     excluded: dict[str, float] = field(default_factory=dict[str, float])
     """Steps of the last 5 minutes that were excluded, by reason; asked for where no rank has an own time."""
 
+    failure: Failure | None = None
+    """How it failed, of a run of which nothing lives."""
+
     @property
     def missing(self) -> tuple[str, ...]:
         """What the judgement of a run needs and Prometheus does not have."""
         missing: list[str] = []
+        if self.failure is not None:
+            return ()
         if "ranks_live" not in self.facts:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
         elif not self.ranks and self.excluded:
@@ -120,7 +148,8 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
 
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
-    runs = sorted({sample.labels[_RUN] for sample in prometheus.query(_RUNS, at, by=(_RUN,))})
+    failures = _failures(prometheus, at)
+    runs = sorted({sample.labels[_RUN] for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
     if not runs and prometheus.query(_UNTRANSLATED, at):
         raise CommandError(
             f"Prometheus at {prometheus.name} keeps OpenTelemetry's own names, such as training.steps, which the rules "
@@ -153,6 +182,7 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
             ranks=tuple(ranks.get(name, ())),
             standing_out=scores.get(name, {}),
             excluded={} if name in ranks else excluded.get(name, {}),
+            failure=failures.get(name),
         )
         for name in wanted
     ]
@@ -200,6 +230,24 @@ def _verdict(alert: Alert) -> Verdict:
         runbook_url=annotations.get("runbook_url", ""),
         peer_group=labels.get("training_peer_group", ""),
     )
+
+
+def _failures(prometheus: Prometheus, at: float | None) -> dict[str, Failure]:
+    # The last one counts: the newest, and of one end what was said once all its ranks were seen.
+    newest = sorted(
+        prometheus.query(_FAILED, at, by=(_RUN,)), key=lambda each: (each.value, bool(each.labels.get(_RANK)))
+    )
+    return {
+        sample.labels[_RUN]: Failure(
+            rank=sample.labels.get(_RANK, ""),
+            host=sample.labels.get("host_name", ""),
+            phase=sample.labels.get("training_phase", ""),
+            ended_by=sample.labels.get("training_ended_by", ""),
+            ended_with=sample.labels.get("training_ended_with", ""),
+            at=iso(sample.value),
+        )
+        for sample in newest
+    }
 
 
 def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[str, float]:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
+from laggard_cli.diagnose.model import Diagnosis, Failure, Rank, Verdict
 from laggard_cli.terminal import printable
 from laggard_cli.units import duration
 
@@ -42,6 +42,9 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         for verdict in diagnosis.verdicts
     )
     ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
+    failure = diagnosis.failure and replace(
+        diagnosis.failure, **{name: printable(text) for name, text in vars(diagnosis.failure).items()}
+    )
     excluded = {printable(reason): count for reason, count in diagnosis.excluded.items()}
     standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
     return replace(
@@ -51,6 +54,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         ranks=ranks,
         standing_out=standing_out,
         excluded=excluded,
+        failure=failure,
     )
 
 
@@ -58,6 +62,8 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _facts(diagnosis))]
     if diagnosis.verdicts:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
+    elif diagnosis.failure is not None:
+        parts.append(Padding(Text(_failed(diagnosis.failure), style="bold red"), (0, 0, 0, 2)))
     elif diagnosis.missing:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
     elif diagnosis.standing_out and not silent:
@@ -67,6 +73,18 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)
+
+
+def _failed(failure: Failure) -> str:
+    how = {
+        "exception": f"by the exception {failure.ended_with}",
+        "exit": f"with exit code {failure.ended_with}",
+        "signal": f"by {failure.ended_with}",
+    }.get(failure.ended_by, "without a word, as by SIGKILL, a fault in native code or os._exit")
+    if not failure.rank:
+        return f"failed at {failure.at} {how}; which rank ended first is not known"
+    where = f" on host {failure.host}" if failure.host else ""
+    return f"failed at {failure.at}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
 
 
 def _why_not_yet(standing_out: dict[str, float]) -> str:

@@ -27,7 +27,7 @@ from laggard_cli.report.verdicts import read
 from laggard_cli.terminal import printable
 
 #: Verdicts after which somebody asks where each rank stood.
-_STANDS = ("TrainingStalled", "TrainingRankFrozen", "TrainingRankDied", "TrainingRankMissing")
+_STANDS = ("TrainingStalled", "TrainingRankFrozen", "TrainingRankDied", "TrainingRunFailed", "TrainingRankMissing")
 _MEMORY = ("TrainingMemoryLeak", "TrainingMemoryHeadroom", "TrainingMemoryFragmentation", "TrainingOutOfMemory")
 #: Kinds of memory that a verdict names, as the ranks export them.
 _KINDS = {"device": ("device_allocated", "device_reserved"), "host": ("host_rss", "worker_rss")}

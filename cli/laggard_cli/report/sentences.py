@@ -17,6 +17,7 @@ _PHRASES = {
     "TrainingStalled": "The run stands still: the others wait for {who}",
     "TrainingRankMissing": "{Who} {is_} gone while others work on",
     "TrainingRankDied": "The process of {who} died",
+    "TrainingRunFailed": "The run failed: {who} ended first",
     "TrainingRankFrozen": "No progress of {who} while others go on",
     "TrainingInputBound": "All ranks wait for data",
     "TrainingCommunicationBound": "The transfer between ranks is the slowest part of a step",
@@ -27,7 +28,7 @@ _PHRASES = {
     "TrainingThermalSlowdown": "Heat holds {who} back, and the others wait for it",
     "TrainingPowerSlowdown": "Power holds {who} back, and the others wait for it",
 }
-_WHOLE = {"TrainingStalled": "The run stands still"}
+_WHOLE = {"TrainingStalled": "The run stands still", "TrainingRunFailed": "The run failed"}
 _KINDS = {
     "device": "device",
     "device_allocated": "device, allocated",

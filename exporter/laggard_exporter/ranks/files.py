@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard import statefile, untrusted
+from laggard.conventions import RankState
 from laggard.statefile import Snapshot, StateFileError
 from laggard_exporter.conventions import STATE_FILE_RESULTS
 from laggard_exporter.logs import LogOnce
+from laggard_exporter.ranks.deaths import Deaths
 
 #: A dead rank is exported for this long after its last sign of life, in seconds; then its file is removed.
 DEAD_FILE_SECONDS = 15 * 60
@@ -37,6 +39,11 @@ class Rank(NamedTuple):
     file: Snapshot
     now_ns: int
     user: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether the process is gone without a clean end."""
+        return not self.file.alive and self.file.state is not RankState.FINISHED
 
     def age(self, time_ns: int) -> float:
         """Return the seconds since a time of the file."""
@@ -60,19 +67,27 @@ class RankFiles:
     """The newest process of each run and rank in a folder.
 
     ``clock`` gives nanoseconds since boot. A file that is rejected is logged at ``level``: of several that read the
-    same folder one is enough to say it.
+    same folder one is enough to say it. ``deaths`` is told of each process that lives, and says when it died.
     """
 
     def __init__(
-        self, directory: Path, *, clock: Callable[[], int] = statefile.boottime_ns, level: int = logging.DEBUG
+        self,
+        directory: Path,
+        *,
+        clock: Callable[[], int] = statefile.boottime_ns,
+        level: int = logging.DEBUG,
+        deaths: Deaths | None = None,
     ) -> None:
         self.exists = False
         """Whether the newest reading found the folder."""
         self.results: Counter[str] = Counter()
         """What became of each file in the newest reading."""
+        self.failed: list[Rank] = []
+        """The newest process of each run and rank without a clean end in that reading, whether or not another lives."""
         self._directory = directory
         self._clock = clock
         self._level = level
+        self._deaths = deaths
         self._log = LogOnce(_logger)
 
     def processes(self) -> list[RankProcess]:
@@ -89,6 +104,7 @@ class RankFiles:
         Raises :class:`OSError` for a folder that cannot be listed; a missing one is empty.
         """
         self.results = Counter(dict.fromkeys(STATE_FILE_RESULTS, 0))
+        self.failed = []
         try:
             directory = untrusted.open_folder(self._directory)
         except FileNotFoundError:
@@ -102,6 +118,8 @@ class RankFiles:
 
     def _newest(self, directory: int, *, clean: bool) -> list[Rank]:
         newest: dict[tuple[str, int], Rank] = {}
+        failed: dict[tuple[str, int], Rank] = {}
+        read: list[Snapshot] = []
         for name, user in self._names(directory):
             try:
                 rank = self._read(name, user)
@@ -110,18 +128,25 @@ class RankFiles:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     self._reject(str(error))
                 continue
-            result = _classify(newest, rank)
+            read.append(rank.file)
+            result = _classify(newest, rank, self._last_sign_of_life(rank.file))
             if result == "rejected":
                 self._reject(
                     f"rank {rank.file.facts.rank} of run {rank.file.facts.run!r} has files of several users in "
                     f"{self._directory}: the process that lives and is older counts"
                 )
                 continue
+            if result in {"exported", "superseded"} and rank.failed:
+                key = (rank.file.facts.run, rank.file.facts.rank)
+                failed[key] = max(failed.get(key, rank), rank, key=_age_order)
             self.results[result] += 1
             if clean and result == "expired":
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=directory)
         self.results["exported"] = len(newest)
+        self.failed = list(failed.values())
+        if self._deaths is not None:
+            self._deaths.keep(read)
         return list(newest.values())
 
     def _names(self, directory: int) -> Iterator[tuple[str, int]]:
@@ -154,14 +179,20 @@ class RankFiles:
         file = statefile.read(path)
         # Asked after the file was read, so no true time of it can be later.
         now_ns = self._clock()
-        if _last_sign_of_life(file) > now_ns:
+        if _last_sign(file) > now_ns:
             raise StateFileError(f"state file {path}: its times lie in the future")
+        if self._deaths is not None and file.alive:
+            self._deaths.watch(file)
         return Rank(file, now_ns, user)
 
+    def _last_sign_of_life(self, file: Snapshot) -> int:
+        seen = 0 if self._deaths is None else max(self._deaths.ended_ns(file), self._deaths.lived_ns(file))
+        return max(_last_sign(file), seen)
 
-def _classify(newest: dict[tuple[str, int], Rank], rank: Rank) -> str:
+
+def _classify(newest: dict[tuple[str, int], Rank], rank: Rank, last_sign_of_life: int) -> str:
     file = rank.file
-    if not file.alive and rank.age(_last_sign_of_life(file)) > DEAD_FILE_SECONDS:
+    if not file.alive and rank.age(last_sign_of_life) > DEAD_FILE_SECONDS:
         return "expired"
     if not file.facts.run:
         return "no_run"
@@ -181,5 +212,5 @@ def _age_order(rank: Rank) -> tuple[int, bool]:
     return rank.file.facts.start_boottime_ns, rank.file.alive
 
 
-def _last_sign_of_life(file: Snapshot) -> int:
-    return max(file.phase_entered_ns, file.last_step_ns, file.facts.start_boottime_ns)
+def _last_sign(file: Snapshot) -> int:
+    return max(file.phase_entered_ns, file.last_step_ns, file.facts.start_boottime_ns, file.ended_ns)

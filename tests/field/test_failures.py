@@ -1,0 +1,137 @@
+"""A job that dies as a whole, in each way that real jobs do: the rank that ended first is named, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from laggard_cli.demo.servers import Servers, free_ports
+from laggard_cli.diagnose.model import diagnose, firing
+from laggard_cli.prometheus import Prometheus
+from tests.field.live.ends import CULPRIT
+
+pytestmark = pytest.mark.timed
+
+PROGRAM = Path(__file__).parent / "live" / "ends.py"
+#: From the end of the job to the alert.
+_LIMIT_SECONDS = 20.0
+_JOB_SECONDS = 90.0
+#: By way to end: by what and with what the culprit did.
+FAILURES = {
+    "kill": ("unknown", ""),
+    "raise": ("exception", "ValueError"),
+    "teardown": ("exception", "ValueError"),
+    "exit": ("exit", "3"),
+    "leave": ("unknown", ""),
+    "segfault": ("unknown", ""),
+    "abort": ("unknown", ""),
+    "spawn": ("exception", "ValueError"),
+}
+#: Run by `make test`; all by `make field`.
+_QUICK = {"kill", "raise"}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A node exporter, and Prometheus with the rules."""
+    with Servers(tmp_path_factory.mktemp("failures"), "kill", 2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def prometheus(servers: Servers) -> Iterator[Prometheus]:
+    """The server, to ask."""
+    with contextlib.closing(Prometheus(servers.addresses["prometheus"])) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _job(servers: Servers, how: str, *torchrun: str) -> Iterator[subprocess.Popen[bytes]]:
+    binaries = Path(sys.executable).parent
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("LAGGARD_", "OTEL_"))},
+        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(Path.cwd()),
+        "OMP_NUM_THREADS": "1",
+        "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": str(servers.rank_ports[0]),
+        "LAGGARD_STATE_DIR": str(servers.state_directories[0]),
+    }
+    port = str(free_ports(1)[0])
+    launcher = ["torchrun", f"--master-port={port}", "--nproc-per-node=2", *torchrun]
+    launcher = [sys.executable] if how == "spawn" else launcher
+    command = [str(binaries / "laggard"), "run", "--run", how, *launcher, str(PROGRAM), how, port]
+    with (servers.folder / f"{how}.log").open("wb") as log:
+        job = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield job
+    finally:
+        job.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(40)
+        job.kill()
+        job.wait()
+
+
+def _failed(prometheus: Prometheus, run: str) -> list[str]:
+    """Return the ranks that are named as those who ended first."""
+    return [each.rank for each in firing(prometheus) if each.run == run and each.alert == "TrainingRunFailed"]
+
+
+def _wait_for(prometheus: Prometheus, run: str, expected: list[str]) -> float:
+    began = time.monotonic()
+    while (told := _failed(prometheus, run)) != expected:
+        assert time.monotonic() - began < _LIMIT_SECONDS, told
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how in _QUICK else pytest.mark.field) for how in FAILURES]
+)
+def test_who_ended_first_is_named(servers: Servers, prometheus: Prometheus, how: str) -> None:
+    """The alert names the rank, and the diagnosis says how it ended, when the alert is over too."""
+    with _job(servers, how) as job:
+        assert job.wait(_JOB_SECONDS)
+    seconds = _wait_for(prometheus, how, [str(CULPRIT)])
+    print(f"{how}: named after {seconds:.1f} s")
+    failure = diagnose(prometheus, how)[0].failure
+    assert failure is not None
+    assert (failure.rank, failure.ended_by, failure.ended_with) == (str(CULPRIT), *FAILURES[how])
+    assert failure.phase in {"forward", "backward", "other", "communication", "optimizer"}
+
+
+@pytest.mark.field
+def test_an_end_that_was_asked_for_is_no_failure(servers: Servers, prometheus: Prometheus) -> None:
+    """SIGTERM to the launcher, as by scancel, and a clean end bring no alert about."""
+    with _job(servers, "request") as job, _job(servers, "clean") as clean:
+        assert clean.wait(_JOB_SECONDS) == 0
+        job.send_signal(signal.SIGTERM)
+        job.wait(60)
+    for _ in range(40):
+        assert _failed(prometheus, "request") == _failed(prometheus, "clean") == []
+        time.sleep(0.25)
+    assert {"request", "clean"}.isdisjoint(found.run for found in diagnose(prometheus, None))
+
+
+@pytest.mark.field
+def test_a_run_that_begins_again_says_who_failed(servers: Servers, prometheus: Prometheus) -> None:
+    """After a restart by the launcher the rank that failed is named, until the run ends cleanly."""
+    with _job(servers, "restart", "--max-restarts=1") as job:
+        told: set[str] = set()
+        while job.poll() is None:
+            told |= set(_failed(prometheus, "restart"))
+            time.sleep(0.2)
+    assert told == {str(CULPRIT)}
+    assert job.returncode == 0
+    _wait_for(prometheus, "restart", [])
