@@ -43,7 +43,14 @@ def _restarts() -> int:
 
 @contextlib.contextmanager
 def _group(how: str) -> Iterator[None]:
-    distributed.init_process_group("gloo")
+    if how == "restart":
+        # torchrun keeps the store of the incarnation before, in which gloo finds addresses of ranks that are gone.
+        store = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = distributed.PrefixStore(str(_restarts()), store)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    else:
+        distributed.init_process_group("gloo")
     try:
         yield
     finally:
