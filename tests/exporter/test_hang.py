@@ -243,12 +243,12 @@ def test_a_rank_in_a_send_or_receive_is_not_blamed() -> None:
     def edit(rank: int, dump: dict[str, Any]) -> None:
         if rank == 1:
             transfer = copy.deepcopy(dump["entries"][-1])
-            transfer |= {"is_p2p": True, "state": "started", "retired": False, "profiling_name": "nccl:recv 0<-1"}
+            transfer |= {"is_p2p": True, "state": "started", "retired": False, "profiling_name": "nccl:recv 1<-?"}
             dump["entries"].append(transfer)
 
     found = verdict(RecordedJob({"0": tuple(range(4))}, [("0", "all_reduce")] * 4, stops={1: 2}), edit=edit)
     assert named(found) == {}
-    assert found.remarks == ("rank 1 is in a send or receive, which does not tell whose fault it is",)
+    assert found.remarks == ("rank 1 is in a send or receive of an unknown peer",)
 
 
 def test_a_dump_that_is_too_short_blames_nobody() -> None:

@@ -201,17 +201,17 @@ def _lines(verdict: Verdict, left_out: dict[str, str]) -> list[str]:
 
 def _because(culprit: Culprit) -> str:
     wait = culprit.wait
-    at = f"{' / '.join(wait.operations)} {wait.sequence} of group {wait.group}"
     last = "" if culprit.newest is None else f", the newest that it issued there is {culprit.newest}"
     differs = f"; {culprit.difference}" if culprit.difference else ""
-    return f"{culprit.reason.value}: {_who_waits(wait)} in {at}{last}{differs}"
+    return f"{culprit.reason.value}: {_who_waits(wait)} in {wait}{last}{differs}"
 
 
 def _wait(wait: Wait) -> str:
     calls = ", ".join(f"{name} on {count}" for name, count in wait.operations.items())
     called = next(iter(wait.operations)) if len(wait.operations) == 1 else calls
     for_whom = ranks_as_text(wait.missing) if wait.missing else "nobody: all members have issued it"
-    return f"{called} {wait.sequence} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
+    number = "" if wait.transfer else f" {wait.sequence}"
+    return f"{called}{number} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
 
 
 def _who_waits(wait: Wait) -> str:

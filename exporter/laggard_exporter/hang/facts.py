@@ -61,7 +61,7 @@ def facts(dump: Dump) -> Facts:
         call = f"{zlib.crc32(f'{operation}'.encode()):08x}"
         begun = None if group.gloo else operation.started
         found.append(GroupFacts(_identity(group), issued, operation.sequence, name, call, begun))
-    return Facts(tuple(found[:MAX_GROUPS]), dump.transfers)
+    return Facts(tuple(found[:MAX_GROUPS]), bool(dump.transfers))
 
 
 def as_json(found: Facts) -> str:

@@ -1,19 +1,20 @@
 """Who keeps a job from going on, by what its ranks wait for.
 
-A rank waits in the first collective of a group that is not done on it, for the members that have not issued it. Whoever
-is waited for and waits for nobody is the culprit; whoever is late only because it waits itself is not. Sends and
-receives prove nothing: a pipeline waits in them all the time. Where the evidence does not decide, there is no culprit.
+A rank waits in the first collective of a group that is not done on it, for the members that have not issued it; and in
+a send or receive that is not done, for the peer that has not issued the other side of it. Whoever is waited for and
+waits for nobody is the culprit; whoever is late only because it waits itself is not. Where the evidence does not
+decide, there is no culprit.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from laggard_exporter.hang.attempts import of_other_attempts
-from laggard_exporter.hang.dump import Dump, Group, Operation
+from laggard_exporter.hang.attempts import of_earlier_attempts
+from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
 
 
 class Reason(Enum):
@@ -29,15 +30,21 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Wait:
-    """A collective in which ranks wait."""
+    """A collective in which ranks wait, or a send or receive in which one does."""
 
     group: Group
+    #: Of a send or receive, the number on the rank that waits.
     sequence: int
     #: What the ranks call, with how many of them do; several where they disagree.
     operations: Mapping[str, int]
     waiting: tuple[int, ...]
     #: Members that have not issued it.
     missing: tuple[int, ...]
+    transfer: bool = False
+
+    def __str__(self) -> str:
+        calls = " / ".join(self.operations)
+        return f"{calls} of group {self.group}" if self.transfer else f"{calls} {self.sequence} of group {self.group}"
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,14 @@ class _Evidence:
     waits: list[Wait]
     #: What each rank calls in the collectives in which ranks wait.
     pending: Mapping[tuple[Group, int], Mapping[int, Operation]]
-    #: The collectives that a rank waits in for somebody.
+    #: What a rank waits in for somebody.
     held_by: Mapping[int, list[Wait]]
+    #: Sends and receives of which both sides were issued.
+    met: Sequence[Transfer]
+    #: The newest collective of each group that is done on a rank and needed all members: its numbers on all ranks.
+    ended: Mapping[Group, set[int]]
+    #: Some rank has made sends or receives that its recorder does not show.
+    hidden: bool
 
 
 def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
@@ -100,11 +113,9 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
     """
     everybody = _everybody(dumps.values(), ranks)
     found = _Found()
-    foreign = of_other_attempts(dumps)
+    foreign = of_earlier_attempts(dumps)
     if foreign:
-        found.remarks.append(
-            f"{_dumps_of(foreign)} of another attempt by the times of its collectives, so nothing is known there"
-        )
+        found.remarks.append(f"{_dumps_of(foreign)} of an earlier attempt, so nothing is known there of this one")
     given, dumps = len(dumps), {rank: dump for rank, dump in dumps.items() if rank not in foreign}
     evidence = _evidence(dumps, _members(dumps.values(), everybody))
     absent: list[tuple[int, Wait]] = []
@@ -118,8 +129,10 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
         _look_for_circle(evidence, found)
         if found.complete and not evidence.held_by:
             found.remarks.append(_all_have_issued(found.complete, evidence.members))
-        if not evidence.waits:
-            found.remarks.append(_nothing_pending(dumps.values()))
+        if not evidence.held_by and evidence.met:
+            found.remarks.append(_both_have_issued(evidence.met))
+        if not evidence.waits and not evidence.met:
+            found.remarks.append(_nothing_pending(evidence))
     culprits = sorted(found.culprits.values(), key=lambda culprit: (-len(culprit.wait.waiting), culprit.rank))
     ordered = sorted(evidence.waits, key=lambda wait: (-len(wait.waiting), str(wait.group), wait.sequence))
     remarks = dict.fromkeys([*found.remarks, *_excused(found)])
@@ -185,15 +198,47 @@ def _evidence(dumps: Mapping[int, Dump], members: Mapping[Group, set[int]]) -> _
                 pending[operation.group, operation.sequence][rank] = operation
     waits: list[Wait] = []
     for (group, sequence), operations in pending.items():
-        arrived = {rank for rank in members[group] if rank in dumps and dumps[rank].newest.get(group, 0) >= sequence}
+        arrived = {rank for rank in members[group] if rank in dumps and (_newest(dumps[rank], group) or 0) >= sequence}
         names = Counter(operation.name for operation in operations.values())
         missing = tuple(sorted(members[group] - arrived))
         waits.append(Wait(group, sequence, dict(names.most_common()), tuple(sorted(operations)), missing))
+    transfers, met = _transfers(dumps)
+    waits += transfers
     held_by: dict[int, list[Wait]] = defaultdict(list)
     for wait in waits:
         for rank in wait.waiting if wait.missing else ():
             held_by[rank].append(wait)
-    return _Evidence(dumps, members, waits, pending, held_by)
+    ended: dict[Group, set[int]] = defaultdict(set)
+    for dump in dumps.values():
+        for group, sequence in dump.ended.items():
+            ended[group].add(sequence)
+    return _Evidence(dumps, members, waits, pending, held_by, met, ended, any(dump.hidden for dump in dumps.values()))
+
+
+def _newest(dump: Dump, group: Group) -> int | None:
+    """Return the newest collective that a rank has issued in a group, `None` where its dump has none of it."""
+    return dump.newest.get(group, dump.newest.get(replace(group, members=None)))
+
+
+def _transfers(dumps: Mapping[int, Dump]) -> tuple[list[Wait], list[Transfer]]:
+    """Return the sends and receives of which the other side was not issued, and those of which both were."""
+    waits: list[Wait] = []
+    met: list[Transfer] = []
+    for rank, dump in dumps.items():
+        for each in dump.transfers:
+            if each.peer is None:
+                continue
+            peer = dumps.get(each.peer)
+            if peer and any(_are_sides(each, other, rank) for other in peer.transfers):
+                met.append(each)
+            else:
+                waits.append(Wait(each.group, each.sequence, {each.name: 1}, (rank,), (each.peer,), transfer=True))
+    return waits, met
+
+
+def _are_sides(one: Transfer, other: Transfer, rank: int) -> bool:
+    """Return whether one, which a rank has issued, and what its peer has issued may be the sides of a transfer."""
+    return one.group == other.group and one.name[:4] != other.name[:4] and other.peer in (rank, None)
 
 
 def _look_at_missing(wait: Wait, evidence: _Evidence, absent: list[tuple[int, Wait]], found: _Found) -> None:
@@ -201,18 +246,43 @@ def _look_at_missing(wait: Wait, evidence: _Evidence, absent: list[tuple[int, Wa
         dump = evidence.dumps.get(rank)
         if dump is None:
             absent.append((rank, wait))
-        elif dump.damaged:
-            found.excuses[rank] = "has a dump of which not all entries can be read"
-        elif rank in evidence.held_by:
-            continue  # late because it waits itself
-        elif dump.transfers:
-            found.excuses[rank] = "is in a send or receive, which does not tell whose fault it is"
-        elif dump.pending:
-            found.excuses[rank] = "is in a collective that all its members have issued"
-        elif wait.group not in dump.newest and dump.truncated:
-            found.excuses[rank] = f"has no entry of group {wait.group} left: its dump is too short"
-        else:
-            found.name(rank, Reason.OUTSIDE, wait, dump.newest.get(wait.group, 0))
+        elif rank not in evidence.held_by:  # else late because it waits itself
+            why = _excuse(dump, wait, evidence)
+            if why:
+                found.excuses[rank] = why
+            else:
+                newest = None if wait.transfer else _newest(dump, wait.group) or 0
+                found.name(rank, Reason.OUTSIDE, wait, newest)
+
+
+def _excuse(dump: Dump, wait: Wait, evidence: _Evidence) -> str:
+    """Return why a rank that is waited for and waits for nobody is no culprit, nothing where it is one."""
+    newest, group = _newest(dump, wait.group), wait.group
+    # What others still wait in was given up where it is done.
+    ended = evidence.ended.get(group, set()) - {wait.sequence}
+    peers = "of an unknown peer" if any(each.peer is None for each in dump.transfers) else "that both sides have issued"
+    known = [
+        (dump.damaged, "has a dump of which not all entries can be read"),
+        (
+            dump.transfers,
+            f"is in a send or receive {peers}",
+        ),
+        (dump.pending, "is in a collective that all its members have issued"),
+        (dump.calling, "is in a call of torch.distributed that its recorder does not show"),
+        (
+            evidence.hidden and group.gloo and dump.calling is None,
+            "may be in a send or receive of gloo, which its recorder does not show",
+        ),
+        (
+            newest is None and dump.truncated and not wait.transfer,
+            f"has no entry of group {group} left: its dump is too short",
+        ),
+        (
+            any(number > (newest or 0) for number in ended) and not wait.transfer,
+            f"wrote its dump before others ended collectives of group {group}",
+        ),
+    ]
+    return next((why for holds, why in known if holds), "")
 
 
 def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
@@ -238,7 +308,7 @@ def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
     for rank in few:
         dump = evidence.dumps[rank]
         # A device that waits in a collective of another group is late here because of that.
-        busy = dump.short or dump.transfers or any(operation.started for operation in dump.pending)
+        busy = dump.short or bool(dump.transfers) or any(operation.started for operation in dump.pending)
         if rank in evidence.held_by or (reason is Reason.NOT_STARTED and busy):
             found.excuses[rank] = "waits with its device in another group"
         else:
@@ -259,7 +329,7 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
             f"{ranks_as_text(rank for rank, each in operations.items() if str(each) == call)} ({call})"
             for call in calls
         )
-        found.remarks.append(f"in {_where(wait)} {callers} call different things; no side is most")
+        found.remarks.append(f"in {wait} {callers} call different things; no side is most")
         return True
     (usual,) = {each.name for each in operations.values() if str(each) == most}
     for rank, each in operations.items():
@@ -269,22 +339,18 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
     return True
 
 
-def _where(wait: Wait) -> str:
-    return f"{' / '.join(wait.operations)} {wait.sequence} of group {wait.group}"
-
-
 def _all_have_issued(complete: Sequence[Wait], members: Mapping[Group, set[int]]) -> str:
     wait = max(complete, key=lambda each: len(each.waiting))
     others = len(complete) - 1
     more = f", and of {others} more collective{'s' * (others > 1)}" if others else ""
     all_members = f"all {len(members[wait.group])} members"
-    return f"{all_members} have issued {_where(wait)}{more}: no rank is missing, look at the network"
+    return f"{all_members} have issued {wait}{more}: no rank is missing, look at the network"
 
 
 def _plural(why: str, ranks: int) -> str:
     """Return what is known of a rank as said of so many."""
     verb, _, rest = why.partition(" ")
-    return why if ranks == 1 else f"{ {'is': 'are', 'has': 'have', 'waits': 'wait'}[verb] } {rest}"
+    return why if ranks == 1 else f"{ {'is': 'are', 'has': 'have', 'waits': 'wait'}.get(verb, verb) } {rest}"
 
 
 def _dumps_of(ranks: Iterable[int]) -> str:
@@ -317,13 +383,39 @@ def _look_for_circle(evidence: _Evidence, found: _Found) -> None:
         before = len(free)
         free |= {rank for rank in held - free if any(free.intersection(wait.missing) for wait in held_by[rank])}
     circle = {rank for wait in waits for rank in wait.missing if rank in held - free}
-    if circle:
-        found.remarks.append(
-            f"ranks {spans(circle)} wait for each other in different collectives: they call them in different order"
+    if not circle:
+        return
+    in_transfers = any(wait.transfer for rank in circle for wait in held_by[rank])
+    found.remarks.append(
+        f"ranks {spans(circle)} wait for each other in "
+        + (
+            "sends and receives: their order differs, or one has issued one early and is in its own code"
+            if in_transfers
+            else "different collectives: they call them in different order"
         )
+    )
 
 
-def _nothing_pending(dumps: Iterable[Dump]) -> str:
-    if any(dump.transfers for dump in dumps):
-        return "only sends and receives are not done, which do not tell whose fault it is"
+def _both_have_issued(met: Sequence[Transfer]) -> str:
+    first = min(met, key=lambda each: (each.name, str(each.group)))
+    others = sum(each.name.startswith("send ") for each in met) - 1
+    more = f", and of {others} more transfer{'s' * (others > 1)}" if others > 0 else ""
+    return f"both sides have issued {first.name} of group {first.group}{more}: no rank is missing, look at the network"
+
+
+def _nothing_pending(evidence: _Evidence) -> str:
+    if any(dump.transfers for dump in evidence.dumps.values()):
+        return "only sends and receives are not done, whose peers are not known"
+    for group, numbers in evidence.ended.items():
+        behind = [
+            rank
+            for rank in evidence.members[group] & evidence.dumps.keys()
+            if (_newest(evidence.dumps[rank], group) or 0) < max(numbers)
+        ]
+        if behind:
+            has_not = _plural("has not issued it", len(behind))
+            return (
+                f"collective {max(numbers)} of group {group} is over on some members, and {ranks_as_text(behind)} "
+                f"{has_not}: it was aborted, or the dumps are of different moments"
+            )
     return "no collective is waited in"
