@@ -209,7 +209,8 @@ def _because(culprit: Culprit) -> str:
 def _wait(wait: Wait) -> str:
     calls = ", ".join(f"{name} on {count}" for name, count in wait.operations.items())
     called = next(iter(wait.operations)) if len(wait.operations) == 1 else calls
-    for_whom = ranks_as_text(wait.missing) if wait.missing else "nobody: all members have issued it"
+    nobody = "nobody known: other dumps are too short" if wait.unknown else "nobody: all members have issued it"
+    for_whom = ranks_as_text(wait.missing) if wait.missing else nobody
     number = "" if wait.transfer else f" {wait.sequence}"
     return f"{called}{number} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
 

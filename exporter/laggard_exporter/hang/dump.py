@@ -28,6 +28,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -48,11 +49,15 @@ _SIDES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("reduce", "_reduce_oop", "broadcast", "_broadcast_oop"), ("input",)),
 )
 _DEFAULT_GROUP = "default_pg"
+#: Torch numbers groups as they are made.
+_FIRST_GROUP = "0"
 _COMPLETED = "completed"
 #: What a dump has at least one of.
 _KEYS = {"entries", "pg_config", "pg_status"}
 _SHOWN_SIZES = 4
 _GLOO = "gloo"
+#: The backend whose watchdog asks its devices, before the name of an operation.
+_NCCL = "nccl:"
 _TRANSFER = re.compile(r"send (?P<me>\d+)->(?P<peer>\d+)|recv (?P<me_>\d+)<-(?P<peer_>\d+|\?)")
 #: No member can end these before all members have issued them.
 _NEEDS_ALL = re.compile(r"(?i)_?all_?(?:reduce|gather|to_?all)|_?reduce_?scatter|barrier")
@@ -235,6 +240,8 @@ class _Reading:
         self._numbers: dict[Group, tuple[int, int]] = {}
         self._transfers: dict[tuple[Group, str], Transfer] = {}
         self._created: list[int] = []
+        #: Those that the rank is a member of, whether it has used them or not.
+        self._groups: list[Group] = []
         self._truncated = self._short = self._hidden = False
         self._timeout = 0
         self.read = 0
@@ -244,7 +251,7 @@ class _Reading:
     def add(self, part: Mapping[str, Any]) -> None:
         """Take what one recorder says."""
         entries: list[Any] = part.get("entries") or []
-        learns_ends = any(_completed(entry) for entry in entries)
+        learns_ends = any(_tells_ends(entry) for entry in entries)
         records: list[int] = []
         calls: dict[tuple[Group, int], list[_Call]] = {}
         transfers: dict[tuple[Group, Any], list[_Call]] = {}
@@ -281,6 +288,11 @@ class _Reading:
         for each in calls.values():
             self._take(each)
         self._compare_with_status(part.get("pg_status"), by_id, uncounted)
+        configuration: Mapping[str, Any] = part.get("pg_config") or {}
+        for name, about in configuration.items():
+            # Gloo has only a group without a name there, whichever was made last.
+            mine = (name, str(about.get("desc", ""))) if name else (_FIRST_GROUP, _DEFAULT_GROUP)
+            self._groups.append(Group(*mine, self._members.get(mine[0]), gloo=not name))
 
     def _call(self, entry: Mapping[str, Any], *, learns_ends: bool) -> _Call:
         name, description = entry["process_group"]
@@ -366,6 +378,9 @@ class _Reading:
     def dump(self) -> Dump:
         """Return what all of it says."""
         damaged = self.damaged is not None
+        if not self._truncated and not damaged:
+            for group in self._groups:
+                self._newest.setdefault(group, 0)
         return Dump(
             self._rank,
             tuple(self._pending.values()),
@@ -382,9 +397,12 @@ class _Reading:
         )
 
 
-def _completed(entry: Any) -> bool:
-    # Entries of a damaged file may be anything.
-    return isinstance(entry, dict) and cast("dict[str, Any]", entry).get("state") == _COMPLETED
+def _tells_ends(entry: Any) -> bool:
+    """Return whether the recorder of this entry learns when calls end."""
+    if not isinstance(entry, dict):  # of a damaged file
+        return False
+    known = cast("dict[str, Any]", entry)
+    return known.get("state") == _COMPLETED or str(known.get("profiling_name")).startswith(_NCCL)
 
 
 def _ends_coalescing(call: _Call) -> bool:
@@ -432,8 +450,15 @@ def _amounts(elements: list[int]) -> str:
 
 def _members(group: Mapping[str, Any]) -> tuple[int, ...] | None:
     ranks = group.get("ranks")
-    if isinstance(ranks, str):
-        ranks = json.loads(ranks)
+    return _listed(ranks) if isinstance(ranks, str) else _checked(ranks)
+
+
+@lru_cache(256)  # thousands of dumps list the same thousands of ranks
+def _listed(ranks: str) -> tuple[int, ...] | None:
+    return _checked(json.loads(ranks))
+
+
+def _checked(ranks: Any) -> tuple[int, ...] | None:
     members = tuple(sorted(int(rank) for rank in ranks)) if ranks else None
     if members and not 0 <= members[0] <= members[-1] < MAX_RANKS:
         raise ValueError(f"a group has a rank that is none of 0 to {MAX_RANKS - 1}")

@@ -40,6 +40,8 @@ class Wait:
     waiting: tuple[int, ...]
     #: Members that have not issued it.
     missing: tuple[int, ...]
+    #: Members whose dumps are too short to say whether they have.
+    unknown: tuple[int, ...] = ()
     transfer: bool = False
 
     def __str__(self) -> str:
@@ -120,9 +122,11 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
     evidence = _evidence(dumps, _members(dumps.values(), everybody))
     absent: list[tuple[int, Wait]] = []
     for wait in evidence.waits:
-        if wait.missing:
-            _look_at_missing(wait, evidence, absent, found)
-        else:
+        for rank in wait.unknown:
+            found.excuses[rank] = f"has no entry of group {wait.group} left: its dump is too short"
+        _look_at_missing(wait, evidence, absent, found)
+        # Those who left no dump may have issued it.
+        if not wait.transfer and dumps.keys().isdisjoint(wait.missing):
             _look_at_complete(wait, evidence, found)
     _look_at_absent([each for each in absent if each[0] not in foreign], dumps, everybody, found)
     if not found.culprits:
@@ -198,10 +202,13 @@ def _evidence(dumps: Mapping[int, Dump], members: Mapping[Group, set[int]]) -> _
                 pending[operation.group, operation.sequence][rank] = operation
     waits: list[Wait] = []
     for (group, sequence), operations in pending.items():
-        arrived = {rank for rank in members[group] if rank in dumps and (_newest(dumps[rank], group) or 0) >= sequence}
+        newest = {rank: _newest(dumps[rank], group) for rank in members[group] & dumps.keys()}
+        arrived = {rank for rank, number in newest.items() if (number or 0) >= sequence}
+        unknown = {rank for rank, number in newest.items() if number is None and dumps[rank].truncated}
         names = Counter(operation.name for operation in operations.values())
-        missing = tuple(sorted(members[group] - arrived))
-        waits.append(Wait(group, sequence, dict(names.most_common()), tuple(sorted(operations)), missing))
+        missing = sorted(members[group] - arrived - unknown)
+        waiting, calls = tuple(sorted(operations)), dict(names.most_common())
+        waits.append(Wait(group, sequence, calls, waiting, tuple(missing), tuple(sorted(unknown))))
     transfers, met = _transfers(dumps)
     waits += transfers
     held_by: dict[int, list[Wait]] = defaultdict(list)
@@ -267,15 +274,11 @@ def _excuse(dump: Dump, wait: Wait, evidence: _Evidence) -> str:
             dump.transfers,
             f"is in a send or receive {peers}",
         ),
-        (dump.pending, "is in a collective that all its members have issued"),
+        (dump.pending, "is in a collective of which no member is known to be missing"),
         (dump.calling, "is in a call of torch.distributed that its recorder does not show"),
         (
             evidence.hidden and group.gloo and dump.calling is None,
             "may be in a send or receive of gloo, which its recorder does not show",
-        ),
-        (
-            newest is None and dump.truncated and not wait.transfer,
-            f"has no entry of group {group} left: its dump is too short",
         ),
         (
             any(number > (newest or 0) for number in ended) and not wait.transfer,
@@ -286,8 +289,9 @@ def _excuse(dump: Dump, wait: Wait, evidence: _Evidence) -> str:
 
 
 def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
-    """Look at a collective that every member has issued and that is not done on all of them."""
-    operations, members = evidence.pending[wait.group, wait.sequence], evidence.members[wait.group]
+    """Look at a collective that every member with a dump has issued and that is not done on all of them."""
+    operations = evidence.pending[wait.group, wait.sequence]
+    members = evidence.members[wait.group].difference(wait.unknown, wait.missing)
     first = (
         operation.sequence
         for rank in members & evidence.dumps.keys()
@@ -300,10 +304,10 @@ def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
     alone = len(operations) == 1 < len(members) or 2 * len(operations) < len(members)
     if alone and not any(evidence.dumps[rank].short for rank in members):
         reason, few = Reason.ALONE, list(operations)
-    elif not alone and 0 < len(not_started) < len(operations) / 2:
+    elif not alone and 0 < len(not_started) < len(operations) - len(not_started):
         reason, few = Reason.NOT_STARTED, not_started
     else:
-        found.complete.append(wait)
+        found.complete += [wait] if not wait.unknown and not wait.missing else []
         return
     for rank in few:
         dump = evidence.dumps[rank]
@@ -324,7 +328,7 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
     if len(calls) == 1 or (len(names) == 1 and len(sides) > 1):
         return False
     ((most, count),) = calls.most_common(1)
-    if 2 * count <= len(operations):
+    if 2 * count <= len(operations) + len(wait.missing):
         callers = " and ".join(
             f"{ranks_as_text(rank for rank, each in operations.items() if str(each) == call)} ({call})"
             for call in calls
@@ -343,8 +347,11 @@ def _all_have_issued(complete: Sequence[Wait], members: Mapping[Group, set[int]]
     wait = max(complete, key=lambda each: len(each.waiting))
     others = len(complete) - 1
     more = f", and of {others} more collective{'s' * (others > 1)}" if others else ""
-    all_members = f"all {len(members[wait.group])} members"
-    return f"{all_members} have issued {wait}{more}: no rank is missing, look at the network"
+    known = members[wait.group]
+    if wait.group.members is None and not wait.group.is_default:
+        has_issued = _plural("has issued", len(known))
+        return f"{ranks_as_text(known)} {has_issued} {wait}{more}: who else is in the group is not known"
+    return f"all {len(known)} members have issued {wait}{more}: no rank is missing, look at the network"
 
 
 def _plural(why: str, ranks: int) -> str:
