@@ -17,7 +17,6 @@ from tests.support.hang_cases import SHAPES, HangCase, draw
 from tests.support.modelled_job import SECOND, START, Job, Shape
 
 CASES = int(os.environ.get("HANG_CASES", "240"))
-BLOCK = 60
 
 
 def dumps_of(job: Job, ranks: set[int], *, keep: int = 2000) -> dict[int, Dump]:
@@ -30,21 +29,20 @@ def named(verdict: Verdict) -> set[int]:
     return {culprit.rank for culprit in verdict.culprits if culprit.reason is not Reason.NO_DUMP}
 
 
-@pytest.mark.parametrize("first", range(0, CASES, BLOCK))
-def test_who_is_guilty_is_named_and_nobody_else(first: int) -> None:
+def test_who_is_guilty_is_named_and_nobody_else() -> None:
     """Precision is 1, recall 0.98 of those whom the dumps can show.
 
     Pipelines, meshes, experts, NCCL and gloo, short rings, lost dumps, aborted communicators, ranks that stop, leave a
     call out, bring another size or whose device does not begin.
     """
     known = found = 0
-    for seed in range(first, first + BLOCK):
+    for seed in range(CASES):
         case = draw(seed)
         verdict = judge(case.dumps(), case.job.ranks)
         assert named(verdict) <= case.guilty, (case.name, verdict)
         assert {culprit.rank for culprit in verdict.culprits} - named(verdict) <= case.absent
         known, found = known + len(case.known), found + len(case.known & named(verdict))
-    assert known > 10
+    assert known > CASES / 4
     assert found / known >= 0.98, f"{found} of {known}"
 
 

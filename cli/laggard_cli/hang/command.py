@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from laggard import dumps as own_dumps
 from laggard import environment, statefile
+from laggard.conventions import Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
@@ -28,8 +29,10 @@ from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_a
 _READER_BYTES = 4 * 2**30
 #: Lines of culprits, of waits and of files left out that a person reads.
 _SHOWN = 20
-#: A dump that laggard wrote: the run, behind its process and moment.
-_OWN_NAME = re.compile(rf"{own_dumps.PREFIX}[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-(.+)-\d+{re.escape(own_dumps.SUFFIX)}")
+#: A dump that laggard wrote: where the rank stood and the run, behind its process and moment.
+_OWN_NAME = re.compile(
+    rf"{own_dumps.PREFIX}[0-9a-f]+-[0-9a-f]+-(?P<word>[0-9a-f]+)-(?P<run>.+)-\d+{re.escape(own_dumps.SUFFIX)}"
+)
 _RANK_AT_END = re.compile(r"\d+(?:\.\w+)?$")
 
 
@@ -119,7 +122,7 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
 def _job(name: str) -> str:
     """Return what the names of the dumps of one job or attempt begin with."""
     own = _OWN_NAME.fullmatch(name)
-    return own[1] if own else name[: _RANK_AT_END.search(name).start()]  # type: ignore[union-attr]  # it has a rank
+    return own["run"] if own else name[: _RANK_AT_END.search(name).start()]  # type: ignore[union-attr]  # it has a rank
 
 
 def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> dict[int, Path]:
@@ -174,8 +177,10 @@ def _limit() -> None:
 
 
 def _read(path: Path, rank: int) -> Dump | str:
+    own = _OWN_NAME.fullmatch(path.name)
+    phase = statefile.unpack(int(own["word"], 16))[0] if own else None
     try:
-        return read(path, rank)
+        return replace(read(path, rank), calling=None if phase is None else phase == Phase.COMMUNICATION)
     except DumpError as error:
         return str(error)
 
