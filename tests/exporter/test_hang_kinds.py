@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -480,3 +481,36 @@ def test_a_dump_that_was_written_before_others_went_on_blames_nobody() -> None:
 
     found = verdict(job(program))
     assert named(found) == {0: Reason.OUTSIDE, 2: Reason.OUTSIDE}
+
+
+def gloo_job(*, calling: dict[int, bool] | None = None) -> Verdict:
+    """Judge three ranks of gloo, of which 0 and 1 have sent to each other before each all-reduce but the first.
+
+    Rank 1 never sends the third one, which rank 0 waits for, as rank 2 does for both in an all-reduce.
+    """
+    dumps: dict[int, Any] = {}
+    for rank in range(3):
+        recorder = Recorder({"0": ("default_pg", (0, 1, 2))}, backend="gloo")
+        for _ in range(2 if rank < 2 else 3):
+            recorder.call("0", state="scheduled")
+        found = recorder.dump()
+        for place, entry in enumerate(found["entries"]):
+            # Gloo counts sends and receives among its operations, and says so in the counters of a group.
+            entry |= {"op_id": 1 + 2 * place if rank < 2 else 1 + place, "retired": rank < 2 or place < 2}
+        found["pg_status"]["0"]["last_enqueued_collective"] = str(found["entries"][-1]["op_id"])
+        found["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
+        dumps[rank] = parse(json.dumps(found).encode(), rank)
+    return judge({rank: replace(dump, calling=(calling or {}).get(rank)) for rank, dump in dumps.items()}, 3)
+
+
+def test_sends_of_gloo_are_counted_and_not_shown() -> None:
+    """A rank may be in one where such calls were made; where somebody says that it is in none, it is named."""
+    found = gloo_job()
+    assert (named(found), found.remarks) == (
+        {},
+        ("ranks 0-1 may be in a send or receive of gloo, which its recorder does not show",),
+    )
+    found = gloo_job(calling={0: True, 1: False, 2: True})
+    assert named(found) == {1: Reason.OUTSIDE}
+    assert found.culprits[0].newest == 2
+    assert found.remarks == ("rank 0 is in a call of torch.distributed that its recorder does not show",)
