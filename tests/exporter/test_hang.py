@@ -86,6 +86,7 @@ def test_whom_most_wait_for_comes_first() -> None:
 def test_ranks_are_told_as_text() -> None:
     """Neighbours as a span, with the word in the right number."""
     assert spans([7, 0, 1, 2, 3]) == "0-3, 7"
+    assert spans(range(0, 160, 8)) == "0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120 and 4 more"
     assert [ranks_as_text(ranks) for ranks in ([7], [7, 7], [2, 1])] == ["rank 7", "rank 7", "ranks 1-2"]
 
 

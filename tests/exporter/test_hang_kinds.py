@@ -432,6 +432,26 @@ def test_both_sides_of_a_transfer_blame_nobody() -> None:
     )
 
 
+def test_sides_of_a_transfer_that_differ_in_size_are_told() -> None:
+    """Neither is wrong by itself, so nobody is named."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank, name in enumerate(["send 0->1", "recv 1<-0"]):
+        recorder = Recorder({"0": ("default_pg", (0, 1))})
+        recorder.transfer("0", name, state="started")
+        dumps[rank] = recorder.dump()
+    dumps[1]["entries"][-1]["input_sizes"] = [[9]]
+    found = verdict(dumps)
+    assert (named(found), found.remarks) == (
+        {},
+        (
+            (
+                "recv 1<-0 of group 0 (default_pg) is of Float[9], and send 0->1 of Float[8]: "
+                "the sides of a transfer must agree"
+            ),
+        ),
+    )
+
+
 def test_what_was_given_up_is_not_done() -> None:
     """After an abort torch retires what had not ended; or the abort itself ends it, later than its timeout."""
 

@@ -116,6 +116,8 @@ class Transfer:
     name: str
     #: Rank of the job, `None` where the dump does not say.
     peer: int | None
+    #: Types and sizes, in which both sides must agree.
+    shape: str = ""
 
 
 @dataclass(frozen=True)
@@ -351,7 +353,8 @@ class _Reading:
             if done:
                 self._transfers.pop((group, name), None)
             else:
-                self._transfers.setdefault((group, name), Transfer(group, number, name, peer))
+                shape = " ".join(what for side, what in call.operation.shape if side == "input")
+                self._transfers.setdefault((group, name), Transfer(group, number, name, peer, shape))
 
     def _direction(self, group: Group, name: str) -> tuple[str, int | None]:
         """Return a send or receive with ranks of the job in the place of those of its group, and the peer."""

@@ -16,6 +16,9 @@ from enum import Enum
 from laggard_exporter.hang.attempts import of_earlier_attempts
 from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
 
+#: Spans of ranks that a person reads.
+_SPANS = 16
+
 
 class Reason(Enum):
     """Why a rank is a culprit."""
@@ -98,8 +101,8 @@ class _Evidence:
     pending: Mapping[tuple[Group, int], Mapping[int, Operation]]
     #: What a rank waits in for somebody.
     held_by: Mapping[int, list[Wait]]
-    #: Sends and receives of which both sides were issued.
-    met: Sequence[Transfer]
+    #: Sends and receives of which both sides were issued, with the other side.
+    met: Sequence[tuple[Transfer, Transfer]]
     #: The newest collective of each group that is done on a rank and needed all members: its numbers on all ranks.
     ended: Mapping[Group, set[int]]
     #: Some rank has made sends or receives that its recorder does not show.
@@ -154,14 +157,16 @@ def _excused(found: _Found) -> Iterator[str]:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Return ranks as text: ``0-3, 7``."""
+    """Return ranks as text: ``0-3, 7``, of many spans the first: ``0, 8, 16 and 61 more``."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
         if parts and rank == parts[-1][1] + 1:
             parts[-1][1] = rank
         else:
             parts.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    more = sum(last - first + 1 for first, last in parts[_SPANS:])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts[:_SPANS])
+    return f"{shown} and {more} more" if more else shown
 
 
 def ranks_as_text(ranks: Iterable[int]) -> str:
@@ -227,18 +232,18 @@ def _newest(dump: Dump, group: Group) -> int | None:
     return dump.newest.get(group, dump.newest.get(replace(group, members=None)))
 
 
-def _transfers(dumps: Mapping[int, Dump]) -> tuple[list[Wait], list[Transfer]]:
+def _transfers(dumps: Mapping[int, Dump]) -> tuple[list[Wait], list[tuple[Transfer, Transfer]]]:
     """Return the sends and receives of which the other side was not issued, and those of which both were."""
     waits: list[Wait] = []
-    met: list[Transfer] = []
+    met: list[tuple[Transfer, Transfer]] = []
     for rank, dump in dumps.items():
         for each in dump.transfers:
             if each.peer is None:
                 continue
-            peer = dumps.get(each.peer)
-            if peer and any(_are_sides(each, other, rank) for other in peer.transfers):
-                met.append(each)
-            else:
+            others = dumps[each.peer].transfers if each.peer in dumps else ()
+            sides = [(each, other) for other in others if _are_sides(each, other, rank)]
+            met += sides[:1]
+            if not sides:
                 waits.append(Wait(each.group, each.sequence, {each.name: 1}, (rank,), (each.peer,), transfer=True))
     return waits, met
 
@@ -403,11 +408,19 @@ def _look_for_circle(evidence: _Evidence, found: _Found) -> None:
     )
 
 
-def _both_have_issued(met: Sequence[Transfer]) -> str:
-    first = min(met, key=lambda each: (each.name, str(each.group)))
-    others = sum(each.name.startswith("send ") for each in met) - 1
+def _both_have_issued(met: Sequence[tuple[Transfer, Transfer]]) -> str:
+    first, other = min(met, key=lambda sides: (not _differ(*sides), sides[0].name, str(sides[0].group)))
+    if _differ(first, other):
+        sides = f"{first.name} of group {first.group} is of {first.shape}, and {other.name} of {other.shape}"
+        return f"{sides}: the sides of a transfer must agree"
+    others = sum(each.name.startswith("send ") for each, _ in met) - 1
     more = f", and of {others} more transfer{'s' * (others > 1)}" if others > 0 else ""
     return f"both sides have issued {first.name} of group {first.group}{more}: no rank is missing, look at the network"
+
+
+def _differ(one: Transfer, other: Transfer) -> bool:
+    # What a dump does not say is no difference.
+    return bool(one.shape and other.shape) and one.shape != other.shape
 
 
 def _nothing_pending(evidence: _Evidence) -> str:
