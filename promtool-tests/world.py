@@ -104,6 +104,8 @@ class Rank:
     recorder: dict[str, Progress] | None = None
     #: It says that a send or a receive is not done.
     transfer: bool = False
+    #: Ranks with which that is.
+    peers: tuple[int, ...] = ()
     # What the rank has counted so far, in units.
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
@@ -133,6 +135,8 @@ class Rank:
         """Yield name, labels and value of what the exporter shows of its dump."""
         if self.recorder is not None:
             yield "transfer", {}, self.transfer
+            for peer in self.peers:
+                yield "peer", {"peer_rank": str(peer)}, 1
             for group, progress in self.recorder.items():
                 for name, labels, value in progress.samples():
                     yield name, {"process_group": group, **labels}, value

@@ -150,6 +150,18 @@ def in_a_transfer() -> Scenario:
     return scenario
 
 
+def side_not_posted() -> Scenario:
+    """Names the rank that does not post its side of a send or receive, and not the two on one host that wait for it."""
+    scenario = _alike()
+    for rank, peers in ((0, (1,)), (1, (0, 3)), (2, (3,))):
+        scenario[rank].recorder = {"world": Progress(899)}
+        scenario[rank].transfer, scenario[rank].peers = True, peers
+    scenario[3].recorder = {"world": Progress(899)}
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(3, "backward", "host-a"))
+    return scenario
+
+
 def one_dump_missing() -> Scenario:
     """Where a rank left no dump, maybe since it holds the interpreter, the state files alone are asked."""
     scenario = _ninth_group()
@@ -183,6 +195,7 @@ PLAYS: tuple[Play, ...] = (
     several_outside,
     different_order,
     in_a_transfer,
+    side_not_posted,
     one_dump_missing,
     long_save,
 )

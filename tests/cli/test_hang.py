@@ -162,6 +162,23 @@ def test_the_state_files_beside_the_dumps_say_how_many_ranks_there_are(
     assert [(culprit["rank"], culprit["reason"]) for culprit in found["culprits"]] == [(3, "no_dump")]
 
 
+def test_a_live_dump_of_an_older_process_is_left_out(tmp_path: Path) -> None:
+    """The state file of its rank beside it says when the rank's present process started."""
+    dump = RecordedJob({"0": (0, 1)}, [("0", "all_reduce")]).dump(0)
+    facts = replace(fresh(), run="my-run", rank=0, start_boottime_ns=0x20)
+    names = ["hang-10-2-3-my-run-0.json", "hang-20-2-3-my-run-0.json", "hang-10-2-3-my-run-1.json"]
+    for name in names:
+        (tmp_path / name).write_text(json.dumps(dump))
+    os.utime(tmp_path / names[1], (1, 1))
+    writer = StateWriter(tmp_path, facts)
+    try:
+        found, left_out = collect(tmp_path)
+    finally:
+        writer.close()
+    assert sorted(found) == [0, 1]
+    assert left_out == {names[0]: "rank 0 has a newer process"}
+
+
 @pytest.mark.parametrize(
     ("files", "flags", "message"),
     [

@@ -233,6 +233,7 @@ _NOT_SIMULATED = {
     "training_process_hang_begun",
     "training_process_hang_issued",
     "training_process_hang_pending",
+    "training_process_hang_peer",
     "training_process_hang_transfer",
     "training_samples_total",
 }

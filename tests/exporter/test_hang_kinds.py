@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,14 @@ class Recorder:
             self._entry(group, name, "scheduled", p2p=True, sizes=[[8]], out=[[8]])
         self._entry(group, "coalesced", end, p2p=True, sizes=[], out=[])
 
+    def transfer(self, group: str, name: str, *, batched: bool = False, state: str = "completed") -> None:
+        """Issue a send or a receive."""
+        if batched:
+            self.batched(group, [name], end=state)
+        else:
+            self._pairs += 1
+            self._entry(group, name, state, p2p=True, sizes=[[8]], out=[[8]])
+
     def dump(self, *, keep: int = 2000) -> dict[str, Any]:
         """What is written, with the newest entries alone where there is room for no more."""
         status = {
@@ -142,7 +151,7 @@ def test_a_rank_between_start_and_end_of_coalescing_is_not_yet_in_the_collective
 
 
 def test_a_batch_of_sends_and_receives_that_goes_on_blames_nobody() -> None:
-    """Its end has the state."""
+    """Its end has the state. Each end of it waits in a collective for the rank that is in it."""
 
     def program(recorder: Recorder, rank: int) -> None:
         recorder.batched("0", ["recv 1<-0", "send 1->2"], end="started" if rank == 1 else "completed")
@@ -150,10 +159,11 @@ def test_a_batch_of_sends_and_receives_that_goes_on_blames_nobody() -> None:
             recorder.call("0", state="started")
 
     found = verdict(job(program))
-    assert (named(found), found.remarks) == (
-        {},
-        ("rank 1 is in a send or receive, which does not tell whose fault it is",),
+    remark = (
+        "ranks 0-2 wait for each other in sends and receives: "
+        "their order differs, or one has issued one early and is in its own code"
     )
+    assert (named(found), found.remarks) == ({}, (remark,))
 
 
 SIZED = {
@@ -329,7 +339,7 @@ def test_one_remark_says_what_all_have_issued() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(3, 12), st.integers(0, 11), st.integers(1, 60), st.integers(130, 10**6))
+@given(st.integers(3, 12), st.integers(0, 11), st.integers(1, 60), st.integers(1, 10**6))
 def test_a_dump_of_an_earlier_attempt_is_never_the_culprit(ranks: int, old: int, calls: int, seconds: int) -> None:
     """It stopped earlier, by number and by time: nothing is known of this attempt there."""
     old %= ranks
@@ -343,9 +353,8 @@ def test_a_dump_of_an_earlier_attempt_is_never_the_culprit(ranks: int, old: int,
             recorder.call("0", state="started")
         dumps[rank] = recorder.dump()
     found = verdict(dumps)
-    if calls > 1 or seconds + calls > 600:
-        assert named(found) == {}
-        assert f"the dump of rank {old} is of another attempt" in found.remarks[0]
+    assert named(found) == {}
+    assert f"the dump of rank {old} is of an earlier attempt" in found.remarks[0]
 
 
 def test_two_members_at_different_collectives_blame_who_is_behind() -> None:
@@ -366,3 +375,162 @@ def test_a_group_that_numbers_its_members_otherwise_says_nothing_of_ranks() -> N
         recorder.call("0", state="started")
         dumps[rank] = recorder.dump()
     assert named(verdict(dumps)) == {}
+
+
+def pipeline(form: str, stops: int, place: int) -> dict[int, dict[str, Any]]:
+    """Dumps of four stages of which one stops before a transfer of the third micro-batch: `recv` or `send`."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(WORLD)
+        calls = [f"recv {rank}<-{rank - 1}"] * (rank > 0) + [f"send {rank}->{rank + 1}"] * (rank < 3)
+        for name in calls * 2:
+            recorder.transfer("0", name, batched=form == "batched")
+        # What is upstream waits to send its next one; what is downstream waits to receive.
+        open_call = calls[-1] if rank < stops else calls[0]
+        if rank == stops:
+            for name in calls[:place]:
+                recorder.transfer("0", name, batched=form == "batched")
+        elif rank == stops - 1 and place:
+            recorder.transfer("0", open_call, batched=form == "batched")
+            recorder.call("0", state="scheduled")
+        else:
+            recorder.transfer("0", open_call, batched=form == "batched", state="scheduled")
+        dumps[rank] = recorder.dump(keep=4)
+    return dumps
+
+
+@pytest.mark.parametrize("form", ["plain", "batched"])
+@pytest.mark.parametrize(("stops", "place"), [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)])
+def test_a_stage_that_does_not_post_its_side_is_named(form: str, stops: int, place: int) -> None:
+    """Its neighbours wait for it in a send or a receive, and the stages behind them for these."""
+    found = verdict(pipeline(form, stops, place))
+    assert named(found) == {stops: Reason.OUTSIDE}
+    assert found.remarks == ()
+
+
+def test_a_send_and_its_receive_are_told_with_the_ranks_of_the_job() -> None:
+    """A recorder names members of a group by their places in it."""
+    groups = {"0": ("default_pg", (0, 1, 2, 3)), "7": ("pp", (1, 3))}
+    waiting, idle = Recorder(groups), Recorder(groups)
+    waiting.transfer("7", "recv 1<-0", state="scheduled")
+    found = verdict({3: waiting.dump(), 1: idle.dump()}, 4)
+    assert named(found) == {1: Reason.OUTSIDE}
+    assert (str(found.culprits[0].wait), found.culprits[0].newest) == ("recv 3<-1 of group 7 (pp)", None)
+
+
+def test_both_sides_of_a_transfer_blame_nobody() -> None:
+    """The transfer itself does not end."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank, name in enumerate(["send 0->1", "recv 1<-0"]):
+        recorder = Recorder({"0": ("default_pg", (0, 1))})
+        recorder.transfer("0", name, state="started")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    assert named(found) == {}
+    assert found.remarks == (
+        "both sides have issued recv 1<-0 of group 0 (default_pg): no rank is missing, look at the network",
+    )
+
+
+def test_sides_of_a_transfer_that_differ_in_size_are_told() -> None:
+    """Neither is wrong by itself, so nobody is named."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank, name in enumerate(["send 0->1", "recv 1<-0"]):
+        recorder = Recorder({"0": ("default_pg", (0, 1))})
+        recorder.transfer("0", name, state="started")
+        dumps[rank] = recorder.dump()
+    dumps[1]["entries"][-1]["input_sizes"] = [[9]]
+    found = verdict(dumps)
+    assert (named(found), found.remarks) == (
+        {},
+        (
+            (
+                "recv 1<-0 of group 0 (default_pg) is of Float[9], and send 0->1 of Float[8]: "
+                "the sides of a transfer must agree"
+            ),
+        ),
+    )
+
+
+def test_what_was_given_up_is_not_done() -> None:
+    """After an abort torch retires what had not ended; or the abort itself ends it, later than its timeout."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        if rank != 2:
+            recorder.call("0", state="started")
+
+    for change in (
+        {"retired": True},
+        {"retired": True, "state": "completed", "time_discovered_completed_ns": 1_700_000_700 * SECOND},
+    ):
+        dumps = job(program)
+        for rank, dump in dumps.items():
+            if rank != 2:
+                dump["entries"][-1] |= change
+        assert named(verdict(dumps)) == {2: Reason.OUTSIDE}
+
+
+def test_what_is_over_before_all_have_issued_it_is_told() -> None:
+    """Gloo retires what it gives up, and does not say how it ended."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        for _ in range(2 if rank == 1 else 3):
+            recorder.call("0")
+
+    found = verdict(job(program, 3))
+    assert (named(found), found.remarks) == (
+        {},
+        (
+            (
+                "collective 3 of group 0 (default_pg) is over on some members, and rank 1 has not issued it: "
+                "it was aborted, or the dumps are of different moments"
+            ),
+        ),
+    )
+
+
+def test_a_dump_that_was_written_before_others_went_on_blames_nobody() -> None:
+    """Nobody ends a collective that a member has not issued: that member has issued it since."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        for _ in range(2 if rank == 1 else 4):
+            recorder.call("0")
+        if rank == 3:
+            recorder.call("0", state="started")
+
+    found = verdict(job(program))
+    assert named(found) == {0: Reason.OUTSIDE, 2: Reason.OUTSIDE}
+
+
+def gloo_job(*, calling: dict[int, bool] | None = None) -> Verdict:
+    """Judge three ranks of gloo, of which 0 and 1 have sent to each other before each all-reduce but the first.
+
+    Rank 1 never sends the third one, which rank 0 waits for, as rank 2 does for both in an all-reduce.
+    """
+    dumps: dict[int, Any] = {}
+    for rank in range(3):
+        recorder = Recorder({"0": ("default_pg", (0, 1, 2))}, backend="gloo")
+        for _ in range(2 if rank < 2 else 3):
+            recorder.call("0", state="scheduled")
+        found = recorder.dump()
+        for place, entry in enumerate(found["entries"]):
+            # Gloo counts sends and receives among its operations, and says so in the counters of a group.
+            entry |= {"op_id": 1 + 2 * place if rank < 2 else 1 + place, "retired": rank < 2 or place < 2}
+        found["pg_status"]["0"]["last_enqueued_collective"] = str(found["entries"][-1]["op_id"])
+        found["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
+        dumps[rank] = parse(json.dumps(found).encode(), rank)
+    return judge({rank: replace(dump, calling=(calling or {}).get(rank)) for rank, dump in dumps.items()}, 3)
+
+
+def test_sends_of_gloo_are_counted_and_not_shown() -> None:
+    """A rank may be in one where such calls were made; where somebody says that it is in none, it is named."""
+    found = gloo_job()
+    assert (named(found), found.remarks) == (
+        {},
+        ("ranks 0-1 may be in a send or receive of gloo, which its recorder does not show",),
+    )
+    found = gloo_job(calling={0: True, 1: False, 2: True})
+    assert named(found) == {1: Reason.OUTSIDE}
+    assert found.culprits[0].newest == 2
+    assert found.remarks == ("rank 0 is in a call of torch.distributed that its recorder does not show",)

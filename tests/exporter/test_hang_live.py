@@ -31,6 +31,19 @@ def facts(node: Exporter, name: str) -> dict[str, float]:
     return {series.partition('training_rank="')[2][0]: value for series, value in found.items()}
 
 
+@pytest.mark.parametrize(("kind", "culprit"), [("lonely", 3), ("skipped", 2), ("unsent", 0), ("unreceived", 1)])
+def test_the_culprit_of_a_real_hang_is_named(
+    kind: str, culprit: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the dumps that ranks leave: whoever waits in a send or receive of gloo is in no collective either."""
+    with Launcher(tmp_path) as launcher:
+        launcher.fork_ranks(4, PROGRAMS / "hanging_kinds.py", kind)
+        wait(lambda: len(list(launcher.state_directory.glob(f"{dumps.PREFIX}*"))) == 4, "dumps")
+        assert main(["hang", str(launcher.state_directory), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["culprits"]
+    assert [(each["rank"], each["reason"]) for each in found] == [(culprit, "outside")]
+
+
 def test_the_facts_of_a_stall_are_gathered_while_it_lasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The rank that is waited for has issued one collective less and waits in none; `laggard hang` names it."""
     with Launcher(tmp_path) as launcher, exporter(f"--state.directory={launcher.state_directory}") as node:

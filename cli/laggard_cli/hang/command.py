@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import resource
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from laggard import control, environment, statefile
 from laggard import dumps as own_dumps
-from laggard import environment, statefile
+from laggard.conventions import Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
@@ -28,8 +30,11 @@ from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_a
 _READER_BYTES = 4 * 2**30
 #: Lines of culprits, of waits and of files left out that a person reads.
 _SHOWN = 20
-#: A dump that laggard wrote: the run, behind its process and moment.
-_OWN_NAME = re.compile(rf"{own_dumps.PREFIX}[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-(.+)-\d+{re.escape(own_dumps.SUFFIX)}")
+#: A dump that laggard wrote: when its process started, where the rank stood, and the stem of the rank's files.
+_OWN_NAME = re.compile(
+    rf"{own_dumps.PREFIX}(?P<start>[0-9a-f]+)-[0-9a-f]+-(?P<word>[0-9a-f]+)-(?P<stem>(?P<run>.+)-\d+)"
+    + re.escape(own_dumps.SUFFIX)
+)
 _RANK_AT_END = re.compile(r"\d+(?:\.\w+)?$")
 
 
@@ -90,19 +95,19 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
         raise CommandError(f"{folder}: {error.strerror}") from error
     left_out: dict[str, str] = {}
     jobs: dict[str, dict[int, Path]] = {}
+    starts = _starts(folder)
     for path in paths:
-        rank = rank_of(path)
         if path.name.endswith(statefile.SUFFIX):
             continue
-        if rank is None:
-            left_out[path.name] = "the name does not end with a rank"
-        elif rank >= MAX_RANKS:
-            left_out[path.name] = f"rank {rank} is beyond the {MAX_RANKS} that a job may have"
-        else:
-            newest = jobs.setdefault(_job(path.name), {})
-            older, newest[rank] = sorted((newest.get(rank, path), path), key=lambda each: each.stat().st_mtime_ns)
-            if older != newest[rank]:
-                left_out[older.name] = f"rank {rank} has a newer dump"
+        rank = rank_of(path)
+        why = _unfit(path.name, rank, starts)
+        if rank is None or why:
+            left_out[path.name] = why
+            continue
+        newest = jobs.setdefault(_job(path.name), {})
+        older, newest[rank] = sorted((newest.get(rank, path), path), key=lambda each: each.stat().st_mtime_ns)
+        if older != newest[rank]:
+            left_out[older.name] = f"rank {rank} has a newer dump"
     chosen = _newest_job(jobs, left_out)
     dumps: dict[int, Dump] = {}
     for rank, found in _read_all(chosen).items():
@@ -116,10 +121,36 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
     return dumps, left_out
 
 
+def _unfit(name: str, rank: int | None, starts: Mapping[str, int]) -> str:
+    """Return why a dump of this name is not read, nothing where it is."""
+    if rank is None:
+        return "the name does not end with a rank"
+    if rank >= MAX_RANKS:
+        return f"rank {rank} is beyond the {MAX_RANKS} that a job may have"
+    own = _OWN_NAME.fullmatch(name)
+    older = own is not None and starts.get(own["stem"], 0) > int(own["start"], 16)
+    return f"rank {rank} has a newer process" if older else ""
+
+
+def _starts(folder: Path) -> dict[str, int]:
+    """Return when the newest process of each rank started, as its state file beside the dumps says."""
+    found: dict[str, int] = {}
+    for facts in _state_files(folder):
+        stem = control.stem(facts.run, facts.rank)
+        found[stem] = max(found.get(stem, 0), facts.start_boottime_ns)
+    return found
+
+
+def _state_files(folder: Path) -> Iterator[statefile.Facts]:
+    for path in folder.glob(f"*{statefile.SUFFIX}"):
+        with contextlib.suppress(statefile.StateFileError, OSError):
+            yield statefile.read(path).facts
+
+
 def _job(name: str) -> str:
     """Return what the names of the dumps of one job or attempt begin with."""
     own = _OWN_NAME.fullmatch(name)
-    return own[1] if own else name[: _RANK_AT_END.search(name).start()]  # type: ignore[union-attr]  # it has a rank
+    return own["run"] if own else name[: _RANK_AT_END.search(name).start()]  # type: ignore[union-attr]  # it has a rank
 
 
 def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> dict[int, Path]:
@@ -143,11 +174,7 @@ def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> d
 def _world_size(folder: Path, dumps: Iterable[int]) -> int | None:
     """Return the ranks of the job as the state files beside the dumps say, None where there are none of it."""
     found: dict[str, tuple[int, int]] = {}
-    for path in folder.glob(f"*{statefile.SUFFIX}"):
-        try:
-            facts = statefile.read(path).facts
-        except (statefile.StateFileError, OSError):
-            continue
+    for facts in _state_files(folder):
         found[facts.run] = max(found.get(facts.run, (0, 0)), (facts.start_boottime_ns, facts.world_size))
     sizes = {size for _, size in found.values()}
     size = sizes.pop() if len(sizes) == 1 else 0
@@ -174,8 +201,10 @@ def _limit() -> None:
 
 
 def _read(path: Path, rank: int) -> Dump | str:
+    own = _OWN_NAME.fullmatch(path.name)
+    phase = statefile.unpack(int(own["word"], 16))[0] if own else None
     try:
-        return read(path, rank)
+        return replace(read(path, rank), calling=None if phase is None else phase == Phase.COMMUNICATION)
     except DumpError as error:
         return str(error)
 
@@ -201,17 +230,18 @@ def _lines(verdict: Verdict, left_out: dict[str, str]) -> list[str]:
 
 def _because(culprit: Culprit) -> str:
     wait = culprit.wait
-    at = f"{' / '.join(wait.operations)} {wait.sequence} of group {wait.group}"
     last = "" if culprit.newest is None else f", the newest that it issued there is {culprit.newest}"
     differs = f"; {culprit.difference}" if culprit.difference else ""
-    return f"{culprit.reason.value}: {_who_waits(wait)} in {at}{last}{differs}"
+    return f"{culprit.reason.value}: {_who_waits(wait)} in {wait}{last}{differs}"
 
 
 def _wait(wait: Wait) -> str:
     calls = ", ".join(f"{name} on {count}" for name, count in wait.operations.items())
     called = next(iter(wait.operations)) if len(wait.operations) == 1 else calls
-    for_whom = ranks_as_text(wait.missing) if wait.missing else "nobody: all members have issued it"
-    return f"{called} {wait.sequence} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
+    nobody = "nobody known: other dumps are too short" if wait.unknown else "nobody: all members have issued it"
+    for_whom = ranks_as_text(wait.missing) if wait.missing else nobody
+    number = "" if wait.transfer else f" {wait.sequence}"
+    return f"{called}{number} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
 
 
 def _who_waits(wait: Wait) -> str:

@@ -1,49 +1,70 @@
-"""Which dumps are of one attempt of a job, where those of several lie beside each other.
+"""Which dumps are of earlier attempts of a job, where those of several lie beside each other.
 
-Members of a group issue a collective of one number at about one time. A dump whose times differ from
-those of most is of another attempt, and proves nothing about this one.
+One attempt ends before the next one begins. So dumps are of an earlier attempt where all their calls were made before
+all calls of newer ones, and a group begins again there to count its collectives: in one attempt no member is done with
+a collective before another one has issued it. What is open in both may have been joined late, as torch permits.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from statistics import median_high
+from collections.abc import Iterable, Mapping, Sequence
 
 from laggard_exporter.hang.dump import Dump, Group
 
-#: Members of a group issue the same collective within this time in nanoseconds, in most of their collectives.
-_ATTEMPT_NS = 120 * 10**9
+#: Between two attempts processes start, which takes longer, in nanoseconds; the clocks of hosts differ by less.
+_GAP_NS = 10**9
 
 
-def of_other_attempts(dumps: Mapping[int, Dump]) -> set[int]:
-    """Return the ranks whose dumps are of another attempt than most."""
-    found: dict[Group, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for dump in dumps.values():
-        for group, times in dump.times.items():
-            for sequence, time in times.items():
-                found[group][sequence].append(time)
-    usual = {
-        group: {sequence: median_high(times) for sequence, times in by_sequence.items()}
-        for group, by_sequence in found.items()
-    }
-    return {rank for rank, dump in dumps.items() if _differs(dump, usual, found)}
+def of_earlier_attempts(dumps: Mapping[int, Dump]) -> set[int]:
+    """Return the ranks whose dumps are of an earlier attempt than the newest one."""
+    newest: list[Dump] = []
+    earlier: set[int] = set()
+    for together in reversed(_apart(dump for dump in dumps.values() if dump.span[1])):
+        if newest and _repeat(together, newest):
+            earlier |= {dump.rank for dump in together}
+        else:
+            newest += together
+    return earlier
 
 
-def _differs(
-    dump: Dump, usual: Mapping[Group, Mapping[int, int]], found: Mapping[Group, Mapping[int, list[int]]]
-) -> bool:
-    """Return whether a dump's times cannot be of the attempt that most dumps are of."""
-    apart: list[int] = []
-    for group, times in dump.times.items():
-        others = {each for each, known in found[group].items() if len(known) > (each in times)}
-        common = others & times.keys()
-        apart += [abs(times[sequence] - usual[group][sequence]) for sequence in common]
-        if not common and others:
-            # What is issued later has the higher number.
-            last = max(others)
-            ahead = [usual[group][last] - time for sequence, time in times.items() if sequence > last]
-            apart += [max(ahead)] if ahead and min(ahead) > 0 else []
-    # One that all waited in together may be issued by one of them as late as torch permits.
-    limit = _ATTEMPT_NS if len(apart) > 1 else max(_ATTEMPT_NS, dump.timeout)
-    return bool(apart) and min(apart) > limit
+def _apart(dumps: Iterable[Dump]) -> list[list[Dump]]:
+    """Return the dumps in order of time, those together between whose calls there is no gap."""
+    ordered = sorted(dumps, key=lambda dump: dump.span)
+    found: list[list[Dump]] = []
+    end = 0
+    for dump in ordered:
+        if not found or dump.span[0] > end + _GAP_NS:
+            found.append([])
+        found[-1].append(dump)
+        end = max(end, dump.span[1])
+    return found
+
+
+def _repeat(earlier: Sequence[Dump], later: Sequence[Dump]) -> bool:
+    """Return whether a group counts from a number again that it had reached before."""
+    gap = min(dump.span[0] for dump in later) - max(dump.span[1] for dump in earlier)
+    late = gap > max(dump.timeout for dump in (*earlier, *later))
+    reached = _highest((group, numbers[1]) for dump in earlier for group, numbers in dump.numbers.items())
+    done_before, done_after = (
+        _highest((group, _done(dump, group, numbers[1])) for dump in dumps for group, numbers in dump.numbers.items())
+        for dumps in (earlier, later)
+    )
+    first = _highest((group, -numbers[0]) for dump in later for group, numbers in dump.numbers.items())
+    return any(
+        -number <= reached.get(group, -1) and (late or -number <= max(done_before[group], done_after[group]))
+        for group, number in first.items()
+    )
+
+
+def _highest(numbers: Iterable[tuple[Group, int]]) -> dict[Group | str, int]:
+    found: dict[Group | str, int] = {}
+    for group, number in numbers:
+        # Another attempt may have another number of ranks.
+        key = group.name if group.is_default else group
+        found[key] = max(found.get(key, number), number)
+    return found
+
+
+def _done(dump: Dump, group: Group, newest: int) -> int:
+    """Return up to which number a rank is done with the collectives of a group."""
+    return min((each.sequence - 1 for each in dump.pending if each.group == group), default=newest)

@@ -18,7 +18,14 @@ from laggard_exporter.hang.dump import DumpError
 from laggard_exporter.hang.facts import Facts
 from laggard_exporter.hang.reader import read_facts
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.ranks.conventions import HANG_BEGUN, HANG_DUMPS, HANG_ISSUED, HANG_PENDING, HANG_TRANSFER
+from laggard_exporter.ranks.conventions import (
+    HANG_BEGUN,
+    HANG_DUMPS,
+    HANG_ISSUED,
+    HANG_PEER,
+    HANG_PENDING,
+    HANG_TRANSFER,
+)
 from laggard_exporter.ranks.files import DEAD_FILE_SECONDS, Rank, RankFiles
 from laggard_exporter.samples import Sample
 
@@ -62,7 +69,7 @@ class HangCollector:
             known[name] = found = self._known[name] if name in self._known else self._facts(name, rank)
             counts["rejected" if found is None else "read"] += 1
             if found is not None:
-                yield from _samples((rank.file.facts.run, str(rank.file.facts.rank)), found)
+                yield from samples((rank.file.facts.run, str(rank.file.facts.rank)), found)
         self._known = known
         self._remove_old(names - ranks.keys())
         for result, count in counts.items():
@@ -106,8 +113,11 @@ def _name(rank: Rank) -> str:
     return dumps.file_name(file.facts.run, file.facts.rank, file.facts.start_boottime_ns, file.progress, word)
 
 
-def _samples(identity: tuple[str, str], found: Facts) -> Iterator[Sample]:
+def samples(identity: tuple[str, str], found: Facts) -> Iterator[Sample]:
+    """Yield what is exported of a dump, for a run and rank."""
     yield Sample(HANG_TRANSFER, identity, found.transfer)
+    for peer in found.peers:
+        yield Sample(HANG_PEER, (*identity, str(peer)), 1)
     for group in found.groups:
         labels = (*identity, group.group)
         yield Sample(HANG_ISSUED, labels, group.issued)

@@ -7,11 +7,15 @@ a pickle can do is refused before it happens.
 
 Format: torch's FlightRecorder, version 2.x; `entries` in the order in which they were issued, `pg_config` with the
 members of each group, `pg_status` with how far each has come. A recorder without entries leaves the key out as JSON.
-Gloo (torch 2.15) fills `pg_config` with another group's ranks under an empty name, leaves out sends and receives, and
-never leaves the state `scheduled`: there only `retired` shows the end.
+Gloo (torch 2.15) fills `pg_config` with another group's ranks under an empty name, leaves out sends and receives but
+counts them in `op_id` and `pg_status`, and never leaves the state `scheduled`: there only `retired` shows the end.
+Where a recorder does learn of ends, what is retired and not completed was given up: its communicator was aborted.
 
 Between the start and the end of coalescing torch records each call without events, so that it stays `scheduled` for
 ever, and then an end that has the state. All have one number, and the newest of them speaks for the number.
+
+Sends and receives have no number that both sides share. Each side of a transfer names the other, by its place in the
+group, and a communicator works on transfers in order: before one that is done, those of its peer and direction are.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -43,14 +48,19 @@ _SIDES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("scatter",), ("output",)),
     (("reduce", "_reduce_oop", "broadcast", "_broadcast_oop"), ("input",)),
 )
-#: Newest collectives of a group of which it is kept when they were issued.
-_TIMES = 16
 _DEFAULT_GROUP = "default_pg"
+#: Torch numbers groups as they are made.
+_FIRST_GROUP = "0"
 _COMPLETED = "completed"
 #: What a dump has at least one of.
 _KEYS = {"entries", "pg_config", "pg_status"}
 _SHOWN_SIZES = 4
 _GLOO = "gloo"
+#: The backend whose watchdog asks its devices, before the name of an operation.
+_NCCL = "nccl:"
+_TRANSFER = re.compile(r"send (?P<me>\d+)->(?P<peer>\d+)|recv (?P<me_>\d+)<-(?P<peer_>\d+|\?)")
+#: No member can end these before all members have issued them.
+_NEEDS_ALL = re.compile(r"(?i)_?all_?(?:reduce|gather|to_?all)|_?reduce_?scatter|barrier")
 
 
 class DumpError(Exception):
@@ -96,6 +106,21 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """The first send to a peer, or receive from it, that is not done."""
+
+    group: Group
+    #: Number of the send, receive or batch in its group on this rank: the peer may count otherwise.
+    sequence: int
+    #: With the ranks of the job, as in `send 3->7`.
+    name: str
+    #: Rank of the job, `None` where the dump does not say.
+    peer: int | None
+    #: Types and sizes, in which both sides must agree.
+    shape: str = ""
+
+
+@dataclass(frozen=True)
 class Dump:
     """What one rank's dump says."""
 
@@ -104,18 +129,26 @@ class Dump:
     pending: tuple[Operation, ...]
     #: Number of the newest collective that was issued, by group.
     newest: Mapping[Group, int]
-    #: A send or a receive is not done.
-    transfers: bool
+    #: The first send and receive of each peer that is not done.
+    transfers: tuple[Transfer, ...]
     #: Entries are not there, since newer ones took their room or the file is damaged: absence of one proves nothing.
     truncated: bool
     #: An entry could not be read, so even the newest that is known may not be the newest.
     damaged: bool = False
     #: Newer entries have taken the room of all that are done, so even what is open may not be there.
     short: bool = False
-    #: When the newest collectives of each group were issued, in nanoseconds since 1970, by their number.
-    times: Mapping[Group, Mapping[int, int]] = field(default_factory=dict[Group, Mapping[int, int]])
+    #: The lowest and the highest number of the collectives of each group that are there.
+    numbers: Mapping[Group, tuple[int, int]] = field(default_factory=dict[Group, tuple[int, int]])
+    #: When the oldest and the newest call of any group were issued, in nanoseconds since 1970; (0, 0) without any.
+    span: tuple[int, int] = (0, 0)
     #: Nanoseconds after which torch gives up a collective.
     timeout: int = 0
+    #: Number of the newest collective of each group that is done and that no member can end alone.
+    ended: Mapping[Group, int] = field(default_factory=dict[Group, int])
+    #: Sends and receives were made that the recorder counts and does not show.
+    hidden: bool = False
+    #: The rank was in a call of torch.distributed, whatever the recorder shows; `None` where nobody says.
+    calling: bool | None = None
 
 
 def rank_of(path: Path) -> int | None:
@@ -178,7 +211,7 @@ def _dump(found: Any, rank: int) -> Dump:
     if not parts:
         raise KeyError("entries")
     members: dict[str, tuple[int, ...] | None] = {}
-    reading = _Reading(members)
+    reading = _Reading(rank, members)
     for part in parts:
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
         members |= {name: _members(group) for name, group in configuration.items() if name}
@@ -186,7 +219,7 @@ def _dump(found: Any, rank: int) -> Dump:
         reading.add(part)
     if reading.damaged and not reading.read:
         raise reading.damaged
-    return reading.dump(rank)
+    return reading.dump()
 
 
 @dataclass(frozen=True)
@@ -196,18 +229,22 @@ class _Call:
     operation: Operation
     done: bool
     transfer: bool
-    created: int
 
 
 class _Reading:
     """The entries of a dump's parts, put together by the number that they have in their group."""
 
-    def __init__(self, members: Mapping[str, tuple[int, ...] | None]) -> None:
-        self._members = members
+    def __init__(self, rank: int, members: Mapping[str, tuple[int, ...] | None]) -> None:
+        self._rank, self._members = rank, members
         self._newest: dict[Group, int] = {}
         self._pending: dict[Group, Operation] = {}
-        self._times: dict[Group, dict[int, int]] = {}
-        self._transfers = self._truncated = self._short = False
+        self._ended: dict[Group, int] = {}
+        self._numbers: dict[Group, tuple[int, int]] = {}
+        self._transfers: dict[tuple[Group, str], Transfer] = {}
+        self._created: list[int] = []
+        #: Those that the rank is a member of, whether it has used them or not.
+        self._groups: list[Group] = []
+        self._truncated = self._short = self._hidden = False
         self._timeout = 0
         self.read = 0
         #: Why the first unreadable entry cannot be read.
@@ -216,14 +253,15 @@ class _Reading:
     def add(self, part: Mapping[str, Any]) -> None:
         """Take what one recorder says."""
         entries: list[Any] = part.get("entries") or []
+        learns_ends = any(_tells_ends(entry) for entry in entries)
         records: list[int] = []
         calls: dict[tuple[Group, int], list[_Call]] = {}
         transfers: dict[tuple[Group, Any], list[_Call]] = {}
         by_id: dict[str, Group] = {}
-        paired: set[Group] = set()
+        uncounted: set[Group] = set()
         for entry in entries:
             try:
-                call = self._call(entry)
+                call = self._call(entry, learns_ends=learns_ends)
                 records.append(int(entry.get("record_id", 1)))
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 self.damaged = self.damaged or error
@@ -237,19 +275,28 @@ class _Reading:
             else:
                 calls.setdefault((group, call.operation.sequence), []).append(call)
             if call.transfer or entry.get("p2p_seq_id"):
-                paired.add(group)
+                uncounted.add(group)
+            elif group.gloo and entry.get("op_id", call.operation.sequence) != call.operation.sequence:
+                uncounted.add(group)
+                self._hidden = True
         self.read += len(records)
         truncated = min(records, default=0) > 0
         self._truncated |= truncated
         self._short |= truncated and not any(
             call.done for each in (calls, transfers) for known in each.values() for call in known
         )
-        self._transfers |= any(map(_under_way, transfers.values()))
+        for (_, number), each in transfers.items():
+            self._take_transfer(number if isinstance(number, int) else 0, each)
         for each in calls.values():
             self._take(each)
-        self._compare_with_status(part.get("pg_status"), by_id, paired)
+        self._compare_with_status(part.get("pg_status"), by_id, uncounted)
+        configuration: Mapping[str, Any] = part.get("pg_config") or {}
+        for name, about in configuration.items():
+            # Gloo has only a group without a name there, whichever was made last.
+            mine = (name, str(about.get("desc", ""))) if name else (_FIRST_GROUP, _DEFAULT_GROUP)
+            self._groups.append(Group(*mine, self._members.get(mine[0]), gloo=not name))
 
-    def _call(self, entry: Mapping[str, Any]) -> _Call:
+    def _call(self, entry: Mapping[str, Any], *, learns_ends: bool) -> _Call:
         name, description = entry["process_group"]
         backend, _, operation = str(entry["profiling_name"]).rpartition(":")
         group = Group(str(name), str(description), self._members.get(str(name)), backend == _GLOO)
@@ -260,12 +307,21 @@ class _Reading:
         if state is None and "retired" not in entry:
             raise KeyError("state")
         created, timeout = entry.get("time_created_ns"), entry.get("timeout_ms")
-        self._timeout = max(self._timeout, timeout * 10**6 if isinstance(timeout, int) else 0)
+        created = created if isinstance(created, int) else 0
+        timeout = timeout * 10**6 if isinstance(timeout, int) else 0
+        self._timeout = max(self._timeout, timeout)
+        self._created += [created] if created else []
+        retired = bool(entry.get("retired"))
+        if state == _COMPLETED:
+            # The end of what torch gave up comes from the abort of its communicator.
+            ended = entry.get("time_discovered_completed_ns")
+            done = not (retired and created and timeout and isinstance(ended, int) and ended - created > timeout)
+        else:
+            done = retired and not learns_ends
         return _Call(
             Operation(group, sequence, operation, _shape(operation, entry), state != "scheduled"),
-            done=bool(entry.get("retired")) or state == _COMPLETED,
+            done=done,
             transfer=bool(entry.get("is_p2p", operation.startswith(("send ", "recv ")))),
-            created=created if isinstance(created, int) else 0,
         )
 
     def _take(self, calls: list[_Call]) -> None:
@@ -277,12 +333,40 @@ class _Reading:
             self._newest.setdefault(group, 0)
             return
         self._newest[group] = max(self._newest.get(group, 0), sequence)
-        if calls[-1].created:
-            self._times.setdefault(group, {})[sequence] = calls[-1].created
-        if not calls[-1].done and (group not in self._pending or sequence < self._pending[group].sequence):
+        lowest, highest = self._numbers.get(group, (sequence, sequence))
+        self._numbers[group] = min(lowest, sequence), max(highest, sequence)
+        if calls[-1].done:
+            if _NEEDS_ALL.match(operation.name):
+                self._ended[group] = max(self._ended.get(group, 0), sequence)
+        elif group not in self._pending or sequence < self._pending[group].sequence:
             self._pending[group] = operation
 
-    def _compare_with_status(self, status: Any, by_id: Mapping[str, Group], paired: set[Group]) -> None:
+    def _take_transfer(self, number: int, calls: list[_Call]) -> None:
+        """Take the sends and receives of one number, in the order in which they were issued."""
+        batched = _ends_coalescing(calls[-1])
+        if len(calls) > 1 and not batched:
+            return  # between the start and the end of coalescing
+        done = calls[-1].done
+        for call in calls[:-1] if len(calls) > 1 else calls:
+            group = call.operation.group
+            name, peer = self._direction(group, call.operation.name)
+            if done:
+                self._transfers.pop((group, name), None)
+            else:
+                shape = " ".join(what for side, what in call.operation.shape if side == "input")
+                self._transfers.setdefault((group, name), Transfer(group, number, name, peer, shape))
+
+    def _direction(self, group: Group, name: str) -> tuple[str, int | None]:
+        """Return a send or receive with ranks of the job in the place of those of its group, and the peer."""
+        found = _TRANSFER.fullmatch(name)
+        if found is None:
+            return name, None
+        me, peer = (_rank_at(group, found[side] or found[f"{side}_"]) for side in ("me", "peer"))
+        if me != self._rank or peer is None:
+            return name, None  # the group numbers its members in another way
+        return f"send {me}->{peer}" if found["me"] else f"recv {me}<-{peer}", peer
+
+    def _compare_with_status(self, status: Any, by_id: Mapping[str, Group], uncounted: set[Group]) -> None:
         """Learn from the counters of groups what the entries do not say."""
         for key, counters in cast("dict[str, Any]", status).items() if isinstance(status, dict) else ():
             known = cast("dict[str, Any]", counters) if isinstance(counters, dict) else {}
@@ -291,33 +375,50 @@ class _Reading:
             if group is None:
                 # Others' entries took their room, or the recorder is switched off.
                 self._truncated |= issued > 0
-            elif group not in paired:  # else torch counts sends and receives there too
+            elif group not in uncounted:  # else torch counts sends and receives there too
                 self._newest[group] = max(self._newest.get(group, 0), issued)
 
-    def dump(self, rank: int) -> Dump:
+    def dump(self) -> Dump:
         """Return what all of it says."""
         damaged = self.damaged is not None
-        times = {group: dict(sorted(known.items())[-_TIMES:]) for group, known in self._times.items()}
+        if not self._truncated and not damaged:
+            for group in self._groups:
+                self._newest.setdefault(group, 0)
         return Dump(
-            rank,
+            self._rank,
             tuple(self._pending.values()),
             self._newest,
-            self._transfers,
+            tuple(self._transfers.values()),
             self._truncated or damaged,
             damaged,
             self._short,
-            times,
+            self._numbers,
+            (min(self._created, default=0), max(self._created, default=0)),
             self._timeout,
+            self._ended,
+            self._hidden,
         )
+
+
+def _tells_ends(entry: Any) -> bool:
+    """Return whether the recorder of this entry learns when calls end."""
+    if not isinstance(entry, dict):  # of a damaged file
+        return False
+    known = cast("dict[str, Any]", entry)
+    return known.get("state") == _COMPLETED or str(known.get("profiling_name")).startswith(_NCCL)
 
 
 def _ends_coalescing(call: _Call) -> bool:
     return call.operation.name.endswith(_COALESCED)
 
 
-def _under_way(calls: list[_Call]) -> bool:
-    """Return whether sends and receives of one number go on."""
-    return not (calls[-1].done if _ends_coalescing(calls[-1]) else all(call.done for call in calls))
+def _rank_at(group: Group, place: str) -> int | None:
+    """Return the rank of the job that has this place in a group, `None` where that is not known."""
+    if place == "?":
+        return None
+    if group.members is None:
+        return int(place) if group.is_default else None
+    return group.members[int(place)] if int(place) < len(group.members) else None
 
 
 def _number(value: Any) -> int:
@@ -352,8 +453,15 @@ def _amounts(elements: list[int]) -> str:
 
 def _members(group: Mapping[str, Any]) -> tuple[int, ...] | None:
     ranks = group.get("ranks")
-    if isinstance(ranks, str):
-        ranks = json.loads(ranks)
+    return _listed(ranks) if isinstance(ranks, str) else _checked(ranks)
+
+
+@lru_cache(256)  # thousands of dumps list the same thousands of ranks
+def _listed(ranks: str) -> tuple[int, ...] | None:
+    return _checked(json.loads(ranks))
+
+
+def _checked(ranks: Any) -> tuple[int, ...] | None:
     members = tuple(sorted(int(rank) for rank in ranks)) if ranks else None
     if members and not 0 <= members[0] <= members[-1] < MAX_RANKS:
         raise ValueError(f"a group has a rank that is none of 0 to {MAX_RANKS - 1}")

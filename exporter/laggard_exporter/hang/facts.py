@@ -11,6 +11,8 @@ from laggard_exporter.hang.dump import Dump, DumpError, Group
 
 #: Groups of a rank that are exported, those first in which something is not done.
 MAX_GROUPS = 16
+#: Peers of a rank that are exported. A stage of a pipeline has two.
+MAX_PEERS = 16
 #: What the facts of a dump take at most, as JSON.
 MAX_BYTES = 8192
 
@@ -39,6 +41,8 @@ class Facts(NamedTuple):
     groups: tuple[GroupFacts, ...]
     #: A send or a receive is not done.
     transfer: bool
+    #: Ranks to which a send, or from which a receive, is not done.
+    peers: tuple[int, ...] = ()
 
 
 def facts(dump: Dump) -> Facts:
@@ -59,21 +63,23 @@ def facts(dump: Dump) -> Facts:
             continue
         name = operation.name if _NAME.match(operation.name) else "other"
         call = f"{zlib.crc32(f'{operation}'.encode()):08x}"
-        begun = None if group.gloo else operation.started
+        # Where the ring has room for open calls alone, the device may be in one that is not there.
+        begun = None if group.gloo or (dump.short and not operation.started) else operation.started
         found.append(GroupFacts(_identity(group), issued, operation.sequence, name, call, begun))
-    return Facts(tuple(found[:MAX_GROUPS]), dump.transfers)
+    peers = sorted({each.peer for each in dump.transfers if each.peer is not None})
+    return Facts(tuple(found[:MAX_GROUPS]), bool(dump.transfers), tuple(peers[:MAX_PEERS]))
 
 
 def as_json(found: Facts) -> str:
     """Return the facts as text."""
-    return json.dumps([found.groups, found.transfer])
+    return json.dumps([found.groups, found.transfer, found.peers])
 
 
 def from_json(text: str | bytes) -> Facts:
     """Return the facts that :func:`as_json` has written. Raises :class:`ValueError` for anything else."""
     try:
-        groups, transfer = json.loads(text)
-        return Facts(tuple(GroupFacts(*group) for group in groups), bool(transfer))
+        groups, transfer, peers = json.loads(text)
+        return Facts(tuple(GroupFacts(*group) for group in groups), bool(transfer), tuple(map(int, peers)))
     except TypeError as error:
         raise ValueError(str(error)) from error
 

@@ -1,19 +1,23 @@
 """Who keeps a job from going on, by what its ranks wait for.
 
-A rank waits in the first collective of a group that is not done on it, for the members that have not issued it. Whoever
-is waited for and waits for nobody is the culprit; whoever is late only because it waits itself is not. Sends and
-receives prove nothing: a pipeline waits in them all the time. Where the evidence does not decide, there is no culprit.
+A rank waits in the first collective of a group that is not done on it, for the members that have not issued it; and in
+a send or receive that is not done, for the peer that has not issued the other side of it. Whoever is waited for and
+waits for nobody is the culprit; whoever is late only because it waits itself is not. Where the evidence does not
+decide, there is no culprit.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from laggard_exporter.hang.attempts import of_other_attempts
-from laggard_exporter.hang.dump import Dump, Group, Operation
+from laggard_exporter.hang.attempts import of_earlier_attempts
+from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
+
+#: Spans of ranks that a person reads.
+_SPANS = 16
 
 
 class Reason(Enum):
@@ -29,15 +33,23 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Wait:
-    """A collective in which ranks wait."""
+    """A collective in which ranks wait, or a send or receive in which one does."""
 
     group: Group
+    #: Of a send or receive, the number on the rank that waits.
     sequence: int
     #: What the ranks call, with how many of them do; several where they disagree.
     operations: Mapping[str, int]
     waiting: tuple[int, ...]
     #: Members that have not issued it.
     missing: tuple[int, ...]
+    #: Members whose dumps are too short to say whether they have.
+    unknown: tuple[int, ...] = ()
+    transfer: bool = False
+
+    def __str__(self) -> str:
+        calls = " / ".join(self.operations)
+        return f"{calls} of group {self.group}" if self.transfer else f"{calls} {self.sequence} of group {self.group}"
 
 
 @dataclass(frozen=True)
@@ -87,8 +99,14 @@ class _Evidence:
     waits: list[Wait]
     #: What each rank calls in the collectives in which ranks wait.
     pending: Mapping[tuple[Group, int], Mapping[int, Operation]]
-    #: The collectives that a rank waits in for somebody.
+    #: What a rank waits in for somebody.
     held_by: Mapping[int, list[Wait]]
+    #: Sends and receives of which both sides were issued, with the other side.
+    met: Sequence[tuple[Transfer, Transfer]]
+    #: The newest collective of each group that is done on a rank and needed all members: its numbers on all ranks.
+    ended: Mapping[Group, set[int]]
+    #: Some rank has made sends or receives that its recorder does not show.
+    hidden: bool
 
 
 def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
@@ -100,26 +118,28 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
     """
     everybody = _everybody(dumps.values(), ranks)
     found = _Found()
-    foreign = of_other_attempts(dumps)
+    foreign = of_earlier_attempts(dumps)
     if foreign:
-        found.remarks.append(
-            f"{_dumps_of(foreign)} of another attempt by the times of its collectives, so nothing is known there"
-        )
+        found.remarks.append(f"{_dumps_of(foreign)} of an earlier attempt, so nothing is known there of this one")
     given, dumps = len(dumps), {rank: dump for rank, dump in dumps.items() if rank not in foreign}
     evidence = _evidence(dumps, _members(dumps.values(), everybody))
     absent: list[tuple[int, Wait]] = []
     for wait in evidence.waits:
-        if wait.missing:
-            _look_at_missing(wait, evidence, absent, found)
-        else:
+        for rank in wait.unknown:
+            found.excuses[rank] = f"has no entry of group {wait.group} left: its dump is too short"
+        _look_at_missing(wait, evidence, absent, found)
+        # Those who left no dump may have issued it.
+        if not wait.transfer and dumps.keys().isdisjoint(wait.missing):
             _look_at_complete(wait, evidence, found)
     _look_at_absent([each for each in absent if each[0] not in foreign], dumps, everybody, found)
     if not found.culprits:
         _look_for_circle(evidence, found)
         if found.complete and not evidence.held_by:
             found.remarks.append(_all_have_issued(found.complete, evidence.members))
-        if not evidence.waits:
-            found.remarks.append(_nothing_pending(dumps.values()))
+        if not evidence.held_by and evidence.met:
+            found.remarks.append(_both_have_issued(evidence.met))
+        if not evidence.waits and not evidence.met:
+            found.remarks.append(_nothing_pending(evidence))
     culprits = sorted(found.culprits.values(), key=lambda culprit: (-len(culprit.wait.waiting), culprit.rank))
     ordered = sorted(evidence.waits, key=lambda wait: (-len(wait.waiting), str(wait.group), wait.sequence))
     remarks = dict.fromkeys([*found.remarks, *_excused(found)])
@@ -137,14 +157,16 @@ def _excused(found: _Found) -> Iterator[str]:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Return ranks as text: ``0-3, 7``."""
+    """Return ranks as text: ``0-3, 7``, of many spans the first: ``0, 8, 16 and 61 more``."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
         if parts and rank == parts[-1][1] + 1:
             parts[-1][1] = rank
         else:
             parts.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    more = sum(last - first + 1 for first, last in parts[_SPANS:])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts[:_SPANS])
+    return f"{shown} and {more} more" if more else shown
 
 
 def ranks_as_text(ranks: Iterable[int]) -> str:
@@ -185,15 +207,50 @@ def _evidence(dumps: Mapping[int, Dump], members: Mapping[Group, set[int]]) -> _
                 pending[operation.group, operation.sequence][rank] = operation
     waits: list[Wait] = []
     for (group, sequence), operations in pending.items():
-        arrived = {rank for rank in members[group] if rank in dumps and dumps[rank].newest.get(group, 0) >= sequence}
+        newest = {rank: _newest(dumps[rank], group) for rank in members[group] & dumps.keys()}
+        arrived = {rank for rank, number in newest.items() if (number or 0) >= sequence}
+        unknown = {rank for rank, number in newest.items() if number is None and dumps[rank].truncated}
         names = Counter(operation.name for operation in operations.values())
-        missing = tuple(sorted(members[group] - arrived))
-        waits.append(Wait(group, sequence, dict(names.most_common()), tuple(sorted(operations)), missing))
+        missing = sorted(members[group] - arrived - unknown)
+        waiting, calls = tuple(sorted(operations)), dict(names.most_common())
+        waits.append(Wait(group, sequence, calls, waiting, tuple(missing), tuple(sorted(unknown))))
+    transfers, met = _transfers(dumps)
+    waits += transfers
     held_by: dict[int, list[Wait]] = defaultdict(list)
     for wait in waits:
         for rank in wait.waiting if wait.missing else ():
             held_by[rank].append(wait)
-    return _Evidence(dumps, members, waits, pending, held_by)
+    ended: dict[Group, set[int]] = defaultdict(set)
+    for dump in dumps.values():
+        for group, sequence in dump.ended.items():
+            ended[group].add(sequence)
+    return _Evidence(dumps, members, waits, pending, held_by, met, ended, any(dump.hidden for dump in dumps.values()))
+
+
+def _newest(dump: Dump, group: Group) -> int | None:
+    """Return the newest collective that a rank has issued in a group, `None` where its dump has none of it."""
+    return dump.newest.get(group, dump.newest.get(replace(group, members=None)))
+
+
+def _transfers(dumps: Mapping[int, Dump]) -> tuple[list[Wait], list[tuple[Transfer, Transfer]]]:
+    """Return the sends and receives of which the other side was not issued, and those of which both were."""
+    waits: list[Wait] = []
+    met: list[tuple[Transfer, Transfer]] = []
+    for rank, dump in dumps.items():
+        for each in dump.transfers:
+            if each.peer is None:
+                continue
+            others = dumps[each.peer].transfers if each.peer in dumps else ()
+            sides = [(each, other) for other in others if _are_sides(each, other, rank)]
+            met += sides[:1]
+            if not sides:
+                waits.append(Wait(each.group, each.sequence, {each.name: 1}, (rank,), (each.peer,), transfer=True))
+    return waits, met
+
+
+def _are_sides(one: Transfer, other: Transfer, rank: int) -> bool:
+    """Return whether one, which a rank has issued, and what its peer has issued may be the sides of a transfer."""
+    return one.group == other.group and one.name[:4] != other.name[:4] and other.peer in (rank, None)
 
 
 def _look_at_missing(wait: Wait, evidence: _Evidence, absent: list[tuple[int, Wait]], found: _Found) -> None:
@@ -201,23 +258,45 @@ def _look_at_missing(wait: Wait, evidence: _Evidence, absent: list[tuple[int, Wa
         dump = evidence.dumps.get(rank)
         if dump is None:
             absent.append((rank, wait))
-        elif dump.damaged:
-            found.excuses[rank] = "has a dump of which not all entries can be read"
-        elif rank in evidence.held_by:
-            continue  # late because it waits itself
-        elif dump.transfers:
-            found.excuses[rank] = "is in a send or receive, which does not tell whose fault it is"
-        elif dump.pending:
-            found.excuses[rank] = "is in a collective that all its members have issued"
-        elif wait.group not in dump.newest and dump.truncated:
-            found.excuses[rank] = f"has no entry of group {wait.group} left: its dump is too short"
-        else:
-            found.name(rank, Reason.OUTSIDE, wait, dump.newest.get(wait.group, 0))
+        elif rank not in evidence.held_by:  # else late because it waits itself
+            why = _excuse(dump, wait, evidence)
+            if why:
+                found.excuses[rank] = why
+            else:
+                newest = None if wait.transfer else _newest(dump, wait.group) or 0
+                found.name(rank, Reason.OUTSIDE, wait, newest)
+
+
+def _excuse(dump: Dump, wait: Wait, evidence: _Evidence) -> str:
+    """Return why a rank that is waited for and waits for nobody is no culprit, nothing where it is one."""
+    newest, group = _newest(dump, wait.group), wait.group
+    # What others still wait in was given up where it is done.
+    ended = evidence.ended.get(group, set()) - {wait.sequence}
+    peers = "of an unknown peer" if any(each.peer is None for each in dump.transfers) else "that both sides have issued"
+    known = [
+        (dump.damaged, "has a dump of which not all entries can be read"),
+        (
+            dump.transfers,
+            f"is in a send or receive {peers}",
+        ),
+        (dump.pending, "is in a collective of which no member is known to be missing"),
+        (dump.calling, "is in a call of torch.distributed that its recorder does not show"),
+        (
+            evidence.hidden and group.gloo and dump.calling is None,
+            "may be in a send or receive of gloo, which its recorder does not show",
+        ),
+        (
+            any(number > (newest or 0) for number in ended) and not wait.transfer,
+            f"wrote its dump before others ended collectives of group {group}",
+        ),
+    ]
+    return next((why for holds, why in known if holds), "")
 
 
 def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
-    """Look at a collective that every member has issued and that is not done on all of them."""
-    operations, members = evidence.pending[wait.group, wait.sequence], evidence.members[wait.group]
+    """Look at a collective that every member with a dump has issued and that is not done on all of them."""
+    operations = evidence.pending[wait.group, wait.sequence]
+    members = evidence.members[wait.group].difference(wait.unknown, wait.missing)
     first = (
         operation.sequence
         for rank in members & evidence.dumps.keys()
@@ -230,15 +309,15 @@ def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
     alone = len(operations) == 1 < len(members) or 2 * len(operations) < len(members)
     if alone and not any(evidence.dumps[rank].short for rank in members):
         reason, few = Reason.ALONE, list(operations)
-    elif not alone and 0 < len(not_started) < len(operations) / 2:
+    elif not alone and 0 < len(not_started) < len(operations) - len(not_started):
         reason, few = Reason.NOT_STARTED, not_started
     else:
-        found.complete.append(wait)
+        found.complete += [wait] if not wait.unknown and not wait.missing else []
         return
     for rank in few:
         dump = evidence.dumps[rank]
         # A device that waits in a collective of another group is late here because of that.
-        busy = dump.short or dump.transfers or any(operation.started for operation in dump.pending)
+        busy = dump.short or bool(dump.transfers) or any(operation.started for operation in dump.pending)
         if rank in evidence.held_by or (reason is Reason.NOT_STARTED and busy):
             found.excuses[rank] = "waits with its device in another group"
         else:
@@ -254,12 +333,12 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
     if len(calls) == 1 or (len(names) == 1 and len(sides) > 1):
         return False
     ((most, count),) = calls.most_common(1)
-    if 2 * count <= len(operations):
+    if 2 * count <= len(operations) + len(wait.missing):
         callers = " and ".join(
             f"{ranks_as_text(rank for rank, each in operations.items() if str(each) == call)} ({call})"
             for call in calls
         )
-        found.remarks.append(f"in {_where(wait)} {callers} call different things; no side is most")
+        found.remarks.append(f"in {wait} {callers} call different things; no side is most")
         return True
     (usual,) = {each.name for each in operations.values() if str(each) == most}
     for rank, each in operations.items():
@@ -269,22 +348,21 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
     return True
 
 
-def _where(wait: Wait) -> str:
-    return f"{' / '.join(wait.operations)} {wait.sequence} of group {wait.group}"
-
-
 def _all_have_issued(complete: Sequence[Wait], members: Mapping[Group, set[int]]) -> str:
     wait = max(complete, key=lambda each: len(each.waiting))
     others = len(complete) - 1
     more = f", and of {others} more collective{'s' * (others > 1)}" if others else ""
-    all_members = f"all {len(members[wait.group])} members"
-    return f"{all_members} have issued {_where(wait)}{more}: no rank is missing, look at the network"
+    known = members[wait.group]
+    if wait.group.members is None and not wait.group.is_default:
+        has_issued = _plural("has issued", len(known))
+        return f"{ranks_as_text(known)} {has_issued} {wait}{more}: who else is in the group is not known"
+    return f"all {len(known)} members have issued {wait}{more}: no rank is missing, look at the network"
 
 
 def _plural(why: str, ranks: int) -> str:
     """Return what is known of a rank as said of so many."""
     verb, _, rest = why.partition(" ")
-    return why if ranks == 1 else f"{ {'is': 'are', 'has': 'have', 'waits': 'wait'}[verb] } {rest}"
+    return why if ranks == 1 else f"{ {'is': 'are', 'has': 'have', 'waits': 'wait'}.get(verb, verb) } {rest}"
 
 
 def _dumps_of(ranks: Iterable[int]) -> str:
@@ -317,13 +395,47 @@ def _look_for_circle(evidence: _Evidence, found: _Found) -> None:
         before = len(free)
         free |= {rank for rank in held - free if any(free.intersection(wait.missing) for wait in held_by[rank])}
     circle = {rank for wait in waits for rank in wait.missing if rank in held - free}
-    if circle:
-        found.remarks.append(
-            f"ranks {spans(circle)} wait for each other in different collectives: they call them in different order"
+    if not circle:
+        return
+    in_transfers = any(wait.transfer for rank in circle for wait in held_by[rank])
+    found.remarks.append(
+        f"ranks {spans(circle)} wait for each other in "
+        + (
+            "sends and receives: their order differs, or one has issued one early and is in its own code"
+            if in_transfers
+            else "different collectives: they call them in different order"
         )
+    )
 
 
-def _nothing_pending(dumps: Iterable[Dump]) -> str:
-    if any(dump.transfers for dump in dumps):
-        return "only sends and receives are not done, which do not tell whose fault it is"
+def _both_have_issued(met: Sequence[tuple[Transfer, Transfer]]) -> str:
+    first, other = min(met, key=lambda sides: (not _differ(*sides), sides[0].name, str(sides[0].group)))
+    if _differ(first, other):
+        sides = f"{first.name} of group {first.group} is of {first.shape}, and {other.name} of {other.shape}"
+        return f"{sides}: the sides of a transfer must agree"
+    others = sum(each.name.startswith("send ") for each, _ in met) - 1
+    more = f", and of {others} more transfer{'s' * (others > 1)}" if others > 0 else ""
+    return f"both sides have issued {first.name} of group {first.group}{more}: no rank is missing, look at the network"
+
+
+def _differ(one: Transfer, other: Transfer) -> bool:
+    # What a dump does not say is no difference.
+    return bool(one.shape and other.shape) and one.shape != other.shape
+
+
+def _nothing_pending(evidence: _Evidence) -> str:
+    if any(dump.transfers for dump in evidence.dumps.values()):
+        return "only sends and receives are not done, whose peers are not known"
+    for group, numbers in evidence.ended.items():
+        behind = [
+            rank
+            for rank in evidence.members[group] & evidence.dumps.keys()
+            if (_newest(evidence.dumps[rank], group) or 0) < max(numbers)
+        ]
+        if behind:
+            has_not = _plural("has not issued it", len(behind))
+            return (
+                f"collective {max(numbers)} of group {group} is over on some members, and {ranks_as_text(behind)} "
+                f"{has_not}: it was aborted, or the dumps are of different moments"
+            )
     return "no collective is waited in"

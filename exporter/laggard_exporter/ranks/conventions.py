@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from laggard.conventions import Attribute, prometheus_label
-from laggard_exporter.hang.facts import MAX_GROUPS
+from laggard_exporter.hang.facts import MAX_GROUPS, MAX_PEERS
 from laggard_exporter.samples import Family
 
 IDENTITY = (prometheus_label(Attribute.RUN), prometheus_label(Attribute.RANK))
@@ -138,6 +138,12 @@ HANG_BEGUN = _family(
     _GROUP,
 )
 HANG_TRANSFER = _family("hang_transfer", "gauge", f"1 while a send or a receive of the rank is not done. {_HANG}")
+HANG_PEER = _family(
+    "hang_peer",
+    "gauge",
+    f"1 for each rank to which a send of the rank, or from which a receive, is not done; {MAX_PEERS} at most. {_HANG}",
+    "training_peer_rank",
+)
 HANG_DUMPS = Family(
     "laggard_exporter_hang_dumps",
     "gauge",
@@ -167,5 +173,5 @@ CGROUP_FAMILIES = (
     CGROUP_OOM_KILLS,
 )
 OOM_FAMILIES = (OOM_KILLED,)
-HANG_FAMILIES = (HANG_ISSUED, HANG_PENDING, HANG_BEGUN, HANG_TRANSFER, HANG_DUMPS)
+HANG_FAMILIES = (HANG_ISSUED, HANG_PENDING, HANG_BEGUN, HANG_TRANSFER, HANG_PEER, HANG_DUMPS)
 RANK_FAMILIES = (*WORKERS_FAMILIES, *SCHEDULING_FAMILIES, *CGROUP_FAMILIES, *OOM_FAMILIES, *HANG_FAMILIES)
