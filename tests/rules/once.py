@@ -93,7 +93,7 @@ class Reading:
         inner, operation = self.of(node.expr), str(node.op)
         by = frozenset(node.modifier.labels) if node.modifier else frozenset[str]()
         if node.modifier and node.modifier.type == promql.AggModifierType.Without:
-            self._mistake(node, "keeps the labels of a path: name those that it keeps")
+            # Of each path by itself.
             return replace(inner, key=inner.key - by)
         key = by if inner.key - by else inner.key
         if operation in _PICKING and isinstance(node.param, promql.NumberLiteral) and node.param.val == 1:

@@ -55,6 +55,7 @@ L = 'training_memory_limit_bytes{training_memory_kind="host"}'
         f"count by (training_run) (group by (training_run, training_rank) ({R}) > 0)",
         f"quantile by (training_run) (0.5, min by (training_run, training_rank) (rate({R}[1m]) > 0))",
         f"max by (training_run) ({R})",
+        f"max by (training_run) (sum without (training_memory_kind) ({G.partition('{')[0]}))",
         f"topk by (training_run) (1, max by (training_run, training_rank) ({R}))",
         # Of one path both sides are there, and match.
         f"max by (training_run) ({G} / ignoring (training_memory_kind) {L})",
@@ -94,7 +95,7 @@ def test_what_two_paths_do_not_change(expr: str) -> None:
         (f"{FINISHED} (host_name) {STARTS}", "finds several on the side of one: host_name may differ"),
         (f"max by (training_run) ({R} unless run_rank:training_finished:last)", "never matches: one side alone"),
         ("max(gpu_up) > scalar(gpu_up)", "is NaN where the path, uuid differs"),
-        (f"max without (instance) ({R})", "keeps the labels of a path"),
+        (f"sum without (training_rank) ({R})", "gives a series for each path"),
         (f"{R} > 0", "gives a series for each path"),
         (f"topk by (training_run) (1, {R})", "gives a series for each path"),
     ],
