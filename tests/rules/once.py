@@ -23,6 +23,12 @@ _OF_A_PATH = frozenset({"laggard_adapter"})
 _KEEPING = {"max", "min", "group"}
 _PICKING = {"topk", "bottomk"}
 
+#: What is said of an expression whose series have labels of a path.
+EACH = "gives a series for each path"
+
+#: They are about paths: how many series one of them brings.
+OF_PATHS = {"TrainingSeriesExcess"}
+
 #: A rank, or a GPU, has one of each: two at a time are those of two incarnations.
 _DETERMINED = frozenset({"training_peer_group", "gpu", "modelName"})
 
@@ -71,6 +77,9 @@ class Reading:
         fixed = {each.name for each in node.matchers.matchers if each.op == promql.MatchOp.Equal and each.value}
         if node.name and node.name in self._recorded:
             return Series(self._recorded[node.name] - fixed)
+        if any(each.name == "__name__" and ":" in each.value for each in node.matchers.matchers):
+            # By a pattern of names that rules record.
+            return Series(frozenset({"__name__"}))
         labels = known().get(node.name, frozenset[str]()) if node.name else frozenset(("__name__", "training_run"))
         return Series(labels - fixed - _OF_A_PATH | {PATH}, carries=True)
 
@@ -101,10 +110,13 @@ class Reading:
         if operation in _KEEPING:
             # What an info series says of a thing does not tell it from others.
             raw = PATH in inner.key and not any(each.endswith("_info") for each in _raw_names(node))
-            return Series(key, lost=inner.lost | (inner.key - by - {PATH} if raw else frozenset()))
+            # A group says that something is there, of whatever kind.
+            return Series(
+                key, lost=inner.lost | (inner.key - by - {PATH} if raw and operation != "group" else frozenset())
+            )
         if PATH in inner.key:
             self._mistake(node, f"{operation} of a series once for each path")
-        if lost := inner.lost - _DETERMINED - by:
+        if operation not in _PICKING and (lost := inner.lost - _DETERMINED - by):
             self._mistake(node, f"{operation} of one value of several: {_names(lost)}")
         if operation == "count_values" and isinstance(node.param, promql.StringLiteral) and inner.key - by:
             key |= {node.param.val}
@@ -112,6 +124,9 @@ class Reading:
 
     def _combined(self, node: promql.BinaryExpr) -> Series:
         left, right = self.of(node.lhs), self.of(node.rhs)
+        if str(node.op) == "^":
+            # That it is there, as a factor.
+            return replace(left, lost=frozenset())
         if _is_scalar(node.lhs) or _is_scalar(node.rhs):
             return right if _is_scalar(node.lhs) else left
         matching = node.modifier.matching if node.modifier else None
@@ -151,7 +166,7 @@ def mistakes(expr: str, recorded: Mapping[str, frozenset[str]]) -> list[str]:
     reading = Reading(recorded)
     series = reading.of(promql.parse(expr))
     if PATH in series.key or series.carries:
-        reading.mistakes.append("gives a series for each path")
+        reading.mistakes.append(EACH)
     return reading.mistakes
 
 

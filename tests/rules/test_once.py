@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.rules import once
-from tests.rules.pack import RULES, Rule, rules
+from dashboards.queries import CHOSEN, PANELS, NamedPanel, concrete
+from tests.rules import lint, once
+from tests.rules.pack import ALERTS, RULES, Rule, alerts, rules
 
-KEYS = once.keys(rules())
-
-#: They are about paths: how many series one of them brings.
-OF_PATHS = {"TrainingSeriesExcess"}
+KEYS = dict(once.keys(rules()))
 
 
 def _optional() -> Iterator[Rule]:
@@ -29,7 +27,27 @@ def _optional() -> Iterator[Rule]:
 def test_a_second_path_changes_nothing(rule: Rule) -> None:
     """No rule would see a rank twice where its series come twice, and no join finds two where it must find one."""
     found = once.mistakes(rule.expr, KEYS)
-    assert (found != []) is (rule.name in OF_PATHS), found
+    assert (found != []) is (rule.name in once.OF_PATHS), found
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=str)
+def test_what_alerts_say(rule: Rule) -> None:
+    """Queries of annotations are over one value for each rank as well."""
+    for query in lint.queries(rule):
+        assert once.mistakes(query, KEYS | ALERTS) == []
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=str)
+def test_dashboards(panel: NamedPanel) -> None:
+    """So are those of dashboards."""
+    for target in panel.targets:
+        assert once.mistakes(concrete(target["expr"]), KEYS | ALERTS) == []
+
+
+@pytest.mark.parametrize("query", [concrete(query) for query, _ in CHOSEN.values()])
+def test_what_dashboards_choose(query: str) -> None:
+    """And those by which a dashboard chooses what it shows."""
+    assert once.mistakes(query, KEYS | ALERTS) == []
 
 
 def test_what_tells_recorded_series_apart() -> None:

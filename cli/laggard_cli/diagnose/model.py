@@ -35,7 +35,7 @@ _EXCLUDED = (
     "max by (training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
 )
 #: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
-_UNTRANSLATED = 'count({__name__=~"training([.]steps.*|_steps)"})'
+_UNTRANSLATED = 'group({__name__=~"training([.]steps.*|_steps)"})'
 _WATCHDOG = "LaggardWatchdog"
 _RUN, _RANK = "training_run", "training_rank"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
