@@ -27,7 +27,7 @@ JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding=
 
 @functools.cache
 def series() -> Mapping[str, frozenset[str]]:
-    """Return all series, with ALERTS the labels of every alert, and what tells an exporter's word of itself from others'."""
+    """Return all series: with ALERTS the labels of every alert, with what an exporter says of itself its target."""
     found = known()
     labels = (Labels(found).of(promql.parse(rule.expr)) for rule in alerts())
     exporters = {name: found[name] | {"instance"} for name in found if name.startswith("laggard_exporter_")}
