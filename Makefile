@@ -124,7 +124,7 @@ ifdef TEST
 else
 	-coverage run -m pytest $(REPEAT) $(TOGETHER)
 	-coverage run -m pytest $(REPEAT) $(TIMED)
-	-coverage run -m pytest $(REPEAT) $(PATIENT)
+	-EVERY_PATH=1 coverage run -m pytest $(REPEAT) $(PATIENT)
 endif
 	coverage combine --quiet
 	python scripts/coverage_by_package.py

@@ -3,6 +3,7 @@
     python promtool-tests/generate.py FOLDER [MODULE ...]    one file for each module of plays
     promtool test rules FOLDER/*.yml
     promtool test rules FOLDER/said/*.yml                the same, with what the alerts say (for Prometheus 2.53)
+    python promtool-tests/generate.py --second job FOLDER    the same, with every series on a second path
 
     python promtool-tests/generate.py --vmalert FOLDER       the same for VictoriaMetrics
     vmalert-tool unittest -files=FOLDER/*.yml
@@ -23,6 +24,7 @@ from typing import cast
 import yaml
 
 from laggard_cli.rules.render import rule_files
+from paths import SECOND, TURNS, second
 from scenario import Play, Scenario, Yaml
 from world import World
 
@@ -47,11 +49,12 @@ class Dumper(yaml.CSafeDumper):
         return True
 
 
-def document(module: str, wording: Wording, *, only: Play | None = None, vmalert: bool = False) -> str:
+def document(module: str, wording: Wording, *, only: Play | None = None, vmalert: bool = False, path: str = "") -> str:
     """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
 
     A module may say with which families of rules, beside the core; without a word it plays with all of them. Where the
     groups of its alerts take their time, it may say as well every how many seconds they are evaluated.
+    With a path every series is there twice, and the same is expected (``paths``).
     For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
     content = importlib.import_module(f"plays.{module}")
@@ -61,8 +64,10 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
     worded = wording.get(module, {})
     every: int = getattr(content, "EVERY", _played(plays[0]).world.tick)
     apart = [play for play in plays if only or play.__name__ in worded or _played(play).is_apart]
-    tests = [_played(play).test(_name(play), worded.get(play.__name__)) for play in apart]
-    tests += map(_together, _clusters([play for play in plays if play not in apart]))
+    tests = [
+        _played(play).test(_name(play), worded.get(play.__name__), second=second(path, play.__name__)) for play in apart
+    ]
+    tests += [_together(each, path) for each in _clusters([play for play in plays if play not in apart])]
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = test.pop("promql_expr_test")
@@ -95,13 +100,13 @@ def _clusters(plays: Sequence[Play]) -> list[list[Play]]:
     return clusters
 
 
-def _together(plays: Sequence[Play]) -> Yaml:
+def _together(plays: Sequence[Play], path: str) -> Yaml:
     """Return a test of all scenarios side by side, each with runs and hosts of its own.
 
     An evaluation's time goes to the rules as much as to the series, so twenty scenarios in one cluster take less than
     half of the time of twenty clusters.
     """
-    tests = [_played(play).test(_name(play), place=play.__name__) for play in plays]
+    tests = [_played(play).test(_name(play), place=play.__name__, second=second(path, play.__name__)) for play in plays]
     lists: tuple[str, ...] = ("input_series", "promql_expr_test")
     return {
         "name": " | ".join(play.__name__ for play in plays),
@@ -135,15 +140,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the unit tests of the rules.")
     parser.add_argument("folder", type=Path, help="where the files go")
     parser.add_argument("modules", nargs="*", help="of plays, in place of all of them")
+    parser.add_argument(
+        "--second", choices=[*sorted(SECOND), TURNS], default="", help="path by which every series comes as well"
+    )
     parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
     options = parser.parse_args()
     folder: Path = options.folder
     (folder / "said").mkdir(parents=True, exist_ok=True)
     wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     for module in options.modules or sorted(path.stem for path in (HERE / "plays").glob("*.py")):
-        text = document(module, {}, vmalert=options.vmalert)
+        text = document(module, {}, vmalert=options.vmalert, path=options.second)
         (folder / f"{module}.yml").write_text(text)
-        if not options.vmalert:
+        if not (options.vmalert or options.second):
             said = document(module, wording) if module in wording else text
             (folder / "said" / f"{module}.yml").write_text(said)
     return 0

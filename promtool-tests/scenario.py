@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from notation import encode
+from paths import SECOND, Line
 from world import RUN, Rank, World
 
 Yaml = dict[str, object]
@@ -103,7 +104,7 @@ class Scenario:
         self.world = World(ranks, tick)
         self._expressions: list[_Expected] = []
         self._alerts: list[Yaml] = []
-        self._extra: list[Yaml] = []
+        self._extra: list[Line] = []
         #: When each alert was first expected.
         self.first: dict[str, str] = {}
 
@@ -148,7 +149,7 @@ class Scenario:
 
     def given(self, metric: str, value: float, /, **labels: str) -> None:
         """Add a series that neither rank nor exporter exposes, with one value from the beginning on."""
-        self._extra.append({"series": metric + _braced(labels), "values": f"{value}x400"})
+        self._extra.append((metric + _braced(labels), f"{value}x400"))
 
     def threshold(self, name: str, value: float, run: str = RUN) -> None:
         """Override a threshold for a run."""
@@ -162,11 +163,13 @@ class Scenario:
         """
         return bool(self._alerts or self.world.devices) or not (
             all(MINE in each.expression or 'training_run="' in each.expression for each in self._expressions)
-            and all('training_run="' in str(each["series"]) for each in self._extra)
+            and all('training_run="' in series for series, _ in self._extra)
             and all(_HOST.fullmatch(rank.host) for rank in self.world.ranks)
         )
 
-    def test(self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None, *, place: str = "") -> Yaml:
+    def test(
+        self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None, *, place: str = "", second: str = ""
+    ) -> Yaml:
         """Return the scenario as one entry of a promtool file.
 
         Args:
@@ -174,16 +177,20 @@ class Scenario:
             wording: alert to what its alerts say when they first fire, as promtool expects them.
             place: what all names of runs and hosts end with, and what is expected is said of them and of what has no
                 run at all: for scenarios that are played side by side.
+            second: the path by which every series comes a second time, by its name.
         """
         worded: list[Yaml] = [
             {"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)}
             for alert, expected in (wording or {}).items()
         ]
-        series: list[Yaml] = [
-            {"series": _placed(metric + _braced(dict(labels)), place), "values": encode(line)}
-            for (metric, labels), line in self.world.series().items()
+        lines: list[Line] = [
+            *((metric + _braced(dict(labels)), line) for (metric, labels), line in self.world.series().items()),
+            *self._extra,
         ]
-        series += [{**each, "series": _placed(str(each["series"]), place)} for each in self._extra]
+        series: list[Yaml] = [
+            {"series": _placed(text, place), "values": line if isinstance(line, str) else encode(line)}
+            for text, line in (SECOND[second](lines) if second else lines)
+        ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series}
         if alerts := [*self._alerts, *worded]:
             entry["alert_rule_test"] = alerts

@@ -6,6 +6,7 @@ from dashboards.board import Board, Row
 from dashboards.panels import BLUE, COARSE, GREEN, ORANGE, Query, series, threshold, top
 
 _RUN = 'training_run="$training_run"'
+_OPERATION = "training_collective_operation"
 _WAITS = f'{_RUN}, training_phase="communication"'
 
 COMMUNICATION = Board(
@@ -63,10 +64,10 @@ COMMUNICATION = Board(
                     "Mean time for which a training thread was blocked by one collective.",
                     "s",
                     Query(
-                        "sum by (training_collective_operation) "
-                        f"(rate(training_collective_duration_seconds_sum{{{_RUN}}}[$__rate_interval])) / "
-                        "sum by (training_collective_operation) "
-                        f"(rate(training_collective_duration_seconds_count{{{_RUN}}}[$__rate_interval]) > 0)",
+                        f"sum by ({_OPERATION}) (max by (training_rank, {_OPERATION}) "
+                        f"(rate(training_collective_duration_seconds_sum{{{_RUN}}}[$__rate_interval]))) / "
+                        f"sum by ({_OPERATION}) (max by (training_rank, {_OPERATION}) "
+                        f"(rate(training_collective_duration_seconds_count{{{_RUN}}}[$__rate_interval])) > 0)",
                         "{{training_collective_operation}}",
                     ),
                 ),
@@ -75,8 +76,8 @@ COMMUNICATION = Board(
                     "Input that all ranks handed to collectives.",
                     "binBps",
                     Query(
-                        "sum by (training_collective_operation) "
-                        f"(rate(training_collective_io_bytes_total{{{_RUN}}}[$__rate_interval]))",
+                        f"sum by ({_OPERATION}) (max by (training_rank, {_OPERATION}) "
+                        f"(rate(training_collective_io_bytes_total{{{_RUN}}}[$__rate_interval])))",
                         "{{training_collective_operation}}",
                     ),
                 ),
@@ -106,8 +107,8 @@ COMMUNICATION = Board(
                     "binBps",
                     Query(
                         top(
-                            "rate(host_infiniband_transmit_bytes_total[5m]{at}) "
-                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}}"
+                            "max by (host_name, device, port) (rate(host_infiniband_transmit_bytes_total[5m]{at}) "
+                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}})"
                         ),
                         "{{host_name}} {{device}}:{{port}}",
                     ),
@@ -118,8 +119,8 @@ COMMUNICATION = Board(
                     "binBps",
                     Query(
                         top(
-                            "rate(gpu_nvlink_transmit_bytes_total[5m]{at}) "
-                            f"and on (uuid) gpu:training_place:info{{{{{_RUN}}}}}{{at}}"
+                            "max by (uuid) (rate(gpu_nvlink_transmit_bytes_total[5m]{at}) "
+                            f"and on (uuid) gpu:training_place:info{{{{{_RUN}}}}}{{at}})"
                         ),
                         "{{uuid}}",
                     ),

@@ -29,7 +29,10 @@ DATA = Board(
                     "workers; always full means that data is no problem.",
                     "none",
                     Query(f"min(training_dataloader_queue_length{{{_RUN}}})", "fewest of all ranks"),
-                    Query(f"quantile(0.5, training_dataloader_queue_length{{{_RUN}}})", "median rank"),
+                    Query(
+                        f"quantile(0.5, max by (training_rank) (training_dataloader_queue_length{{{_RUN}}}))",
+                        "median rank",
+                    ),
                     colours={"fewest of all ranks": ORANGE, "median rank": BLUE},
                 ),
                 series(
@@ -69,7 +72,10 @@ DATA = Board(
                     "Workers by state",
                     "As the kernel sees them; disk is a wait that nothing interrupts.",
                     "none",
-                    Query(f"sum by (state) (training_process_workers{{{_RUN}}})", "{{state}}"),
+                    Query(
+                        f"sum by (state) (max by (training_rank, state) (training_process_workers{{{_RUN}}}))",
+                        "{{state}}",
+                    ),
                     stacked=True,
                 ),
                 series(
@@ -86,9 +92,9 @@ DATA = Board(
                     "s",
                     Query(
                         top(
-                            "rate(host_disk_operation_seconds_total[5m]{at}) "
+                            "max by (host_name, device, direction) (rate(host_disk_operation_seconds_total[5m]{at}) "
                             "/ (rate(host_disk_operations_total[5m]{at}) > 0) "
-                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}}"
+                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}})"
                         ),
                         "{{host_name}} {{device}} {{direction}}",
                     ),
@@ -99,8 +105,9 @@ DATA = Board(
                     "s",
                     Query(
                         top(
-                            f"rate(training_dataloader_fetch_duration_seconds_sum{{{{{_RUN}}}}}[5m]{{at}}) / "
-                            f"(rate(training_dataloader_fetch_duration_seconds_count{{{{{_RUN}}}}}[5m]{{at}}) > 0)"
+                            "max by (training_rank) "
+                            f"(rate(training_dataloader_fetch_duration_seconds_sum{{{{{_RUN}}}}}[5m]{{at}}) / "
+                            f"(rate(training_dataloader_fetch_duration_seconds_count{{{{{_RUN}}}}}[5m]{{at}}) > 0))"
                         ),
                         "rank {{training_rank}}",
                     ),

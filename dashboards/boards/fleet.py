@@ -69,7 +69,7 @@ FLEET = Board(
                     "GPUs lost",
                     "GPUs for which the driver does not answer.",
                     "none",
-                    Query("count(gpu_up == 0) or vector(0)", "lost"),
+                    Query("count(max by (uuid) (gpu_up) == 0) or vector(0)", "lost"),
                     history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),

@@ -15,8 +15,8 @@ _STANDS_OUT = (
     f'bottomk(2, max by (uuid) (gpu_clock_hertz{{{_GPU}, clock="sm"}}))',
     f"bottomk(2, max by (uuid) (gpu_utilization_ratio{{{_GPU}}}))",
     f"topk(2, max by (uuid) (increase(gpu_pcie_replays_total{{{_GPU}}}[15m])) > 0)",
-    f"topk(2, sum by (uuid) (increase(gpu_nvlink_errors_total{{{_GPU}}}[15m])) > 0)",
-    f"topk(2, sum by (uuid) (increase(gpu_ecc_volatile_errors_total{{{_GPU}}}[15m])) > 0)",
+    f"topk(2, max by (uuid) (increase(gpu_nvlink_errors_total{{{_GPU}}}[15m])) > 0)",
+    f"topk(2, max by (uuid) (increase(gpu_ecc_volatile_errors_total{{{_GPU}}}[15m])) > 0)",
     f'topk(8, max by (uuid) (ALERTS{{alertstate="firing", uuid!="", {_GPU}}}))',
 )
 _SHOWN = Variable("shown", "Shown", " or ".join(_STANDS_OUT), label_shown="uuid")
@@ -26,12 +26,12 @@ _PLACE = "on (uuid) group_left (host_name, training_run, training_rank) topk by 
 
 def _lines(metric: str, labels: str = "") -> Query:
     """Return the GPUs that stand out."""
-    return Query(f'{metric}{{uuid=~"$shown"{labels}}}', "{{uuid}}")
+    return Query(f'max by (uuid) ({metric}{{uuid=~"$shown"{labels}}})', "{{uuid}}")
 
 
 def _and_all(metric: str) -> tuple[Query, Query]:
     """Return the GPUs that stand out, and the median of all."""
-    return _lines(metric), Query(f"quantile(0.5, {metric}{{{_GPU}}})", "median of all")
+    return _lines(metric), Query(f"quantile(0.5, max by (uuid) ({metric}{{{_GPU}}}))", "median of all")
 
 
 GPUS = Board(
@@ -47,14 +47,14 @@ GPUS = Board(
                     "GPUs",
                     "GPUs that the node exporters know.",
                     "none",
-                    Query(f"count(gpu_up{{{_GPU}}})", "GPUs"),
+                    Query(f"count(group by (uuid) (gpu_up{{{_GPU}}}))", "GPUs"),
                     history=False,
                 ),
                 number(
                     "Lost",
                     "GPUs for which the driver does not answer.",
                     "none",
-                    Query(f"count(gpu_up{{{_GPU}}} == 0) or vector(0)", "lost"),
+                    Query(f"count(max by (uuid) (gpu_up{{{_GPU}}}) == 0) or vector(0)", "lost"),
                     history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),
@@ -63,8 +63,8 @@ GPUS = Board(
                     "GPUs of which the driver says that something must be done before they work again.",
                     "none",
                     Query(
-                        "count(max by (uuid) "
-                        f'(gpu_recovery_action{{{_GPU}, action!~"none|unknown"}}) == 1) or vector(0)',
+                        "count(group by (uuid) "
+                        f'(gpu_recovery_action{{{_GPU}, action!~"none|unknown"}} == 1)) or vector(0)',
                         "recovery",
                     ),
                     history=False,
@@ -75,7 +75,9 @@ GPUS = Board(
                     "Errors that the driver reported, without those that an application causes.",
                     "none",
                     Query(
-                        f'sum(increase(gpu_xid_errors_total{{{_GPU}, tier!="application"}}[1d])) or vector(0)', "XID"
+                        "sum(max by (uuid, xid, tier) "
+                        f'(increase(gpu_xid_errors_total{{{_GPU}, tier!="application"}}[1d]))) or vector(0)',
+                        "XID",
                     ),
                     history=False,
                     steps=((None, GREEN), (1, RED)),
@@ -86,7 +88,8 @@ GPUS = Board(
                     "Memory errors that could not be corrected.",
                     "none",
                     Query(
-                        f'sum(increase(gpu_ecc_volatile_errors_total{{{_GPU}, severity="uncorrected"}}[1d])) '
+                        "sum(max by (uuid) "
+                        f'(increase(gpu_ecc_volatile_errors_total{{{_GPU}, severity="uncorrected"}}[1d]))) '
                         "or vector(0)",
                         "errors",
                     ),
@@ -179,20 +182,24 @@ GPUS = Board(
                     "PCIe packets sent again",
                     "In five minutes.",
                     "none",
-                    Query('increase(gpu_pcie_replays_total{uuid=~"$shown"}[5m])', "{{uuid}}"),
+                    Query('max by (uuid) (increase(gpu_pcie_replays_total{uuid=~"$shown"}[5m]))', "{{uuid}}"),
                 ),
                 series(
                     "Errors of NVLink",
                     "In five minutes, of all links and kinds.",
                     "none",
-                    Query('sum by (uuid) (increase(gpu_nvlink_errors_total{uuid=~"$shown"}[5m]))', "{{uuid}}"),
+                    Query(
+                        'sum by (uuid) (max by (uuid, error) (increase(gpu_nvlink_errors_total{uuid=~"$shown"}[5m])))',
+                        "{{uuid}}",
+                    ),
                 ),
                 series(
                     "Memory errors",
                     "In five minutes, the GPUs shown together.",
                     "none",
                     Query(
-                        'sum by (severity) (increase(gpu_ecc_volatile_errors_total{uuid=~"$shown"}[5m]))',
+                        "sum by (severity) (max by (uuid, severity) "
+                        '(increase(gpu_ecc_volatile_errors_total{uuid=~"$shown"}[5m])))',
                         "{{severity}}",
                     ),
                 ),
@@ -201,7 +208,8 @@ GPUS = Board(
                     "In five minutes, by code, of all GPUs. Tiers are critical, warning and application.",
                     "none",
                     Query(
-                        f"topk(50, sum by (xid, tier) (increase(gpu_xid_errors_total{{{_GPU}}}[5m])))",
+                        "topk(50, sum by (xid, tier) (max by (uuid, xid, tier) "
+                        f"(increase(gpu_xid_errors_total{{{_GPU}}}[5m]))))",
                         "XID {{xid}} ({{tier}})",
                     ),
                 ),

@@ -97,7 +97,8 @@ HANG = Board(
                     Query(
                         f"topk({FEW}, max by (training_process_group) "
                         f"(training_process_collective_sequence{{{_RUN}}}) - on (training_process_group) "
-                        f"group_right () training_process_collective_sequence{{{_SHOWN}}})",
+                        "group_right () max by (training_rank, training_process_group) "
+                        f"(training_process_collective_sequence{{{_SHOWN}}}))",
                         "rank {{training_rank}} {{training_process_group}}",
                     ),
                 ).height(12),

@@ -13,7 +13,7 @@ def _band(kind: str) -> tuple[Query, ...]:
     selector = f'training_memory_usage_bytes{{{_RUN}, training_memory_kind="{kind}"}}'
     return (
         Query(f"max({selector})", "most"),
-        Query(f"quantile(0.5, {selector})", "median"),
+        Query(f"quantile(0.5, max by (training_rank) ({selector}))", "median"),
         Query(f"min({selector})", "least"),
         Query(
             f'min(training_memory_limit_bytes{{{_RUN}, training_memory_kind="{whose}"}})',
@@ -86,8 +86,15 @@ MEMORY = Board(
                     "Allocations tried again, and out of memory",
                     "In an hour, over all ranks.",
                     "none",
-                    Query(f"sum(increase(training_memory_allocation_retries_total{{{_RUN}}}[1h]))", "tried again"),
-                    Query(f"sum(increase(training_memory_out_of_memory_total{{{_RUN}}}[1h]))", "out of memory"),
+                    Query(
+                        "sum(max by (training_rank) "
+                        f"(increase(training_memory_allocation_retries_total{{{_RUN}}}[1h])))",
+                        "tried again",
+                    ),
+                    Query(
+                        f"sum(max by (training_rank) (increase(training_memory_out_of_memory_total{{{_RUN}}}[1h])))",
+                        "out of memory",
+                    ),
                     colours={"tried again": ORANGE, "out of memory": RED},
                 ),
             ],
@@ -123,8 +130,8 @@ MEMORY = Board(
                     "built, or collections at a moment of one's own choice.",
                     "percentunit",
                     Query(
-                        "sum by (training_gc_generation) "
-                        f"(rate(training_gc_duration_seconds_total{{{_RUN}}}[$__rate_interval]))",
+                        "sum by (training_gc_generation) (max by (training_rank, training_gc_generation) "
+                        f"(rate(training_gc_duration_seconds_total{{{_RUN}}}[$__rate_interval])))",
                         "generation {{training_gc_generation}}",
                     ),
                 ),

@@ -95,9 +95,9 @@ RANKS = Board(
                     "Mean time of each phase on the rank with the longest own time at the end of the time shown.",
                     "s",
                     Query(
-                        "sum by (training_phase) (rate(training_phase_duration_seconds_sum"
+                        "max by (training_phase) (rate(training_phase_duration_seconds_sum"
                         f"{{{_SHOWN}}}[$__rate_interval]) {_FIRST}) / on () group_left () "
-                        f"sum(rate(training_step_duration_seconds_count{{{_SHOWN}}}[$__rate_interval]) {_FIRST})",
+                        f"max(rate(training_step_duration_seconds_count{{{_SHOWN}}}[$__rate_interval]) {_FIRST})",
                         "{{training_phase}}",
                     ),
                     stacked=True,

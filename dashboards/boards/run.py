@@ -76,11 +76,11 @@ RUN_BOARD = Board(
                     "for the slowest rank: laggard / Ranks tells which.",
                     "s",
                     Query(
-                        "sum by (training_phase) "
-                        '(rate(training_phase_duration_seconds_sum{training_run="$training_run"}[$__rate_interval])) '
-                        "/ on () group_left () "
-                        'sum(rate(training_step_duration_seconds_count{training_run="$training_run"}'
-                        "[$__rate_interval]))",
+                        "sum by (training_phase) (max by (training_rank, training_phase) "
+                        '(rate(training_phase_duration_seconds_sum{training_run="$training_run"}[$__rate_interval]))) '
+                        "/ on () group_left () sum(max by (training_rank) "
+                        '(rate(training_step_duration_seconds_count{training_run="$training_run"}'
+                        "[$__rate_interval])))",
                         "{{training_phase}}",
                     ),
                     stacked=True,

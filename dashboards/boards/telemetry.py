@@ -24,13 +24,16 @@ TELEMETRY = Board(
                     "Exporters",
                     "Node exporters that answer.",
                     "none",
-                    Query("count(laggard_exporter_build_info) or vector(0)", "exporters"),
+                    Query("count(group by (instance) (laggard_exporter_build_info)) or vector(0)", "exporters"),
                 ),
                 number(
                     "Failed collectors",
                     "Collectors of a node exporter whose newest run failed.",
                     "none",
-                    Query("count(laggard_exporter_collector_success == 0) or vector(0)", "failed"),
+                    Query(
+                        "count(group by (instance, collector) (laggard_exporter_collector_success == 0)) or vector(0)",
+                        "failed",
+                    ),
                     steps=((None, GREEN), (1, ORANGE)),
                 ),
                 number(
@@ -55,7 +58,10 @@ TELEMETRY = Board(
                     "LAGGARD_BUDGET sets another.",
                     "percentunit",
                     Query(
-                        top("rate(training_telemetry_self_time_seconds_total[5m]{at})"),
+                        top(
+                            "max by (training_run, training_rank) "
+                            "(rate(training_telemetry_self_time_seconds_total[5m]{at}))"
+                        ),
                         "{{training_run}} rank {{training_rank}}",
                     ),
                     most=0.005,
@@ -65,7 +71,9 @@ TELEMETRY = Board(
                     "A second, by reason, all runs. What is dropped is counted and never guessed.",
                     "none",
                     Query(
-                        "sum by (training_reason) (rate(training_telemetry_dropped_total[5m]))", "{{training_reason}}"
+                        "sum by (training_reason) (max by (training_run, training_rank, training_reason) "
+                        "(rate(training_telemetry_dropped_total[5m])))",
+                        "{{training_reason}}",
                     ),
                 ),
                 series(
@@ -82,7 +90,8 @@ TELEMETRY = Board(
                     "Signals that cannot be measured",
                     "Ranks that say so themselves, by run and signal; rules that need the signal abstain.",
                     Query(
-                        "topk(50, count by (training_run, training_signal) (training_signal_available == 0))",
+                        "topk(50, count by (training_run, training_signal) "
+                        "(group by (training_run, training_rank, training_signal) (training_signal_available == 0)))",
                         "Ranks",
                     ),
                     {"training_run": "Run", "training_signal": "Signal"},
@@ -104,21 +113,26 @@ TELEMETRY = Board(
                     "State files",
                     "By what became of them, all nodes.",
                     "none",
-                    Query("sum by (result) (laggard_exporter_state_files)", "{{result}}"),
+                    Query("sum by (result) (max by (instance, result) (laggard_exporter_state_files))", "{{result}}"),
                     stacked=True,
                 ),
                 series(
                     "Failed calls of NVML",
                     "A second, by function, all nodes.",
                     "none",
-                    Query("topk(12, sum by (function) (rate(laggard_exporter_nvml_errors_total[5m])))", "{{function}}"),
+                    Query(
+                        "topk(12, sum by (function) (max by (instance, function) "
+                        "(rate(laggard_exporter_nvml_errors_total[5m]))))",
+                        "{{function}}",
+                    ),
                 ),
                 series(
                     "Values that cannot be true",
                     "A second: what a driver said and was not believed.",
                     "none",
                     Query(
-                        "topk(12, sum by (metric) (rate(laggard_exporter_nvml_values_rejected_total[5m])))",
+                        "topk(12, sum by (metric) (max by (instance, metric) "
+                        "(rate(laggard_exporter_nvml_values_rejected_total[5m]))))",
                         "{{metric}}",
                     ),
                 ),

@@ -87,10 +87,39 @@ def compatibility() -> Scenario:
         'pci_bus_id="0000:01:00.0"}'
     )
     for name, value in {"GPU_UTIL": 50, "FB_USED": 3072, "SM_CLOCK": 2000, "GPU_TEMP": 60}.items():
-        scenario.value(f"DCGM_FI_DEV_{name}", {f"DCGM_FI_DEV_{name}{labels}": value})
-    scenario.value("round(rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[2m]))", {labels: 64_000})
+        # One for each job, as dcgm-exporter's would be.
+        scenario.value(f"max without (job) (DCGM_FI_DEV_{name})", {labels: value})
+    scenario.value("round(max without (job) (rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[2m])))", {labels: 64_000})
     scenario.value('{__name__=~"gpu_.+", laggard_adapter!=""}', {})
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (dcgm, compatibility)
+def another_name() -> Scenario:
+    """Where dcgm-exporter writes a model with dashes, GPUs that ours names too are compared and counted by our name."""
+    everyone = ranks(4)
+    scenario = Scenario(everyone, tick=30)
+    for rank in everyone:
+        uuid = f"GPU-{rank.rank}"
+        model = f"gpu={rank.rank},modelName=NVIDIA-H100-80GB-HBM3"
+        scenario.world.devices += (
+            Device(uuid, label="UUID", gauges={f"DCGM_FI_DEV_GPU_TEMP{{{model}}}": 60}),
+            Device(
+                uuid, rank.run, rank.rank,
+                gauges={
+                    f"gpu_info{{index={rank.rank},name=NVIDIA H100 80GB HBM3}}": 1, "gpu_up": 1,
+                    "gpu_nvlink_links{state=inactive}": 0, "gpu_nvlink_links{state=active}": 18,
+                },
+            ),
+        )  # fmt: skip
+    scenario.after(minutes=6)
+    scenario.world.devices[5].gauges |= {"gpu_nvlink_links{state=inactive}": 6, "gpu_nvlink_links{state=active}": 12}
+    scenario.after(minutes=24)
+    scenario.fires(Firing("TrainingGpuNvlinkDegraded", 2, host="host-a", more=(("uuid", "GPU-2"),)))
+    scenario.value(
+        "run_model:training_gpus:count",
+        {'run_model:training_gpus:count{training_run="run-a", gpu="NVIDIA H100 80GB HBM3"}': 4},
+    )
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (dcgm, compatibility, another_name)

@@ -27,10 +27,11 @@ JSON = {board.uid: json.loads((FOLDER / f"{board.uid}.json").read_text(encoding=
 
 @functools.cache
 def series() -> Mapping[str, frozenset[str]]:
-    """Return all series, and with ALERTS the labels of every alert."""
+    """Return all series: with ALERTS the labels of every alert, with what an exporter says of itself its target."""
     found = known()
     labels = (Labels(found).of(promql.parse(rule.expr)) for rule in alerts())
-    return {**found, "ALERTS": found["ALERTS"].union(*labels)}
+    exporters = {name: found[name] | {"instance"} for name in found if name.startswith("laggard_exporter_")}
+    return {**found, **exporters, "ALERTS": found["ALERTS"].union(*labels)}
 
 
 def test_committed() -> None:

@@ -218,6 +218,8 @@ class Labels:
         labels = self.of(node.expr)
         by = frozenset(node.modifier.labels) if node.modifier else frozenset[str]()
         self._known(by, labels, node)
+        if node.modifier and node.modifier.type == promql.AggModifierType.Without:
+            return labels - by
         if str(node.op) == "count_values" and isinstance(node.param, promql.StringLiteral):
             return by | {node.param.val}
         return labels if str(node.op) in ("topk", "bottomk") else by

@@ -58,6 +58,7 @@ def test_labels_are_followed_as_prometheus_would() -> None:
     labels = Labels({"a": frozenset({"run", "rank"}), "b": frozenset({"run", "host"})})
     cases = {
         "max by (run) (a)": {"run"},
+        "max without (run) (a)": {"rank"},
         "a * on (run) group_left (host) b": {"run", "rank", "host"},
         "b * on (run) group_right (host) a": {"run", "rank", "host"},
         "a / on (run) b": {"run"},

@@ -13,7 +13,7 @@ import yaml
 from filelock import FileLock
 
 from laggard_cli.rules.render import rule_files
-from tests.rules.conftest import TOOLS, VERSIONS
+from tests.rules.conftest import NEWEST, TOOLS, VERSIONS
 from tests.rules.pack import ROOT, RULES
 
 SCENARIOS = ROOT / "promtool-tests"
@@ -24,6 +24,9 @@ SAID_IN = "2.53"
 
 #: The version in which the order of groups is turned round, where they are evaluated after each scrape.
 REVERSED_IN = "2.42"
+
+#: By which second path plays come: each by one of them, or with EVERY_PATH=1 all of them by each.
+SECOND = ("job", "replica") if os.environ.get("EVERY_PATH") else ("turns",)
 
 pytestmark = pytest.mark.patient
 
@@ -40,11 +43,21 @@ def _run(*command: str | Path) -> str:
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with promtool's files, which the first process writes for all of them."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "promtool"
+    return _generated(tmp_path_factory, "promtool")
+
+
+@pytest.fixture(scope="module", params=SECOND)
+def doubled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the files in which every series comes twice."""
+    return _generated(tmp_path_factory, f"promtool-{request.param}", f"--second={request.param}")
+
+
+def _generated(factory: pytest.TempPathFactory, name: str, *options: str) -> Path:
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
-            _run(sys.executable, SCENARIOS / "generate.py", f"{folder}.new")
+            _run(sys.executable, SCENARIOS / "generate.py", *options, f"{folder}.new")
             Path(f"{folder}.new").rename(folder)
     return folder
 
@@ -87,6 +100,15 @@ def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) 
     folder = generated / "said" if promtool == TOOLS.get(SAID_IN) else generated
     file = folder / f"{name}.yml"
     _run(promtool, "test", "rules", _reversed(file, tmp_path) if promtool == TOOLS.get(REVERSED_IN) else file)
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_a_second_path_changes_nothing(doubled: Path, name: str) -> None:
+    """Every play comes out the same where each series comes twice: from a pair of servers, or by two jobs."""
+    version = NEWEST if NEWEST in TOOLS else VERSIONS[0]
+    if version not in TOOLS:
+        pytest.skip("no promtool: run apt-get install prometheus")
+    _run(TOOLS[version], "test", "rules", doubled / f"{name}.yml")
 
 
 def _reversed(file: Path, folder: Path) -> Path:

@@ -7,8 +7,10 @@ import re
 import promql_parser as promql
 import pytest
 
-from tests.rules.pack import RULES, Labels, alerts, known
+from tests.rules import once
+from tests.rules.pack import ALERTS, RULES, Labels, alerts, known, rules
 
+KEYS = {**once.keys(rules()), **ALERTS}
 NAMES = sorted({rule.name for rule in alerts()})
 
 
@@ -27,9 +29,12 @@ def test_shape(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_queries_use_our_series(name: str) -> None:
-    """Every query of a page parses, and uses series and labels that exist."""
+    """Every query of a page parses, uses series and labels that exist, and adds up one value for each rank."""
     text = (RULES / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
     queries = re.findall(r"^```promql\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(queries) >= 2
     for query in queries:
         Labels(known()).of(promql.parse(query))
+        # What adds nothing up may show each path: then it shows as well whether there are two.
+        found = {each for each in once.mistakes(query, KEYS) if each != once.EACH}
+        assert not found or name in once.OF_PATHS

@@ -22,14 +22,16 @@ PLAYS = ("processes", "health")
 pytestmark = pytest.mark.xdist_group("vmalert")
 
 
-@pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with vmalert-tool's files."""
+@pytest.fixture(scope="module", params=["", "turns"], ids=["one path", "a second path"])
+def generated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with vmalert-tool's files, of one path and with a second one."""
     if not TOOL.exists():
         text = "no vmalert-tool: run scripts/fetch_tools.sh"
         pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)
     folder = tmp_path_factory.mktemp("vmalert")
-    subprocess.run([sys.executable, ROOT / "promtool-tests" / "generate.py", "--vmalert", folder, *PLAYS], check=True)
+    second = ["--second", request.param] if request.param else []
+    command = [ROOT / "promtool-tests" / "generate.py", "--vmalert", *second]
+    subprocess.run([sys.executable, *command, folder, *PLAYS], check=True)
     return folder
 
 

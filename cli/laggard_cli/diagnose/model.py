@@ -35,7 +35,6 @@ _EXCLUDED = (
     "max by (training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
 )
 #: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
-_UNTRANSLATED = 'count({__name__=~"training([.]steps.*|_steps)"})'
 #: When the newest end without a clean end of each run began, of a day, with who ended first and how.
 _FAILED = (
     'last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d])'
@@ -44,6 +43,7 @@ _FAILED = (
     ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
     " < on (training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
 )
+_UNTRANSLATED = 'group({__name__=~"training([.]steps.*|_steps)"})'
 _WATCHDOG = "LaggardWatchdog"
 _RUN, _RANK = "training_run", "training_rank"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.

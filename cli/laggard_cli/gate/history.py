@@ -107,11 +107,12 @@ def read_span(server: Prometheus, span: Span, interval: float) -> Measured:
         found = server.ranges(expression, begin, span.end, length)
         return {series.labels.get(_PHASE, ""): series.values for series in found}
 
-    counts = f"sum(rate({prometheus_name(STEP_DURATION)}_count{run}))"
-    step = _only(values(f"sum(rate({prometheus_name(STEP_DURATION)}_sum{run})) / {counts}"))
+    counts = f"sum(max by ({_RANK}) (rate({prometheus_name(STEP_DURATION)}_count{run})))"
+    step = _only(values(f"sum(max by ({_RANK}) (rate({prometheus_name(STEP_DURATION)}_sum{run}))) / {counts}"))
     # The first and the last interval are in part before the run and after it.
     times = [moment for moment in sorted(step) if math.isfinite(step[moment]) and step[moment] > 0][1:-1]
-    by_phase = f"sum by ({_PHASE}) (rate({prometheus_name(PHASE_DURATION)}_sum{run})) / on () group_left () {counts}"
+    by_rank = f"max by ({_RANK}, {_PHASE}) (rate({prometheus_name(PHASE_DURATION)}_sum{run}))"
+    by_phase = f"sum by ({_PHASE}) ({by_rank}) / on () group_left () {counts}"
     phases = {name: _series(found, times) for name, found in values(by_phase).items() if name in _PHASES}
     rates = {
         counted: _only(values(f"{over}(max by ({_RANK}) (rate({prometheus_name(metric)}{run})))"))
@@ -139,9 +140,9 @@ def _ranks(server: Prometheus, span: Span) -> int:
     """Return the number of ranks of a run, all of which must have been there."""
     seconds = f"[{math.ceil(span.end - span.begin)}s]"
     own = f"{{{_RUN}={quoted(span.run)}}}{seconds}"
-    seen = server.query(f"count(count by ({_RANK}) (last_over_time({prometheus_name(STEPS)}{own})))", span.end)
+    seen = server.query(f"count(group by ({_RANK}) (last_over_time({prometheus_name(STEPS)}{own})))", span.end)
     if not seen:
-        known = server.query(f"count by ({_RUN}) (last_over_time({prometheus_name(STEPS)}{seconds}))", span.end)
+        known = server.query(f"group by ({_RUN}) (last_over_time({prometheus_name(STEPS)}{seconds}))", span.end)
         names = sorted(sample.labels.get(_RUN, "") for sample in known)
         there = f"runs there: {', '.join(names)}" if names else "there is no run at that time"
         raise CommandError(f"{span.source}: Prometheus at {server.name} has no steps of run {span}; {there}")

@@ -65,7 +65,9 @@ def _healthy(prometheus: Prometheus, run: str, culprit: int, named: set[str]) ->
 def addresses(prometheus: Prometheus, run: str, ranks: Sequence[int]) -> dict[int, tuple[str, str]]:
     """Return by rank the address at which Prometheus scrapes the node exporter that sees it, and the host's name."""
     wanted = "|".join(map(str, ranks))
-    series = prometheus.query(f'training_process_up{{training_rank=~"{wanted}"}} == 1')
+    series = prometheus.query(
+        f'group by (training_run, training_rank, instance) (training_process_up{{training_rank=~"{wanted}"}} == 1)'
+    )
     hosts = {
         int(sample.labels["training_rank"]): sample.labels.get("host_name", "")
         for sample in prometheus.query(f'run_rank:training_place:info{{training_rank=~"{wanted}"}}')

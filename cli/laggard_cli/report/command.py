@@ -95,7 +95,7 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) 
     told = tuple(sorted(told, key=_rank))
     lost = losses(server, history)
     exporters = bool(
-        server.over(f"count(training_process_up{matcher(name)})", span, max(span.step, (span.end - span.begin) / 12))
+        server.over(f"group(training_process_up{matcher(name)})", span, max(span.step, (span.end - span.begin) / 12))
     )
     unknown = tuple(missing(history, lost, exporters=exporters, remarks=remarks))
     return Report(

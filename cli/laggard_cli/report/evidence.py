@@ -43,8 +43,8 @@ def beside(server: Counted, history: History, problem: Problem) -> Beside | None
     def phases(operator: str) -> dict[str, float]:
         whose = matcher(history.run, f"{RANK}{operator}{names}") + f"[{length:.0f}s]"
         expression = (
-            f"sum by ({PHASE}) (rate({prometheus_name(PHASE_DURATION)}_sum{whose})) "
-            f"/ on () group_left () sum(rate({prometheus_name(STEP_DURATION)}_count{whose}))"
+            f"sum by ({PHASE}) (max by ({RANK}, {PHASE}) (rate({prometheus_name(PHASE_DURATION)}_sum{whose}))) "
+            f"/ on () group_left () sum(max by ({RANK}) (rate({prometheus_name(STEP_DURATION)}_count{whose})))"
         )
         found = server.at(expression, problem.end)
         return {each.labels.get(PHASE, ""): each.value for each in found if math.isfinite(each.value)}

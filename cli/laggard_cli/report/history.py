@@ -12,6 +12,7 @@ from laggard.conventions import (
     MEMORY_USAGE,
     PHASE_DURATION,
     RANK_START_TIMESTAMP,
+    RUN_FACTS,
     RUN_INFO,
     SIGNAL_AVAILABLE,
     STEP_DURATION,
@@ -30,8 +31,6 @@ GROUP, KIND, SIGNAL = (
     prometheus_label(each) for each in (Attribute.PEER_GROUP, Attribute.MEMORY_KIND, Attribute.SIGNAL)
 )
 _START = prometheus_name(RANK_START_TIMESTAMP)
-#: Labels that say who measured, not what the run is.
-_NOT_FACTS = ("__name__", "job", "instance", "training_run", RANK)
 #: Facts that change seldom are asked for at so many moments.
 _FEW = 12
 #: Of the number of a rank.
@@ -130,7 +129,7 @@ def read(server: Counted, run: str, span: Span) -> History:
     """Return a run over a span."""
     times = span.times
     window = f"[{span.window:.0f}s]"
-    own_run, by_rank = matcher(run), f"sum by ({RANK}, {GROUP})"
+    own_run, by_rank = matcher(run), f"max by ({RANK}, {GROUP})"
     own_count = f"rate({prometheus_name(STEP_OWN_DURATION)}_count{own_run}{window})"
     count = f"rate({prometheus_name(STEP_DURATION)}_count{own_run}{window})"
     phase_sum = f"{prometheus_name(PHASE_DURATION)}_sum"
@@ -148,11 +147,13 @@ def read(server: Counted, run: str, span: Span) -> History:
     server.say("waits of the ranks")
     communication = matcher(run, f'{PHASE}="communication"')
     waits = f"rate({phase_sum}{communication}{window})"
-    wait = table(server.over(f"sum by ({RANK}) ({waits}) / sum by ({RANK}) ({count})", span), ranks, times, RANK)
+    wait = table(server.over(f"max by ({RANK}) ({waits}) / max by ({RANK}) ({count})", span), ranks, times, RANK)
 
     server.say("phases and shares of the run")
     found = server.over(
-        f"sum by ({PHASE}) (rate({phase_sum}{own_run}{window})) / on () group_left () sum({count})", span
+        f"sum by ({PHASE}) (max by ({RANK}, {PHASE}) (rate({phase_sum}{own_run}{window}))) "
+        f"/ on () group_left () sum(max by ({RANK}) ({count}))",
+        span,
     )
     phases = {each.labels[PHASE]: line(each, times) for each in found if PHASE in each.labels}
     found = server.over('{__name__=~"run:(training|gpu|host)_.+",' + own_run[1:], span)
@@ -182,7 +183,7 @@ def _read_configuration(server: Counted, history: History) -> None:
     seldom = max(span.step, (span.end - span.begin) / _FEW)
     starts = server.over(f"max by ({RANK}, {HOST}) ({_START}{own_run})", span, seldom)
     information = server.over(
-        f"group without ({RANK}, instance, job) ({prometheus_name(RUN_INFO)}{own_run})", span, seldom
+        f"group by ({', '.join(map(prometheus_label, RUN_FACTS))}) ({prometheus_name(RUN_INFO)}{own_run})", span, seldom
     )
     signals = server.over(
         # Before its first step a rank has seen no phase.
@@ -194,10 +195,7 @@ def _read_configuration(server: Counted, history: History) -> None:
     limits = server.at(f"last_over_time(run:laggard_threshold:value{own_run}[1h])", span.end)
     history.limits = {sample.labels["name"]: sample.value for sample in limits if "name" in sample.labels}
     history.hosts = _hosts(starts)
-    history.information = [
-        {name: text for name, text in each.labels.items() if name not in _NOT_FACTS and not name.startswith("otel_")}
-        for each in information
-    ]
+    history.information = [each.labels for each in information if each.labels]
     history.signals = {each.labels.get(SIGNAL, ""): fmean(each.values.values()) for each in signals if each.values}
     history.started = min((value for each in starts for value in each.values.values()), default=float("nan"))
     history.restarts = _restarts(starts)
