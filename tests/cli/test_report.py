@@ -168,6 +168,18 @@ def test_a_healthy_run_says_why() -> None:
     ]
 
 
+def test_a_bubble_is_not_reported_as_transfer() -> None:
+    """What all ranks wait is transfer and has a limit; in a pipeline it is bubble too and has none."""
+    history = run(healthy=True).history
+    history.limits["communication_bound_share"] = 0.16
+    history.facts["run:training_communication_floor_share:ratio"] = np.full(len(history.times), 0.1)
+    said = judged(history, [], [], []).reasons
+    assert "On average 10% of a step went into transfer; a verdict needs 16%." in said
+    history.facts["run:training_stages:count"] = np.full(len(history.times), 4.0)
+    said = judged(history, [], [], []).reasons
+    assert "On average 10% of a step went into transfer and bubble." in said
+
+
 def test_missing_is_said_and_is_not_zero() -> None:
     """A time without data is transparent in the picture, left out of means, and told; one without steps is grey."""
     report = run()

@@ -19,6 +19,7 @@ _FACTS = {
     "data_share": "run:training_data_share:ratio",
     "slowdown": "run:training_slowdown:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
+    "stages": "run:training_stages:count",
     "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }

@@ -106,7 +106,8 @@ def _facts(diagnosis: Diagnosis) -> str:
     if "data_share" in facts:
         parts.append(f"data {facts['data_share']:.0%}")
     if "communication_floor_share" in facts:
-        parts.append(f"transfer {facts['communication_floor_share']:.0%}")
+        floor = "transfer and bubble" if facts.get("stages", 1) > 1 else "transfer"
+        parts.append(f"{floor} {facts['communication_floor_share']:.0%}")
     return "".join(f"  {part}" for part in parts)
 
 

@@ -12,10 +12,11 @@ from laggard_cli.report.costs import Losses, excess, step, words
 from laggard_cli.report.history import History
 from laggard_cli.report.verdicts import Problem
 
+_FLOOR = "run:training_communication_floor_share:ratio"
 #: Shares of a step, the threshold of the alert on each, and what they are.
 _SHARES = (
     ("run:training_data_share:ratio", "input_bound_share", "waiting for data"),
-    ("run:training_communication_floor_share:ratio", "communication_bound_share", "transfer"),
+    (_FLOOR, "communication_bound_share", "transfer"),
     ("run:training_imbalance_share:ratio", "", "waiting for slower ranks"),
 )
 #: Of what each rank should have reported, so much must be there for nothing to be said of it.
@@ -59,8 +60,11 @@ def _checks(history: History) -> Iterator[str]:
         worst = max(seen, key=lambda row: score[row])
         needs = _needs(history.limits.get("straggler_score"), ".2f")
         yield f"The slowest, rank {history.ranks[worst]}, needed {score[worst]:.2f} times as long as its peers{needs}."
+    staged = mean(history.fact("run:training_stages:count")) > 1
     for series, threshold, doing in _SHARES:
         values = history.fact(series)
+        if staged and series == _FLOOR:
+            threshold, doing = "", "transfer and bubble"  # noqa: PLW2901 - no verdict on what is both
         if len(known(values)):
             needs = _needs(history.limits.get(threshold), ".0%")
             yield f"On average {max(0.0, mean(values)):.0%} of a step went into {doing}{needs}."
