@@ -44,6 +44,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
     excluded = {printable(reason): count for reason, count in diagnosis.excluded.items()}
     standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
+    uncompared_ranks = {printable(rank): printable(reason) for rank, reason in diagnosis.uncompared_ranks.items()}
     return replace(
         diagnosis,
         run=printable(diagnosis.run),
@@ -51,6 +52,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         ranks=ranks,
         standing_out=standing_out,
         excluded=excluded,
+        uncompared_ranks=uncompared_ranks,
     )
 
 
@@ -58,12 +60,15 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _facts(diagnosis))]
     if diagnosis.verdicts:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
-    elif diagnosis.missing:
-        parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
+    elif diagnosis.unjudged:
+        parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
         parts.append(Padding(Text(_why_not_yet(diagnosis.standing_out), style="yellow"), (0, 0, 0, 2)))
     else:
-        parts.append(Padding(Text(silent or _why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
+        style = "yellow" if diagnosis.left_out else "green"
+        parts.append(Padding(Text(silent or _why_healthy(diagnosis), style=style), (0, 0, 0, 2)))
+    # Beside a verdict too: there may be another culprit among them.
+    parts += [Padding(Text(said, style="yellow"), (0, 0, 0, 2)) for said in diagnosis.left_out]
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)
@@ -81,7 +86,7 @@ def _why_healthy(diagnosis: Diagnosis) -> str:
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
     facts = diagnosis.facts
-    reasons = ["healthy: no alert fires"]
+    reasons = ["no alert fires" if diagnosis.left_out else "healthy: no alert fires"]
     if len(own) > 1 and median:
         reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
         if own[-1] / median > facts.get("straggler_threshold", math.inf):
