@@ -135,6 +135,9 @@ class Job:
     push: bool = False
     measures_communication: bool = True
     lost_scrapes: float = 0.002
+    #: Ranks whose own metrics are scraped in one of so many intervals, and how many these are.
+    rare: tuple[int, ...] = ()
+    rare_every: int = 4
     per_host: int = 8
     #: Before the names of its hosts.
     cluster: str = ""
