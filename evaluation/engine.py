@@ -144,7 +144,7 @@ def _write(stream: Any, targets: list[tuple[Target, float]]) -> None:
         for index in order:
             target, until = targets[index]
             time = tick * INTERVAL + target.offset
-            if not target.begin <= time <= until:
+            if tick % target.every or not target.begin <= time <= until:
                 continue
             values = target.sample(time)
             stream.write(np.array([round((EPOCH + time) * 1000), index], dtype="<i8").tobytes())

@@ -72,6 +72,8 @@ class Rank:
     #: A scrape of the rank's own metrics, or of its exporter, fails: its series are marked stale.
     lost: bool = False
     exporter_lost: bool = False
+    #: Seconds between scrapes of its own metrics, where they are rarer than those of others.
+    every: int = 0
     #: No target at all: nothing was ever scraped there.
     has_metrics: bool = True
     has_exporter: bool = True
@@ -270,6 +272,10 @@ class World:
         for rank in self.ranks:
             answers = rank.has_metrics and not rank.lost and (rank.alive or rank.lingers)
             samples = dict(self._own_metrics(rank)) if answers else {}
+            if rank.every and self.now % rank.every:
+                # Not yet, which is no reason to mark them as gone.
+                present |= samples.keys()
+                samples = {}
             if rank.has_exporter and not rank.exporter_lost:
                 for exporter in (rank.host, *rank.more_exporters):
                     samples.update(self._process_metrics(rank, exporter))

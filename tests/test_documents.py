@@ -29,7 +29,8 @@ def test_the_page_of_the_alerts_says_what_each_reads() -> None:
     assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == alerts
     assert set(re.findall(r"\(../rules/runbooks/(\w+).md\)", text)) == alerts
     section = text[text.index("### TrainingRegression\n") :].partition("\n### ")[0]
-    assert "| warning | 30s | `window_steps = 16`, `persistence_share = 0.75`, `regression_ratio = 1.05` |" in section
+    read = "`window_steps = 16`, `persistence_share = 0.75`, `window_samples = 8`, `regression_ratio = 1.05`"
+    assert f"| warning | 30s | {read} |" in section
     assert "```promql" in section
     assert "| `stall_seconds` | 15 | 5 | yes | No sign of progress for longer than this" in text
     assert "| `stall_steps` | 10 |  |  | as above |" in text

@@ -19,8 +19,9 @@ COMMUNICATION = Board(
             [
                 series(
                     "Shares of a step, last minutes",
-                    "Transfer is the least that any rank needs: overlap, bucket size or compression shorten it. "
-                    "Imbalance is waiting for slower ranks. TrainingCommunicationBound looks at transfer alone.",
+                    "Transfer is the least that any rank waits: overlap, bucket size or compression shorten it. In a "
+                    "pipeline it is bubble too, and TrainingCommunicationBound abstains. Imbalance is waiting for "
+                    "slower ranks.",
                     "percentunit",
                     Query(f"run:training_communication_floor_share:ratio{{{_RUN}}}", "transfer"),
                     Query(f"run:training_imbalance_share:ratio{{{_RUN}}}", "imbalance"),
@@ -39,8 +40,8 @@ COMMUNICATION = Board(
                 ).max_data_points(COARSE),
                 series(
                     "Imbalance of a step",
-                    "How much longer the slowest rank of a step works than the mean, and how much window means of own "
-                    "time differ. Imbalance without a difference of means roams: TrainingDataImbalance.",
+                    "How long ranks of a peer group wait for one another in the usual step, and how much window means "
+                    "of own time differ. Imbalance without a difference of means roams: TrainingDataImbalance.",
                     "s",
                     Query(f"run:training_imbalance_seconds:median{{{_RUN}}}", "of a step"),
                     Query(f"max(run_peer_group:training_step_own_seconds:spread{{{_RUN}}})", "of means"),

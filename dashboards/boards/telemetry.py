@@ -50,6 +50,28 @@ TELEMETRY = Board(
             ],
         ),
         Row(
+            "Whom verdicts do not reach",
+            [
+                series(
+                    "Ranks that are not compared",
+                    "Live ranks that no verdict reaches, by reason: none of their metrics arrives, no step of theirs "
+                    "counts, the run has too few steps, they are scraped too rarely, or they cannot tell waiting from "
+                    "work.",
+                    "none",
+                    Query(
+                        "topk(12, run_reason:training_ranks_uncompared:count)",
+                        "{{training_run}} {{training_reason}}",
+                    ),
+                ),
+                listing(
+                    "Which these are",
+                    "Ranks that no verdict reaches, of runs that have at most 16 of them.",
+                    Query("topk(50, run_rank_reason:training_rank_uncompared:info)", "Ranks"),
+                    {"training_run": "Run", "training_rank": "Rank", "training_reason": "Reason"},
+                ).height(8),
+            ],
+        ),
+        Row(
             "Cost in the training process",
             [
                 series(

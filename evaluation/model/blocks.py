@@ -2,7 +2,7 @@
 
 All ranks of a job meet once in a step, in the transfer between backward and optimizer. Who arrives first waits for the
 last, so the time between two meetings is the same for all, and no rank's step tells who is slow. What a rank does after
-the meeting makes it late for the next one.
+the meeting makes it late for the next one. In a pipeline it also waits between its passes, as the schedule has it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from evaluation.model.faults import (
     Unsteady,
 )
 from evaluation.model.job import HEAD, OWN, TAIL, Job
+from evaluation.model.schedule import ends
 from laggard.conventions import Phase
 
 Array = NDArray[np.float64]
@@ -99,10 +100,11 @@ class Maker:
             tails[step] += seconds
         before = np.vstack((tail[None, :], tails[:-1]))
         fetches = self._load(now, work, before, transfer, reasons) if job.loader else np.zeros((0, 0))
-        arrivals = before + work[HEAD].sum(axis=0)
+        busy = before + work[HEAD].sum(axis=0)
+        arrivals = self._pipeline(before, work) if job.pipeline else busy
         lengths = arrivals.max(axis=1) + transfer
         meetings = now + np.cumsum(lengths)
-        waits = lengths[:, None] - arrivals
+        waits = lengths[:, None] - busy
         self._hang(now, work, meetings, waits)
         past_end = int(np.searchsorted(meetings, job.end)) + 1
         last = past_end <= size and bool(np.isfinite(meetings[past_end - 1]))
@@ -142,10 +144,13 @@ class Maker:
         for throttle in job.of(Throttle):
             if throttle.at(now):
                 work[_COMPUTE, :, list(throttle.ranks)] /= throttle.clock
+        # Of a pipeline all stages have what its batch has: the ranks of a replica are so far apart.
+        replicas = ranks // len(job.stages) if job.pipeline else ranks
         for roaming in job.of(Roaming):
             if roaming.at(now):
-                chosen = random.integers(0, ranks, size)
-                work[2:4, np.arange(size), chosen] *= 1 + (roaming.factor - 1) / sum(job.mix[2:4])
+                chosen = random.integers(0, replicas, size)
+                for first in range(0, ranks, replicas):
+                    work[2:4, np.arange(size), first + chosen] *= 1 + (roaming.factor - 1) / sum(job.mix[2:4])
         for unsteady in job.of(Unsteady):
             if unsteady.at(now):
                 chosen = list(unsteady.ranks) if unsteady.ranks is not None else list(range(ranks))
@@ -206,6 +211,21 @@ class Maker:
             work[0, step] = self._supply.take(asks, fetches[step]) - asks + 0.002 * job.own + first[step]
             clock += float((before[step] + work[0, step] + rest[step]).max() + transfer[step])
         return fetches
+
+    def _pipeline(self, before: Array, work: Array) -> Array:
+        """Return when each rank has ended its last pass, by step and rank, counted from the meeting before."""
+        pipeline, stages = self._job.pipeline, len(self._job.stages)
+        assert pipeline is not None
+        size, ranks = before.shape
+        # As stage by step by replica.
+        ready, forward, backward = (
+            each.reshape(size, stages, ranks // stages).swapaxes(0, 1)
+            for each in (before + work[:2].sum(axis=0), work[2], work[3])
+        )
+        noise = self._random.standard_normal((pipeline.micro_batches, size, ranks // stages))
+        parts = np.maximum(0.2, 1 + pipeline.variation * noise)
+        found = ends(pipeline, ready, forward, backward, parts / parts.sum(axis=0))
+        return found.swapaxes(0, 1).reshape(size, ranks)
 
     def _pauses(self, now: float, size: int) -> list[tuple[int, Phase, Array]]:
         """Return step, phase and seconds by rank of what is done behind some steps."""

@@ -50,10 +50,12 @@ class Incarnation:
         """Yield what is scraped: the ranks in parts, and the node exporters; only series that rules read."""
         job = self.job
         parts = int(np.clip(self._ranks // _RANKS_OF_A_PART, 1, _PARTS))
-        kinds = [(self._own, np.arange(self._ranks) % parts == part, False) for part in range(parts)]
+        rare = np.isin(np.arange(self._ranks), job.rare)
+        kinds = [(self._own, (np.arange(self._ranks) % parts == part) & ~rare, False, 1) for part in range(parts)]
+        kinds += [(self._own, rare, False, job.rare_every)] if rare.any() else []
         if job.exporter:
-            kinds.append((self._exported, np.ones(self._ranks, dtype=bool), True))
-        for rows, chosen, exported in kinds:
+            kinds.append((self._exported, np.ones(self._ranks, dtype=bool), True, 1))
+        for rows, chosen, exported, every in kinds:
             numbers = np.flatnonzero(chosen)
             kept = [key for key in rows(self._start, numbers) if key[0] in read_by_rules or key[0] == EXCESS]
             yield Target(
@@ -62,6 +64,7 @@ class Incarnation:
                 offset=float(self._random.uniform(0.1, 14.9)),
                 marks=exported or not job.push,
                 begin=self._start,
+                every=every,
                 # The mark of what is gone, and a last word, come with the scrapes that follow.
                 end=self._life.rows_end + 60,
             )

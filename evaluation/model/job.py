@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from evaluation.model.faults import FOREVER, AnyFault, Fault
+from evaluation.model.schedule import Pipeline
 from laggard.conventions import Phase
 
 #: Phases of a rank's own work, in the order of a step; the exposed wait for peers stands between backward and
@@ -106,7 +107,10 @@ class Job:
     #: And how the transfer varies from step to step, as a share of its usual time.
     transfer_cv: float = 0.1
     loader: Loader | None = None
+    #: Own time of each stage as a multiple of ``own``; so many ranks one after the other are replicas of a stage.
     stages: tuple[float, ...] = (1.0,)
+    #: How batches go through the stages; without one, stages differ and know of no bubble.
+    pipeline: Pipeline | None = None
     pauses: tuple[Pause, ...] = ()
     #: Every so many seconds an epoch begins, whose first batch takes so many.
     epochs: tuple[float, float] | None = None
@@ -131,6 +135,9 @@ class Job:
     push: bool = False
     measures_communication: bool = True
     lost_scrapes: float = 0.002
+    #: Ranks whose own metrics are scraped in one of so many intervals, and how many these are.
+    rare: tuple[int, ...] = ()
+    rare_every: int = 4
     per_host: int = 8
     #: Before the names of its hosts.
     cluster: str = ""

@@ -29,6 +29,8 @@ class Target:
     #: Nothing is scraped before and after these times.
     begin: float = 0.0
     end: float = float("inf")
+    #: It is scraped in one of so many intervals.
+    every: int = 1
     _there: NDArray[np.bool_] | None = None
 
     def sample(self, time: float) -> Array:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluation.draw import unsteady_patience
 from evaluation.model.blocks import Maker
-from evaluation.model.faults import Death, Hang, Recompile
+from evaluation.model.faults import Bursts, Death, Hang, Recompile, Transfer
 from evaluation.model.job import OWN, Case, Expectation, Job
+from evaluation.model.schedule import ends
 from evaluation.scenarios.registry import COPY, GOODPUT, IMBALANCE, INPUT, JITTER, SAVES, SERIAL, STAGE, TAIL
 from laggard.conventions import Phase
 from laggard_cli.pack import threshold
@@ -26,6 +28,7 @@ _STEPS = 256
 _FEWER, _MORE = 0.936, 0.964
 #: Ranks whose mean own times differ by less than this are alike.
 _AGREEMENT = 1.05
+_FORWARD, _BACKWARD = OWN.index(Phase.FORWARD), OWN.index(Phase.BACKWARD)
 #: Phases whose share of the step makes an alert, where it is not what the case is about, and the threshold of each.
 _SHARES = {
     Phase.DATA: (INPUT, "input_bound_share"),
@@ -41,9 +44,10 @@ class _Truth:
     """What the newest steps of a job are like, as shares of the step."""
 
     step: float
+    #: How much longer the usual step is than one in which all ranks of a stage have the same work.
     imbalance: float
     waiting: float
-    #: The slowest rank's mean own time over the usual one.
+    #: The slowest rank's mean own time over the usual one of its stage.
     agreement: float
     #: By what one step in twenty is longer, at least and at most.
     jitter: dict[str, tuple[float, float]]
@@ -94,7 +98,7 @@ def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
         # The floor of the waits is the least of 256 steps. Fewer ranks wait less for one another, so what was so before
         # a restart with fewer may be said and need not.
         enough = job.ranks_after is None and found.left > unsteady_patience(now.step) + _STEPS * now.step + 120
-        steady = max(now.agreement, *job.stages) < _AGREEMENT
+        steady = now.agreement < _AGREEMENT
         # The rule takes the least transfer of these steps for the usual one, and so a little more for waiting.
         waiting = tuple(1.15 * each.imbalance for each in (before, now))
         found.judge(IMBALANCE, waiting, threshold("imbalance_share"), enough=enough and steady)
@@ -136,6 +140,23 @@ def _losses(found: _Found, waiting: float) -> None:
         found.judge(GOODPUT, (1.0,), 1.0)
 
 
+def _uneven(job: Job, at: float) -> NDArray[np.float64]:
+    """Return by how much each step is longer than one of as much work that all ranks of a stage share evenly."""
+    faults = tuple(fault for fault in job.faults if not isinstance(fault, (Transfer, Bursts)))
+    job = replace(job, transfer=0.0, faults=faults)
+    block = Maker(job, job.ranks, at, job.seed).make(at, np.zeros(job.ranks), _STEPS)
+    stages, pipeline = len(job.stages), job.pipeline
+    of_stages = block.work.mean(axis=1).reshape(len(OWN), stages, -1).mean(axis=2)[:, :, None, None]
+    if pipeline:
+        parts = np.full((pipeline.micro_batches, 1, 1), 1 / pipeline.micro_batches)
+        around = of_stages.sum(axis=0) - of_stages[_FORWARD] - of_stages[_BACKWARD]
+        even = ends(pipeline, around, of_stages[_FORWARD], of_stages[_BACKWARD], parts).max()
+    else:
+        even = of_stages.sum(axis=0).max()
+    work = block.work.sum(axis=(0, 2))
+    return block.lengths - even * work / work.mean()
+
+
 def _look(job: Job, at: float) -> _Truth:
     """Make some steps of the job as it is at a time, and look at them."""
     going = tuple(fault for fault in job.faults if not isinstance(fault, (Hang, Death)))
@@ -144,14 +165,17 @@ def _look(job: Job, at: float) -> _Truth:
     block = maker.make(at, np.zeros(job.ranks), _STEPS)
     work, wait, length = block.work, block.waits, block.lengths
     beyond = wait - wait.min(axis=1, keepdims=True)
-    own = work.sum(axis=0).mean(axis=0)
     size = length.mean()
+    stages = np.arange(job.ranks) // -(-job.ranks // len(job.stages))
+    own = work.sum(axis=0).mean(axis=0)
+    usual = np.array([np.median(own[stages == stage]) for stage in stages])
+    uneven = beyond.mean(axis=1) if len(job.stages) == 1 else _uneven(plain, at)
     middle, least, most, top = (np.quantile(work, share, axis=1) for share in (0.5, _FEWER, _MORE, 0.99))
     return _Truth(
         step=float(size),
-        imbalance=float(np.median(beyond.mean(axis=1)) / size),
+        imbalance=float(np.median(uneven) / size),
         waiting=float(beyond.mean() / size),
-        agreement=float(own.max() / np.median(own)),
+        agreement=float((own / usual).max()),
         jitter={
             phase.label: (
                 float(np.median(least[row] - middle[row]) / size),

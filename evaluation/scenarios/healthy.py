@@ -7,7 +7,7 @@ from typing import Any
 from evaluation.draw import Draw
 from evaluation.model.faults import Roaming, Slow
 from evaluation.model.job import Case, Loader, Pause
-from evaluation.scenarios.registry import COMMUNICATION, CORE, INPUT, STALLED, STRAGGLER, scenario
+from evaluation.scenarios.registry import COMMUNICATION, CORE, INPUT, STALLED, STRAGGLER, drawn, scenario
 from laggard.conventions import Phase
 
 
@@ -48,6 +48,13 @@ def healthy_loader(draw: Draw) -> Case:
 def healthy_lost_scrapes(draw: Draw) -> Case:
     """One scrape in thirty fails."""
     return well(draw, lost_scrapes=0.033, push=False)
+
+
+@drawn(10)
+def healthy_scraped_rarely(draw: Draw) -> Case:
+    """Some ranks are scraped once a minute, others four times."""
+    rare = draw.some(max(1, draw.ranks // 4))
+    return well(draw, push=False, rare=rare, minutes=14)
 
 
 @scenario

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from evaluation.draw import Draw
@@ -14,6 +15,7 @@ from evaluation.scenarios.registry import (
     STALLED,
     STRAGGLER,
     TELEMETRY,
+    drawn,
     scenario,
 )
 from laggard.conventions import Phase
@@ -140,6 +142,19 @@ def slow_after_restart(draw: Draw) -> Case:
 def slow_and_lost_scrapes(draw: Draw) -> Case:
     """A slow rank while one scrape in thirty fails."""
     return slow_ranks(draw, Phase.FORWARD, lost_scrapes=0.033, push=False)
+
+
+@drawn(10)
+def slow_and_scraped_rarely(draw: Draw) -> Case:
+    """A rank is slow, and it, or others, are scraped once a minute beside peers that are scraped more often."""
+    draw.shorten(4.0)
+    case = slow_ranks(draw, Phase.FORWARD, push=False)
+    culprits = case.expected[0].culprits
+    others = [rank for rank in range(draw.ranks) if rank not in culprits]
+    rare = (culprits[0],) if draw.chance(0.5) or draw.ranks == 2 else tuple(others[: max(1, draw.ranks // 4)])  # noqa: PLR2004
+    # A window of three minutes decides, as for long steps.
+    horizon = case.job.horizon + 480
+    return replace(case, job=replace(case.job, rare=tuple(map(int, rare)), horizon=horizon))
 
 
 @scenario

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scenario import Firing, Play, Scenario, ranks
+from dataclasses import replace
+
+from scenario import MINE, Firing, Play, Scenario, ranks
 from world import RUN
 
 FAMILIES = ("process",)
@@ -160,6 +162,31 @@ def communication_near_miss() -> Scenario:
     return scenario
 
 
+def bubble() -> Scenario:
+    """Waits of 0.4 of the step are bubble where ranks have stages, and transfer where they have slices of layers."""
+    groups = {
+        "run-a": ("pp-0", "pp-1"),
+        "run-b": ("tp-0", "tp-1"),
+        "run-c": ("pp-0.tp-1", "pp-1.tp-1"),
+        "run-d": ("all", "all"),
+    }
+    everyone = [rank for run in groups for rank in ranks(4, run=run)]
+    for rank in everyone:
+        rank.peer_group = groups[rank.run][rank.rank // 2]
+    scenario = Scenario(everyone)
+    scenario.world.transfer = 0.12
+    scenario.after(minutes=12)
+    scenario.fires(*(replace(COMMUNICATION, run=run) for run in ("run-b", "run-d")))
+    scenario.value(
+        f"run:training_stages:count{{{MINE}}}",
+        {
+            f'run:training_stages:count{{training_run="{run}"}}': count
+            for run, count in (("run-a", 2), ("run-c", 2), ("run-d", 1))
+        },
+    )
+    return scenario
+
+
 def roaming_imbalance() -> Scenario:
     """Ranks that wait for another one in each step are not bound by the network, nor is one of them a straggler."""
     scenario = Scenario(ranks(4))
@@ -221,6 +248,7 @@ PLAYS: tuple[Play, ...] = (
     first_stage_reads,
     communication_bound,
     communication_near_miss,
+    bubble,
     roaming_imbalance,
     unmeasured,
     end_of_the_run,

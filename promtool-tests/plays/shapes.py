@@ -178,8 +178,8 @@ def roaming() -> Scenario:
         IMBALANCE,
         summary="A different rank is slow in each step of a training run.",
         description="In the usual step, the ranks of run run-a wait for one another for 33.33% of its 300ms, beyond "
-        "the transfer itself. Over minutes, all ranks need the same: no rank is slow for long, a different one is slow "
-        "each time.",
+        "transfer and bubble. Over minutes, all ranks of a peer group need the same: no rank is slow for long, a "
+        "different one is slow each time.",
         recommendation="Give all ranks the same amount of work in each step: batch by tokens instead of samples, "
         "bucket or pack sequences by length, balance experts.",
         runbook_url=f"{RUNBOOKS}/TrainingDataImbalance.md",
@@ -201,6 +201,50 @@ def roaming() -> Scenario:
         rank.measured_wait = None
     scenario.after(minutes=3)
     scenario.silent()
+    return scenario
+
+
+def roaming_beside_a_slow_stage() -> Scenario:
+    """Tells that each step has a slow rank within its stage, and names the stage that is slow in all of them."""
+    scenario = Scenario(ranks(8))
+    for rank in scenario.world.ranks:
+        rank.peer_group = f"stage-{rank.rank // 4}"
+        rank.floor = TRANSFER + 0.072 * (rank.peer_group == "stage-0")
+    for rank in scenario.world.ranks:
+        make_slow(rank, 1.4 if rank.peer_group == "stage-1" else 1, "forward")
+        _steps(rank, wait=rank.floor or 0, longest_wait=rank.floor or 0)
+    scenario.after(minutes=5)
+    scenario.fires(_stage("stage-1"))
+    # One of four replicas needs 0.1 s more in each step, in both stages; the slow stage makes all of them wait.
+    for rank in scenario.world.ranks:
+        rank.work["forward"] += 0.1 / 4
+        rank.measured_wait = (rank.floor or 0) + 0.1 * 3 / 4
+        _steps(rank, 1.5, (rank.floor or 0) + 0.1, (rank.floor or 0) + 0.1)
+    scenario.after(minutes=5.25)
+    scenario.fires(_stage("stage-1"), IMBALANCE)
+    scenario.value(
+        f"round(run:training_imbalance_seconds:median{{{MINE}}}, 0.001)",
+        {'{training_run="run-a"}': 0.1},
+    )
+    return scenario
+
+
+def bubbles_differ() -> Scenario:
+    """A stage with a long bubble beside one with none is no imbalance, nor is a rank alone in its stage that waits."""
+    scenario = Scenario([*ranks(4), *ranks(4, run="run-b")])
+    for rank in scenario.world.ranks:
+        in_front = rank.rank in {0, 1}
+        rank.peer_group = f"stage-{rank.rank}" if rank.run == "run-b" else "front" if in_front else "back"
+        rank.floor = TRANSFER + 0.1 * in_front
+        rank.measured_wait = rank.floor
+        wait = rank.floor + 0.1 * (rank.run == "run-b")
+        _steps(rank, wait=wait, longest_wait=wait)
+    scenario.after(minutes=8)
+    scenario.never()
+    scenario.value(
+        f"run:training_imbalance_seconds:median{{{MINE}}}",
+        {'run:training_imbalance_seconds:median{training_run="run-a"}': 0},
+    )
     return scenario
 
 
@@ -422,6 +466,8 @@ PLAYS: tuple[Play, ...] = (
     steps_at_the_limit_of_a_window,
     even_stages,
     roaming,
+    roaming_beside_a_slow_stage,
+    bubbles_differ,
     roaming_by_chance,
     roaming_near_miss,
     longer_by_chance,

@@ -140,7 +140,6 @@ def test_the_demo_has_the_rules_of_the_fast_profile(tmp_path: Path) -> None:
     assert all(trends.durations[length] <= wait for length, wait in fast.durations.items())
     assert {name for name, value in most.thresholds.items() if value != fast.thresholds.get(name)} == {
         "memory_leak_window_seconds",
-        "imbalance_agreement",
         "spread_steps",
     }
 

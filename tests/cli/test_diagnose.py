@@ -278,18 +278,61 @@ def test_health_and_missing_data_are_told_apart() -> None:
     assert rendered([], 100) == ["No training run is known to Prometheus now."]
 
 
+@pytest.mark.parametrize(
+    ("named", "counts", "said"),
+    [
+        ({"2": "rare_scrapes"}, {"rare_scrapes": 1}, "1 of 3 ranks is not compared: rank 2 (scraped too rarely for"),
+        # Recorded each minute, so a rank may be gone since.
+        ({}, {}, "1 of 3 ranks is not compared"),
+        ({"2": "no_metrics", "3": "no_steps", "10": "no_steps"}, {"no_metrics": 1, "no_steps": 2},
+         "3 of 3 ranks are not compared: rank 2 (none of its metrics has arrived for 5 minutes), ranks 3 and 10 (no"),
+        ({}, {"many": 170.0}, "170 of 170 ranks are not compared"),
+    ],
+)  # fmt: skip
+def test_healthy_means_that_all_live_ranks_were_compared(
+    named: dict[str, str], counts: dict[str, float], said: str
+) -> None:
+    """Where a rank was left out, it is said beside what is known of the others, and beside a verdict on them."""
+    facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "ranks_waiting_known": 2.0}
+    ranks = (Rank("0", 0.101, None), Rank("1", 0.1, None))
+    partly = Diagnosis("r", (), facts, ranks, uncompared=counts, uncompared_ranks=named)
+    (missing,) = partly.missing
+    assert missing.startswith(said)
+    text = " ".join(" ".join(rendered([partly], 250)).split())
+    assert "no alert fires; the slowest rank needs 1.0% more than the median of 2 ranks" in text
+    assert missing in text
+    assert "healthy" not in text
+    assert "not judged" not in text
+    assert missing in " ".join(rendered([replace(partly, verdicts=(VERDICT,))], 250))
+    whole = replace(partly, facts={**facts, "ranks_live": 2.0}, uncompared={}, uncompared_ranks={})
+    assert whole.missing == ()
+    assert "healthy: no alert fires" in " ".join(rendered([whole], 250))
+
+
+def test_who_keeps_the_others_from_being_compared_is_named() -> None:
+    """The rank without a step is why no window holds steps of all; a run that has just begun has no such rank."""
+    facts = {"ranks_live": 3.0}
+    begun = Diagnosis("r", (), facts, (), uncompared_ranks=dict.fromkeys("012", "few_steps"))
+    assert begun.missing == ("no own times yet: they need 16 steps of every rank after the warm-up",)
+    kept = replace(begun, uncompared_ranks={**begun.uncompared_ranks, "1": "no_steps"})
+    assert kept.missing[1:] == (
+        "1 of 3 ranks is not compared: rank 1 (no step that counts has ended for 5 minutes)",
+    )  # fmt: skip
+
+
 def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
     """Until a verdict is due, the slowest rank that its peers wait for is named with its excess."""
-    known = {"ranks_live": 3.0, "ranks_waiting_known": 3.0}
+    known = {"ranks_live": 1.0, "ranks_waiting_known": 1.0}
     early = Diagnosis("r", (), known, (Rank("0", 0.1, None),), {"1": 2.0, "2": 96.53})
     assert " ".join(" ".join(rendered([early], 200)).split()).partition(" rank own")[0] == (
-        "run r 3 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
+        "run r 1 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
         "a verdict waits until that lasts"
     )
     none = replace(early, facts={**known, "straggler_threshold": 1.2}, standing_out={})
-    slow = replace(none, ranks=(Rank("2", 0.13, None), Rank("0", 0.1, None)))
+    two = {**none.facts, "ranks_live": 2.0}
+    slow = replace(none, facts=two, ranks=(Rank("2", 0.13, None), Rank("0", 0.1, None)))
     assert " ".join(" ".join(rendered([slow], 200)).split()).partition(" rank own")[0] == (
-        "run r 3 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the others do "
+        "run r 2 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the others do "
         "not wait for it, or not yet"
     )
     late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))

@@ -234,6 +234,17 @@ def test_stages_of_a_pipeline_are_not_compared(tmp_path: Path, capsys: pytest.Ca
     assert {"what": "slow pipeline stages, data imbalance", "why": reason} in run["not_judged"]
 
 
+def test_a_bubble_is_not_called_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What all ranks wait is the transfer of a plain run, and not said to be that of a pipeline."""
+    plain = replay(write(Job([HEALTHY] * 4, transfer=100), tmp_path), capsys)
+    assert named(plain) == [("TrainingCommunicationBound", "", "communication")]
+    staged = replay(write(Job([HEALTHY] * 4, transfer=100, stages=2), tmp_path), capsys)
+    assert named(staged) == []
+    assert "communication_floor_share" not in staged["facts"]
+    reason = "the least wait of a pipeline is its bubble, and not the transfer alone"
+    assert {"what": "communication-bound", "why": reason} in staged["not_judged"]
+
+
 def test_missing_ranks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ranks without a trace are said, and transfer is not judged, since they may be the ones that are waited for."""
     paths = write(Job([HEALTHY] * 4, transfer=25), tmp_path)

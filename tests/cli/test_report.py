@@ -168,6 +168,34 @@ def test_a_healthy_run_says_why() -> None:
     ]
 
 
+def test_healthy_is_said_of_all_ranks_or_of_none() -> None:
+    """A rank that reports and was never compared is named, and one that never reported is counted."""
+    history = run(healthy=True).history
+    history.own[6] = np.nan
+    unknown = missing(history, None, exporters=True, remarks=[])
+    found = judged(history, [], [], unknown)
+    assert (found.state, found.headline) == (
+        "unknown",
+        "No verdict above info in these 60 min, and 1 rank was never compared.",
+    )
+    assert "7 of 8 ranks were compared." in found.reasons
+    assert any("no step counts: rank 6." in said for said in found.reasons)
+    found = judged(dataclasses.replace(history, expected=10), [], [], [])
+    assert found.headline.endswith("and 3 ranks were never compared.")
+
+
+def test_a_bubble_is_not_reported_as_transfer() -> None:
+    """What all ranks wait is transfer and has a limit; in a pipeline it is bubble too and has none."""
+    history = run(healthy=True).history
+    history.limits["communication_bound_share"] = 0.16
+    history.facts["run:training_communication_floor_share:ratio"] = np.full(len(history.times), 0.1)
+    said = judged(history, [], [], []).reasons
+    assert "On average 10% of a step went into transfer; a verdict needs 16%." in said
+    history.facts["run:training_stages:count"] = np.full(len(history.times), 4.0)
+    said = judged(history, [], [], []).reasons
+    assert "On average 10% of a step went into transfer and bubble." in said
+
+
 def test_missing_is_said_and_is_not_zero() -> None:
     """A time without data is transparent in the picture, left out of means, and told; one without steps is grey."""
     report = run()

@@ -102,6 +102,16 @@ def test_what_is_gone_is_marked_once() -> None:
     assert samples[2].view(np.uint64)[0] != STALE.view(np.uint64)
 
 
+def test_some_ranks_are_scraped_more_rarely() -> None:
+    """Each rank has one target for its own metrics, and the rare ones one that is read in every fourth interval."""
+    (incarnation,) = incarnations(Job("r", 8, 0.2, rare=(2, 5)))
+    own = [each for each in incarnation.targets({"training_steps_total"}) if each.series]
+    ranks = {each.every: sorted(line.split("training_rank\t")[1][0] for line in each.series) for each in own[-1:]}
+    assert ranks == {4: ["2", "5"]}
+    assert sorted(line.split("training_rank\t")[1][0] for each in own[:-1] for line in each.series) == list("013467")
+    assert {each.every for each in own[:-1]} == {1}
+
+
 def _values(incarnation: Incarnation, names: set[str], *times: float) -> list[dict[str, float]]:
     """Return what is exposed at some times, by series without run and place."""
     found: list[dict[str, float]] = [{} for _ in times]

@@ -174,17 +174,29 @@ def free_address() -> str:
 
 
 @contextlib.contextmanager
-def prometheus(target: str, folder: Path, binary: str = "prometheus") -> Iterator[Prometheus]:
-    """Run Prometheus with the fast profile over one target; yield it when it has loaded the rules."""
+def prometheus(
+    target: str, folder: Path, binary: str = "prometheus", *, rare: tuple[str, int] | None = None
+) -> Iterator[Prometheus]:
+    """Run Prometheus with the fast profile over one target; yield it when it has loaded the rules.
+
+    Args:
+        target: scraped each second.
+        folder: for its configuration and its data.
+        binary: the program.
+        rare: another target, and every how many seconds it is scraped.
+    """
     rules = folder / "rules"
     rules.mkdir()
     for name, text in render("fast").items():
         (rules / name).write_text(text, encoding="utf-8")
     configuration = folder / "prometheus.yml"
+    jobs = [f"{{job_name: live, static_configs: [{{targets: ['{target}']}}]}}"]
+    if rare:
+        jobs += [f"{{job_name: rare, scrape_interval: {rare[1]}s, static_configs: [{{targets: ['{rare[0]}']}}]}}"]
     configuration.write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         f"rule_files: ['{rules}/*.yml']\n"
-        f"scrape_configs: [{{job_name: live, static_configs: [{{targets: ['{target}']}}]}}]\n",
+        f"scrape_configs: [{', '.join(jobs)}]\n",
         encoding="utf-8",
     )
     address = free_address()

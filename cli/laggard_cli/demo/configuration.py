@@ -82,8 +82,6 @@ def profiles() -> tuple[Profile, Profile]:
     thresholds = {
         **fast.thresholds,
         "memory_leak_window_seconds": window.total_seconds(),
-        # Where ranks are slow in turn, a mean over eight seconds may hold one turn more of one than of another.
-        "imbalance_agreement": 1.2,
         # An act ends before the 150 steps after which unsteady steps are told from steps that became longer for good.
         "spread_steps": 16,
     }

@@ -19,6 +19,7 @@ _FACTS = {
     "data_share": "run:training_data_share:ratio",
     "slowdown": "run:training_slowdown:ratio",
     "communication_floor_share": "run:training_communication_floor_share:ratio",
+    "stages": "run:training_stages:count",
     "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
@@ -34,7 +35,6 @@ _EXCLUDED = (
     "sum by (training_run, training_reason) ("
     "max by (training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
 )
-#: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
 #: When the newest end without a clean end of each run began, of a day, with who ended first and how.
 _FAILED = (
     'last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d])'
@@ -43,9 +43,22 @@ _FAILED = (
     ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
     " < on (training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
 )
+#: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
 _UNTRANSLATED = 'group({__name__=~"training([.]steps.*|_steps)"})'
+#: Ranks that live and are not compared: how many by reason, and which where they are few.
+_UNCOMPARED = "run_reason:training_ranks_uncompared:count"
+_UNCOMPARED_RANKS = "run_rank_reason:training_rank_uncompared:info"
+_FEW_STEPS = "few_steps"
+#: What each reason means, of the ranks that have it.
+_REASONS = {
+    "no_metrics": "none of its metrics has arrived for 5 minutes",
+    "no_steps": "no step that counts has ended for 5 minutes",
+    _FEW_STEPS: "fewer than 16 steps of every rank in half an hour",
+    "rare_scrapes": "scraped too rarely for the window that decides",
+    "no_signal": "cannot tell its waiting from its own work",
+}
 _WATCHDOG = "LaggardWatchdog"
-_RUN, _RANK = "training_run", "training_rank"
+_RUN, _RANK, _REASON = "training_run", "training_rank", "training_reason"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
 _SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
@@ -114,16 +127,49 @@ class Diagnosis:
     """How many times its peers' own time each rank needs that is slow now; where that lasts, a verdict follows."""
     excluded: dict[str, float] = field(default_factory=dict[str, float])
     """Steps of the last 5 minutes that were excluded, by reason; asked for where no rank has an own time."""
+    uncompared: dict[str, float] = field(default_factory=dict[str, float])
+    """Ranks that live and are not compared, by reason."""
+    uncompared_ranks: dict[str, str] = field(default_factory=dict[str, str])
+    """Which these are, each with its reason, where they are few."""
 
     failure: Failure | None = None
     """How it failed, of a run of which nothing lives."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What the judgement of a run needs and Prometheus does not have."""
-        missing: list[str] = []
+        """What the judgement of a run needs and Prometheus does not have, of the run and of some of its ranks."""
+        return (*self.unjudged, *self.left_out)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Which ranks no verdict reaches, and why; at most one line."""
+        live, compared = self.facts.get("ranks_live", 0), len(self.ranks)
+        reasons = self._by_reason()
+        if not compared:
+            # Those that keep the others from being compared, if that is why nobody is.
+            kept = reasons.pop(_FEW_STEPS, [])
+            count = sum(map(len, reasons.values())) if kept else 0
+        else:
+            # What is recorded each minute may not know yet of a rank that is gone since, or came.
+            count = max(sum(self.uncompared.values()), live - compared)
+        if count <= 0:
+            return ()
+        said = f"{count:.0f} of {max(live, count):.0f} ranks {'is' if count == 1 else 'are'} not compared"
+        named = ", ".join(f"{_listed(ranks)} ({_REASONS.get(reason, reason)})" for reason, ranks in reasons.items())
+        return (f"{said}: {named}" if named else said,)
+
+    def _by_reason(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for rank, reason in self.uncompared_ranks.items():
+            found.setdefault(reason, []).append(rank)
+        return found
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Why nothing is said of the run as a whole."""
         if self.failure is not None:
             return ()
+        missing: list[str] = []
         if "ranks_live" not in self.facts:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
         elif not self.ranks and self.excluded:
@@ -169,6 +215,12 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
     scores: dict[str, dict[str, float]] = {}
     for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
         scores.setdefault(sample.labels[_RUN], {})[sample.labels[_RANK]] = sample.value
+    uncompared: dict[str, dict[str, float]] = {}
+    for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
+        uncompared.setdefault(sample.labels[_RUN], {})[sample.labels[_REASON]] = sample.value
+    named: dict[str, dict[str, str]] = {}
+    for sample in prometheus.query(_UNCOMPARED_RANKS, at, by=(_RUN, _RANK, _REASON)):
+        named.setdefault(sample.labels[_RUN], {})[sample.labels[_RANK]] = sample.labels[_REASON]
     wanted = [run] if run is not None else runs
     excluded: dict[str, dict[str, float]] = {}
     if any(name not in ranks for name in wanted):
@@ -183,9 +235,19 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
             standing_out=scores.get(name, {}),
             excluded={} if name in ranks else excluded.get(name, {}),
             failure=failures.get(name),
+            uncompared=uncompared.get(name, {}),
+            uncompared_ranks=dict(sorted(named.get(name, {}).items(), key=_by_number)),
         )
         for name in wanted
     ]
+
+
+def _by_number(rank: tuple[str, str]) -> tuple[int, str]:
+    return len(rank[0]), rank[0]
+
+
+def _listed(ranks: list[str]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
 
 
 def firing(prometheus: Prometheus) -> list[Verdict]:

@@ -47,6 +47,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     )
     excluded = {printable(reason): count for reason, count in diagnosis.excluded.items()}
     standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
+    uncompared_ranks = {printable(rank): printable(reason) for rank, reason in diagnosis.uncompared_ranks.items()}
     return replace(
         diagnosis,
         run=printable(diagnosis.run),
@@ -55,6 +56,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         standing_out=standing_out,
         excluded=excluded,
         failure=failure,
+        uncompared_ranks=uncompared_ranks,
     )
 
 
@@ -64,12 +66,15 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.failure is not None:
         parts.append(Padding(Text(_failed(diagnosis.failure), style="bold red"), (0, 0, 0, 2)))
-    elif diagnosis.missing:
-        parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.missing]
+    elif diagnosis.unjudged:
+        parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
         parts.append(Padding(Text(_why_not_yet(diagnosis.standing_out), style="yellow"), (0, 0, 0, 2)))
     else:
-        parts.append(Padding(Text(silent or _why_healthy(diagnosis), style="green"), (0, 0, 0, 2)))
+        style = "yellow" if diagnosis.left_out else "green"
+        parts.append(Padding(Text(silent or _why_healthy(diagnosis), style=style), (0, 0, 0, 2)))
+    # Beside a verdict too: there may be another culprit among them.
+    parts += [Padding(Text(said, style="yellow"), (0, 0, 0, 2)) for said in diagnosis.left_out]
     if diagnosis.ranks:
         parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)
@@ -99,7 +104,7 @@ def _why_healthy(diagnosis: Diagnosis) -> str:
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
     facts = diagnosis.facts
-    reasons = ["healthy: no alert fires"]
+    reasons = ["no alert fires" if diagnosis.left_out else "healthy: no alert fires"]
     if len(own) > 1 and median:
         reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
         if own[-1] / median > facts.get("straggler_threshold", math.inf):
@@ -124,7 +129,8 @@ def _facts(diagnosis: Diagnosis) -> str:
     if "data_share" in facts:
         parts.append(f"data {facts['data_share']:.0%}")
     if "communication_floor_share" in facts:
-        parts.append(f"transfer {facts['communication_floor_share']:.0%}")
+        floor = "transfer and bubble" if facts.get("stages", 1) > 1 else "transfer"
+        parts.append(f"{floor} {facts['communication_floor_share']:.0%}")
     return "".join(f"  {part}" for part in parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from laggard_cli.kineto.trace import OWN_NAME, Times, Trace, read
 
 #: Traces of one run that were asked for at once begin within this many seconds, whatever the hosts' clocks say.
 _APART_SECONDS = 60.0
+#: A peer group that is a slice of tensor parallelism and no stage.
+_SLICE = re.compile(r"tp-\d+")
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ class TracedRun:
         for rank in self.ranks:
             found.setdefault(rank.group, []).append(rank)
         return found
+
+    @property
+    def staged(self) -> bool:
+        """Whether ranks wait for one another by design, in bubbles: groups are stages, not slices of layers."""
+        return len([group for group in self.groups if not _SLICE.fullmatch(group)]) > 1
 
     def best_share(self, phase: Phase) -> float:
         """Return the share of the step that a phase takes on the ranks of a group that are best off.

@@ -110,6 +110,8 @@ def _unsaid_of_ranks(run: TracedRun) -> Iterator[tuple[str, str]]:
     if len(run.groups) > 1:
         names = ", ".join(sorted(run.groups))
         yield "slow pipeline stages, data imbalance", f"ranks are compared inside their peer groups alone: {names}"
+        if run.staged:
+            yield "communication-bound", "the least wait of a pipeline is its bubble, and not the transfer alone"
     elif len(run.ranks) > 1:
         yield "slow pipeline stages", "no mesh in the traces says which ranks do the same work: all are compared"
     if all(rank.steps.device is None for rank in run.ranks):
@@ -149,8 +151,11 @@ def _unsaid_of_scores(run: TracedRun, scores: Sequence[Score]) -> Iterator[tuple
 
 
 def _floor_share(run: TracedRun) -> float | None:
-    """Return the share of the step that the transfer itself takes: the least wait of the rank that waits least."""
-    if len(run.ranks) < COMPARED or run.absent or not run.communicates:
+    """Return the share of the step that the transfer itself takes: the least wait of the rank that waits least.
+
+    ``None`` where that is not known, as in a pipeline, where it is bubble too.
+    """
+    if len(run.ranks) < COMPARED or run.absent or not run.communicates or run.staged:
         return None
     return min(float(rank.steps.phases[Phase.COMMUNICATION].min()) for rank in run.ranks) / run.step_seconds
 

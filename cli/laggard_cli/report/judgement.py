@@ -12,12 +12,15 @@ from laggard_cli.report.costs import Losses, excess, step, words
 from laggard_cli.report.history import History
 from laggard_cli.report.verdicts import Problem
 
+_FLOOR = "run:training_communication_floor_share:ratio"
 #: Shares of a step, the threshold of the alert on each, and what they are.
 _SHARES = (
     ("run:training_data_share:ratio", "input_bound_share", "waiting for data"),
-    ("run:training_communication_floor_share:ratio", "communication_bound_share", "transfer"),
+    (_FLOOR, "communication_bound_share", "transfer"),
     ("run:training_imbalance_share:ratio", "", "waiting for slower ranks"),
 )
+#: Ranks that are named.
+_NAMED = 8
 #: Of what each rank should have reported, so much must be there for nothing to be said of it.
 _COMPLETE = 0.95
 
@@ -47,6 +50,11 @@ def judged(history: History, problems: Sequence[Problem], says: Sequence[str], u
         return Judged("wrong", grave[0], grave[1:])
     if not len(known(history.own)):
         return Judged("unknown", f"Not judged: in these {length} the ranks could not be compared.", list(unknown))
+    silent = _uncompared(history)
+    if silent:
+        ranks = "1 rank was" if silent == 1 else f"{silent} ranks were"
+        headline = f"No verdict above info in these {length}, and {ranks} never compared."
+        return Judged("unknown", headline, [*_checks(history), *unknown])
     return Judged("healthy", f"Healthy: no verdict above info in these {length}.", list(_checks(history)))
 
 
@@ -59,8 +67,11 @@ def _checks(history: History) -> Iterator[str]:
         worst = max(seen, key=lambda row: score[row])
         needs = _needs(history.limits.get("straggler_score"), ".2f")
         yield f"The slowest, rank {history.ranks[worst]}, needed {score[worst]:.2f} times as long as its peers{needs}."
+    staged = mean(history.fact("run:training_stages:count")) > 1
     for series, threshold, doing in _SHARES:
         values = history.fact(series)
+        if staged and series == _FLOOR:
+            threshold, doing = "", "transfer and bubble"  # noqa: PLW2901 - no verdict on what is both
         if len(known(values)):
             needs = _needs(history.limits.get(threshold), ".0%")
             yield f"On average {max(0.0, mean(values)):.0%} of a step went into {doing}{needs}."
@@ -69,6 +80,12 @@ def _checks(history: History) -> Iterator[str]:
         yield f"The longest time in which no rank ended a step was {words(still)}."
     else:
         yield "There was no time in which no rank ended a step."
+
+
+def _uncompared(history: History) -> int:
+    """Return how many ranks of the run had no own time at any moment."""
+    compared = np.isfinite(history.own).any(axis=1).sum()
+    return int(max(history.expected, len(history.ranks)) - compared)
 
 
 def _needs(limit: float | None, form: str) -> str:
@@ -101,6 +118,14 @@ def _of_ranks(history: History) -> Iterator[str]:
         return
     if not len(known(history.own)):
         yield "Ranks report and no step counts yet: a comparison needs 16 steps of every rank after the warm-up."
+    if len(known(history.own)):
+        silent = [rank for rank, own in zip(history.ranks, history.own, strict=True) if not np.isfinite(own).any()]
+        if silent:
+            named = ", ".join(silent[:_NAMED]) + (", …" if len(silent) > _NAMED else "")
+            yield (
+                f"Never compared, since too few samples of them arrive or no step counts: rank {named}. Metrics of all "
+                "ranks of a run are scraped equally often, each minute at least."
+            )
     absent = history.expected - len(history.ranks)
     if absent > 0:
         yield f"{absent} of {history.expected} ranks never reported a step; what is said of ranks leaves them out."

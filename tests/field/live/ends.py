@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.multiprocessing
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 CULPRIT = 1
@@ -45,9 +46,9 @@ def _restarts() -> int:
 def _group(how: str) -> Iterator[None]:
     if how == "restart":
         # torchrun keeps the store of the incarnation before, in which gloo finds addresses of ranks that are gone.
-        store = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = distributed.PrefixStore(str(_restarts()), store)
+        store = PrefixStore(str(_restarts()), store)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     else:
         distributed.init_process_group("gloo")
@@ -85,6 +86,6 @@ def _spawned(rank: int, port: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "spawn":
-        torch.multiprocessing.spawn(_spawned, (sys.argv[2],), 2)
+        spawn(_spawned, (sys.argv[2],), 2)
     else:
         train(sys.argv[1])
