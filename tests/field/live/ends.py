@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import distributed
-from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
