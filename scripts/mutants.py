@@ -66,9 +66,11 @@ TARGETS = {
         "exporter/laggard_exporter/hang/verdict.py",
         (
             "tests/exporter/test_hang.py",
+            "tests/exporter/test_hang_kinds.py",
             "tests/cli/test_hang.py",
             # They take long and look at something else: what cannot be parsed, and a real job.
             "--deselect=tests/exporter/test_hang.py::test_damaged_dumps_are_refused_or_read_and_raise_nothing_else",
+            "--deselect=tests/exporter/test_hang_kinds.py::test_a_dump_of_an_earlier_attempt_is_never_the_culprit",
             "--deselect=tests/cli/test_hang.py::test_dumps_of_a_real_hang_name_the_real_culprit",
         ),
     ),

@@ -307,6 +307,16 @@ def test_counters_say_how_far_a_rank_has_come() -> None:
     assert facts(dump).groups[0].issued == 9
 
 
+@pytest.mark.parametrize(("backend", "pending"), [("nccl2", 4), ("gloo", 2)])
+def test_what_precedes_a_done_call_of_a_communicator_is_done(backend: str, pending: int) -> None:
+    """Some recorders learn of no end of calls that end together, and leave them open; gloo keeps no order."""
+    recorder = Recorder(WORLD, backend=backend)
+    for state in ("completed", "scheduled", "completed", "scheduled"):
+        recorder.call("0", state=state)
+    dump = parse(json.dumps(recorder.dump()).encode(), 0)
+    assert [each.sequence for each in dump.pending] == [pending]
+
+
 def test_recorders_of_one_process_are_read_apart() -> None:
     """One has no entries; two that both record a call do not make two calls of it."""
     waiting, empty = Recorder(WORLD), Recorder(WORLD)
@@ -354,7 +364,8 @@ def test_a_dump_of_an_earlier_attempt_is_never_the_culprit(ranks: int, old: int,
         dumps[rank] = recorder.dump()
     found = verdict(dumps)
     assert named(found) == {}
-    assert f"the dump of rank {old} is of an earlier attempt" in found.remarks[0]
+    remark = f"the dump of rank {old} is of an earlier attempt, so nothing is known there of this one"
+    assert found.remarks[0] == remark
 
 
 def test_two_members_at_different_collectives_blame_who_is_behind() -> None:
@@ -501,6 +512,7 @@ def test_a_dump_that_was_written_before_others_went_on_blames_nobody() -> None:
 
     found = verdict(job(program))
     assert named(found) == {0: Reason.OUTSIDE, 2: Reason.OUTSIDE}
+    assert found.remarks == ("rank 1 wrote its dump before others ended collectives of group 0 (default_pg)",)
 
 
 def gloo_job(*, calling: dict[int, bool] | None = None) -> Verdict:
@@ -534,3 +546,41 @@ def test_sends_of_gloo_are_counted_and_not_shown() -> None:
     assert named(found) == {1: Reason.OUTSIDE}
     assert found.culprits[0].newest == 2
     assert found.remarks == ("rank 0 is in a call of torch.distributed that its recorder does not show",)
+
+
+def test_who_is_late_and_neither_waits_nor_is_idle_is_told_with_the_reason() -> None:
+    """In a transfer of which both sides are issued, or in a collective of which all are: one line each."""
+    groups = {"0": ("default_pg", tuple(range(5))), "7": ("pair", (2, 3))}
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(5):
+        recorder = Recorder(groups)
+        if rank < 2:
+            recorder.transfer("0", "recv 1<-0" if rank else "send 0->1", state="scheduled")
+        elif rank < 4:
+            recorder.call("7", state="started")
+        else:
+            recorder.call("0", state="started")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    assert (named(found), found.remarks) == (
+        {},
+        (
+            "ranks 0-1 are in a send or receive that both sides have issued",
+            "ranks 2-3 are in a collective of which no member is known to be missing",
+        ),
+    )
+
+
+def test_of_a_subgroup_of_gloo_only_those_are_known_that_have_used_it() -> None:
+    """So nobody says that no rank is missing."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(3):
+        recorder = Recorder({"0": ("default_pg", (0, 1, 2)), "1": ("undefined", (0, 1, 2))}, backend="gloo")
+        if rank < 2:
+            recorder.call("1", state="scheduled")
+        dumps[rank] = {**recorder.dump(), "pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}}
+    found = verdict(dumps)
+    assert (named(found), found.remarks) == (
+        {},
+        ("ranks 0-1 have issued all_reduce 1 of group 1: who else is in the group is not known",),
+    )

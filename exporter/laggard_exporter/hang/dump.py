@@ -26,7 +26,7 @@ import math
 import pickle
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -237,7 +237,8 @@ class _Reading:
     def __init__(self, rank: int, members: Mapping[str, tuple[int, ...] | None]) -> None:
         self._rank, self._members = rank, members
         self._newest: dict[Group, int] = {}
-        self._pending: dict[Group, Operation] = {}
+        self._open: dict[Group, list[Operation]] = {}
+        self._done: dict[Group, int] = {}
         self._ended: dict[Group, int] = {}
         self._numbers: dict[Group, tuple[int, int]] = {}
         self._transfers: dict[tuple[Group, str], Transfer] = {}
@@ -336,10 +337,11 @@ class _Reading:
         lowest, highest = self._numbers.get(group, (sequence, sequence))
         self._numbers[group] = min(lowest, sequence), max(highest, sequence)
         if calls[-1].done:
+            self._done[group] = max(self._done.get(group, 0), sequence)
             if _NEEDS_ALL.match(operation.name):
                 self._ended[group] = max(self._ended.get(group, 0), sequence)
-        elif group not in self._pending or sequence < self._pending[group].sequence:
-            self._pending[group] = operation
+        else:
+            self._open.setdefault(group, []).append(operation)
 
     def _take_transfer(self, number: int, calls: list[_Call]) -> None:
         """Take the sends and receives of one number, in the order in which they were issued."""
@@ -378,6 +380,14 @@ class _Reading:
             elif group not in uncounted:  # else torch counts sends and receives there too
                 self._newest[group] = max(self._newest.get(group, 0), issued)
 
+    def _pending(self) -> Iterator[Operation]:
+        """Yield the first collective of each group that is not done."""
+        for group, operations in self._open.items():
+            # A device works on the calls of a communicator in order; some calls that end with others never get a state.
+            done = 0 if group.gloo else self._done.get(group, 0)
+            later = [operation for operation in operations if operation.sequence > done]
+            yield from sorted(later, key=lambda operation: operation.sequence)[:1]
+
     def dump(self) -> Dump:
         """Return what all of it says."""
         damaged = self.damaged is not None
@@ -386,7 +396,7 @@ class _Reading:
                 self._newest.setdefault(group, 0)
         return Dump(
             self._rank,
-            tuple(self._pending.values()),
+            tuple(self._pending()),
             self._newest,
             tuple(self._transfers.values()),
             self._truncated or damaged,
