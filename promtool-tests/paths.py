@@ -16,6 +16,8 @@ from notation import STALE, Sample
 #: Series in the notation of Prometheus, with its samples, or what promtool makes them of.
 Line = tuple[str, Sequence[Sample] | str]
 
+_JOB = re.compile(r'\bjob="([^"]*)"')
+
 #: How often the second job misses a scrape, in scrapes.
 _MISSED = 7
 
@@ -36,8 +38,11 @@ def job(lines: Iterable[Line]) -> Iterator[Line]:
         if _is_recorded(series):
             yield series, samples
         else:
-            yield _with(series, "job", "monitor"), samples
-            yield _with(series, "job", "annotated"), samples if isinstance(samples, str) else _later(series, samples)
+            # Jobs that tell targets apart go on to do so.
+            own = _JOB.search(series)
+            second = f"{own[1]}-again" if own else "annotated"
+            yield series if own else _with(series, "job", "monitor"), samples
+            yield _with(series, "job", second), samples if isinstance(samples, str) else _later(series, samples)
 
 
 def _is_recorded(series: str) -> bool:

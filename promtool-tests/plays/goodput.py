@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laggard.conventions import RankState
 from scenario import MINE, Firing, Play, Scenario, ranks
-from world import RUN, WORK
+from world import RUN, WORK, Rank
 
 FAMILIES = ("goodput", "pipeline")
 
@@ -66,6 +66,22 @@ def adds_up() -> Scenario:
     return scenario
 
 
+def moved() -> Scenario:
+    """A run that went on under other addresses in the middle of the hour has trained before that and after it."""
+    again = [Rank(number, "host-b", alive=False, has_exporter=False) for number in range(4)]
+    scenario = Scenario([*ranks(4), *again], tick=60)
+    scenario.after(minutes=40)
+    for rank in scenario.world.ranks[:4]:
+        rank.alive = rank.has_exporter = False
+    for rank in again:
+        rank.alive = rank.has_exporter = True
+        rank.start = rank.last_edge = scenario.world.now
+    scenario.after(minutes=32)
+    scenario.value(f"round(run:training_goodput:ratio{{{MINE}}}, 0.1)", {f'{{training_run="{RUN}"}}': 1})
+    _whole(scenario)
+    return scenario
+
+
 def sampled() -> Scenario:
     """Of very short steps one in twenty is recorded: what they lose is told of all of them, as where each one is."""
     scenario = Scenario([*ranks(2, run="each"), *ranks(2, run="some")], tick=60)
@@ -73,7 +89,8 @@ def sampled() -> Scenario:
         rank.recorded = 0.05 if rank.run == "some" else 1
         # Of 0.5 s one rank waits 0.16 s beyond the transfer, a sixth of the run's time; and 0.1 s goes to saving.
         rank.work = {**WORK, "other": 0.05 if rank.rank else 0.21, "checkpoint": 0.06, "evaluation": 0.04}
-    scenario.after(minutes=61)
+    # Until the hour begins after the start.
+    scenario.after(minutes=66)
     for run in ("each", "some"):
         scenario.value(
             f'round(run_reason:training_time_lost:ratio{{training_run="{run}", {OF_STEPS}}}, 0.01)',
@@ -175,4 +192,4 @@ def young() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (adds_up, sampled, young, repeated, low)
+PLAYS: tuple[Play, ...] = (adds_up, moved, sampled, young, repeated, low)

@@ -17,6 +17,7 @@ from tests.rules.pack import Labels, Rule, known, selectors
 #: Stands for all labels of the path by which a series came: job, instance, pod, replica, scope.
 PATH = "the path"
 
+#: What tells the series of an adapter from those of our own exporter is another path to the same thing.
 _OF_A_PATH = frozenset({"laggard_adapter"})
 
 #: Of two equal series they give what they give of one.
@@ -39,8 +40,8 @@ class Series:
 
     #: Labels that tell them apart: no two have the same values of all.
     key: frozenset[str] = frozenset()
-    #: Whether they have labels of a path.
-    carries: bool = False
+    #: Who exposes them, where they have labels of a path: two pages have no path in common.
+    pages: frozenset[str] = frozenset()
     #: Labels that told raw series apart and are lost: of several values one was kept.
     lost: frozenset[str] = frozenset()
 
@@ -81,7 +82,7 @@ class Reading:
             # By a pattern of names that rules record.
             return Series(frozenset({"__name__"}))
         labels = known().get(node.name, frozenset[str]()) if node.name else frozenset(("__name__", "training_run"))
-        return Series(labels - fixed - _OF_A_PATH | {PATH}, carries=True)
+        return Series(labels - fixed - _OF_A_PATH | {PATH}, frozenset({_page(node.name or "")}))
 
     def _called(self, node: promql.Call) -> Series:
         name = node.func.name
@@ -96,7 +97,7 @@ class Reading:
             if (copied, pattern) == ("$1", "(.+)") and source in key:
                 key = key - {source} | {target}
             return replace(operands[0], key=key)
-        return next((each for each in operands if each.key or each.carries), _NOTHING)
+        return next((each for each in operands if each.key or each.pages), _NOTHING)
 
     def _aggregated(self, node: promql.AggregateExpr) -> Series:
         inner, operation = self.of(node.expr), str(node.op)
@@ -105,18 +106,20 @@ class Reading:
             # Of each path by itself.
             return replace(inner, key=inner.key - by)
         key = by if inner.key - by else inner.key
-        if operation in _PICKING and isinstance(node.param, promql.NumberLiteral) and node.param.val == 1:
-            return replace(inner, key=key)
+        if operation in _PICKING:
+            one = isinstance(node.param, promql.NumberLiteral) and node.param.val == 1
+            if PATH in inner.key and not one:
+                self._mistake(node, f"{operation} of a series once for each path")
+            return replace(inner, key=key) if one else inner
         if operation in _KEEPING:
             # What an info series says of a thing does not tell it from others.
             raw = PATH in inner.key and not any(each.endswith("_info") for each in _raw_names(node))
             # A group says that something is there, of whatever kind.
-            return Series(
-                key, lost=inner.lost | (inner.key - by - {PATH} if raw and operation != "group" else frozenset())
-            )
+            lost = inner.key - by - {PATH} if raw and operation != "group" else frozenset[str]()
+            return Series(key, lost=inner.lost | lost)
         if PATH in inner.key:
             self._mistake(node, f"{operation} of a series once for each path")
-        if operation not in _PICKING and (lost := inner.lost - _DETERMINED - by):
+        if lost := inner.lost - _DETERMINED:
             self._mistake(node, f"{operation} of one value of several: {_names(lost)}")
         if operation == "count_values" and isinstance(node.param, promql.StringLiteral) and inner.key - by:
             key |= {node.param.val}
@@ -132,15 +135,15 @@ class Reading:
         matching = node.modifier.matching if node.modifier else None
         named = frozenset(matching.labels) if matching else frozenset[str]()
         on = matching is not None and matching.type == promql.LabelModifierType.Include
-        if not on and str(node.op) != "or" and left.carries != right.carries:
-            self._mistake(node, "never matches: one side alone has labels of a path")
+        if not on and str(node.op) != "or" and not (left.pages & right.pages or left.pages == right.pages):
+            self._mistake(node, "never matches: no path has both sides")
         if str(node.op) in ("and", "unless"):
             return left
         lost = left.lost | right.lost
         if str(node.op) == "or":
             either = Labels(known(), check=False)
             differ = frozenset[str]() if on else either.of(node.lhs) ^ either.of(node.rhs)
-            return Series(left.key | right.key | (named if on else differ), left.carries or right.carries, lost)
+            return Series(left.key | right.key | (named if on else differ), left.pages | right.pages, lost)
         card = node.modifier.card if node.modifier else promql.VectorMatchCardinality.OneToOne
         for side, one in ((left, card != promql.VectorMatchCardinality.ManyToOne),
                           (right, card != promql.VectorMatchCardinality.OneToMany)):  # fmt: skip
@@ -148,7 +151,7 @@ class Reading:
                 self._mistake(node, f"finds several on the side of one: {_names(many)} may differ")
         if card == promql.VectorMatchCardinality.OneToOne:
             key = min(left.key, right.key, key=len)
-            return Series(key, carries=left.carries and not on, lost=lost)
+            return Series(key, frozenset() if on else left.pages, lost)
         kept = left if card == promql.VectorMatchCardinality.ManyToOne else right
         return replace(kept, lost=lost)
 
@@ -165,7 +168,7 @@ def mistakes(expr: str, recorded: Mapping[str, frozenset[str]]) -> list[str]:
     """
     reading = Reading(recorded)
     series = reading.of(promql.parse(expr))
-    if PATH in series.key or series.carries:
+    if PATH in series.key or series.pages:
         reading.mistakes.append(EACH)
     return reading.mistakes
 
@@ -190,6 +193,13 @@ def _key(rules: list[Rule], recorded: Mapping[str, frozenset[str]]) -> frozenset
     # Of several rules of one name, it is their labels that tell them apart.
     given = {name for rule in rules for name in rule.labels} if len(rules) > 1 else set[str]()
     return frozenset().union(*own, given) - {PATH}
+
+
+def _page(name: str) -> str:
+    """Return who exposes a raw series: a rank, its node exporter, or another one's."""
+    if name.startswith(("training_process_", "gpu_", "host_", "laggard_exporter_")):
+        return "laggard-exporter"
+    return name.partition("_")[0]
 
 
 def _raw_names(node: promql.Expr) -> list[str]:
