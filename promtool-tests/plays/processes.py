@@ -82,8 +82,8 @@ def failed_run() -> Scenario:
     scenario.says(
         first,
         summary="A training run failed.",
-        description="Rank 2 of run run-a on host host-b ended first, in phase forward, by the exception ValueError, at "
-        "1970-01-01 00:02:55 +0000 UTC. No rank of the run is left.",
+        description="Rank 2 of run run-a on host host-b ended first, in phase forward, by the exception ValueError, "
+        "50s ago. No rank of the run is left.",
         recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
         "from its end.",
         runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",

@@ -47,6 +47,7 @@ class Series:
 
 
 _NOTHING = Series()
+_COMPARING = {"==", "!=", "<", "<=", ">", ">="}
 
 
 class Reading:
@@ -139,7 +140,8 @@ class Reading:
             self._mistake(node, "never matches: no path has both sides")
         if str(node.op) in ("and", "unless"):
             return left
-        lost = left.lost | right.lost
+        # A comparison keeps the values of its left side.
+        lost = left.lost if str(node.op) in _COMPARING else left.lost | right.lost
         if str(node.op) == "or":
             either = Labels(known(), check=False)
             differ = frozenset[str]() if on else either.of(node.lhs) ^ either.of(node.rhs)
