@@ -8,7 +8,7 @@ from laggard_cli.pack import SEVERITIES
 from laggard_cli.report.history import HOST, RANK
 from laggard_cli.report.verdicts import Problem
 
-_STANDS = "Stalled RankMissing RankDied RankFrozen RestartLoop"
+_STANDS = "Stalled RankMissing RankDied RunFailed RankFrozen RestartLoop"
 _SPEED = "Straggler NodeSlow StageSlow DataImbalance NetworkBursty Contention InputBound CommunicationBound Regression"
 _EFFICIENCY = (
     "ThermalSlowdown PowerSlowdown InputWorkersBusy InputStorageSlow CopyBound HiddenSerialization GarbageCollection "
