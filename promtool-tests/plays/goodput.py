@@ -47,9 +47,8 @@ def adds_up() -> Scenario:
     scenario.after(minutes=61)
     scenario.value(f"round(run:training_slowdown:ratio{{{MINE}}}, 0.01)", {f'{{training_run="{RUN}"}}': 1.21})
     scenario.value(f"round(run:training_waiting_seconds:rate{{{MINE}}}, 0.1)", {f'{{training_run="{RUN}"}}': 0.6})
-    scenario.value(
-        LOST, {_reason("waiting"): 0.15, _reason("checkpoint"): 0.08, _reason("evaluation"): 0.04}
-    )  # fmt: skip
+    lost = f"round(run_reason:training_time_lost:ratio{{{MINE}}}, 0.05) > 0"
+    scenario.value(lost, {_reason("waiting"): 0.15, _reason("checkpoint"): 0.1, _reason("evaluation"): 0.05})
     _whole(scenario)
     world[1].work["other"] -= 0.1
     world.training.clear()

@@ -297,7 +297,8 @@ def _verdict(alert: Alert) -> Verdict:
 def _failures(prometheus: Prometheus, at: float | None) -> dict[str, Failure]:
     # The last one counts: the newest, and of one end what was said once all its ranks were seen.
     newest = sorted(
-        prometheus.query(_FAILED, at, by=(_RUN,)), key=lambda each: (each.value, bool(each.labels.get(_RANK)))
+        prometheus.query(_FAILED, at, by=(_RUN, "training_ended_by")),
+        key=lambda each: (each.value, bool(each.labels.get(_RANK))),
     )
     return {
         sample.labels[_RUN]: Failure(
