@@ -8,7 +8,7 @@ from world import RUN, WORK, Rank
 
 FAMILIES = ("goodput", "pipeline")
 
-LOST = f"round(run_reason:training_time_lost:ratio{{{MINE}}}, 0.01) > 0"
+LOST = f"round(run_reason:training_time_lost:ratio{{{MINE}}}, 0.05) > 0"
 #: Losses of ranks that do not train, near enough where their beginning is seen some minutes late.
 _ABSENT = 'training_reason=~"startup|restart|stall|waiting"'
 ABSENT = f"round(run_reason:training_time_lost:ratio{{{_ABSENT}, {MINE}}}, 0.1) > 0"
@@ -47,8 +47,7 @@ def adds_up() -> Scenario:
     scenario.after(minutes=61)
     scenario.value(f"round(run:training_slowdown:ratio{{{MINE}}}, 0.01)", {f'{{training_run="{RUN}"}}': 1.21})
     scenario.value(f"round(run:training_waiting_seconds:rate{{{MINE}}}, 0.1)", {f'{{training_run="{RUN}"}}': 0.6})
-    lost = f"round(run_reason:training_time_lost:ratio{{{MINE}}}, 0.05) > 0"
-    scenario.value(lost, {_reason("waiting"): 0.15, _reason("checkpoint"): 0.1, _reason("evaluation"): 0.05})
+    scenario.value(LOST, {_reason("waiting"): 0.15, _reason("checkpoint"): 0.1, _reason("evaluation"): 0.05})
     _whole(scenario)
     world[1].work["other"] -= 0.1
     world.training.clear()
