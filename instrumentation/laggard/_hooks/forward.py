@@ -163,7 +163,10 @@ class ForwardHook(Hook):
         """Return the classes of the modules that ``module`` stands around: the only one with parameters, and so on."""
         inside: set[type] = set()
         while True:
-            children = [child for child in module.children() if next(child.parameters(), None) is not None]
+            children = list(module.children())
+            if len(children) > 1:
+                # Not asked of one alone: DDP takes the parameters of a tensor-parallel model off between forwards.
+                children = [child for child in children if next(child.parameters(), None) is not None]
             if len(children) != 1 or next(module.parameters(recurse=False), None) is not None:
                 return inside
             (module,) = children
