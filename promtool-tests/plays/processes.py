@@ -101,6 +101,17 @@ def failed_run() -> Scenario:
     scenario.after(seconds=45)
     scenario.silent()
     for rank in scenario.world.ranks:
+        rank.finish()
+    scenario.after(minutes=2)
+    scenario.silent()
+    return scenario
+
+
+def failed_between_two_scrapes() -> Scenario:
+    """A run that its launcher begins again before the next scrape is told for five minutes, and who failed."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
         rank.failed_at, rank.ending, rank.start = scenario.world.now + rank.rank, ("exit", "1"), scenario.world.now + 5
         rank.last_edge = scenario.world.now + 5
     scenario.after(minutes=1)
@@ -108,10 +119,6 @@ def failed_run() -> Scenario:
     again = failed("exit", "1", rank=0, phase="forward", host="host-a")
     scenario.fires(again)
     scenario.after(minutes=5)
-    scenario.silent()
-    for rank in scenario.world.ranks:
-        rank.finish()
-    scenario.after(minutes=2)
     scenario.silent()
     return scenario
 
@@ -307,6 +314,7 @@ def restarts_in_containers() -> Scenario:
 
 PLAYS: tuple[Play, ...] = (
     failed_run,
+    failed_between_two_scrapes,
     failed_unseen,
     killed,
     no_death,

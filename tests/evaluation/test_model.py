@@ -233,13 +233,14 @@ def test_what_rules_read_is_exposed() -> None:
     assert read - shown <= _NOT_SIMULATED
 
 
-#: Facts of cost, of versions and of paths that no scenario is about, and dumps of flight recorders.
+#: Facts of cost, of versions and of paths that no scenario is about, dumps of flight recorders, and how jobs ended.
 _NOT_SIMULATED = {
     "gpu_clock_event_active",
     "gpu_driver_info",
     "gpu_energy_joules_total",
     "gpu_retired_pages_pending",
     "training_flops_total",
+    "training_process_failure_timestamp_seconds",
     "training_process_hang_begun",
     "training_process_hang_issued",
     "training_process_hang_pending",

@@ -67,7 +67,10 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
     dead_file(tmp_path / "ranks", replace(facts, start_boottime_ns=facts.start_boottime_ns - 1))
     with live_rank(tmp_path / "ranks", facts, words) as rank:
         job = RecordedJob({"0": (2, 3)}, [("0", "barrier")], stops={2: 0})
-        (tmp_path / "ranks" / dump).write_text(json.dumps(job.dump(3)))
+        recorded = job.dump(3)
+        receive = {"record_id": 1, "profiling_name": "nccl:recv 1<-0", "is_p2p": True, "collective_seq_id": 2}
+        recorded["entries"].append({**recorded["entries"][0], **receive})
+        (tmp_path / "ranks" / dump).write_text(json.dumps(recorded))
         procfs = write_tree(tmp_path / "proc", {**HOST_PROCFS, **rank_procfs(rank.pid)})
         sysfs = write_tree(tmp_path / "sys", {**INFINIBAND_SYSFS, **CGROUP_SYSFS})
         arguments += [f"--path.procfs={procfs}", f"--path.sysfs={sysfs}", f"--path.kernel-log={tmp_path / 'log'}"]

@@ -93,7 +93,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
 def test_a_request_is_what_the_page_says(simulated: Simulated) -> None:
     """Pushed and scraped, a rank's samples are the same, value for value, before the first step and after many."""
     requests, pages = simulated.requests, simulated.pages
-    for seconds, each in ((0.5, 38), (10.0, 70)):
+    for seconds, each in ((0.5, 39), (10.0, 71)):
         simulated.clock.now += seconds
         pushed: Samples = {}
         points = 0

@@ -36,7 +36,7 @@ READ_SECONDS = 5.0
 #: A scrape begins to read no further dump after so long; the others wait for the next one.
 SCRAPE_SECONDS = 3.0
 
-Read = Callable[[Path, int, float], Facts | None]
+Read = Callable[[Path, int, float, int], Facts | None]
 
 
 class HangCollector:
@@ -83,7 +83,7 @@ class HangCollector:
     def _facts(self, name: str, rank: Rank) -> Facts | None:
         path = self._directory / name
         try:
-            return self._read(path, rank.user, READ_SECONDS)
+            return self._read(path, rank.user, READ_SECONDS, rank.file.facts.rank)
         except DumpError as error:
             self._log(logging.WARNING, f"dump {path} is not used: {error}")
             return None

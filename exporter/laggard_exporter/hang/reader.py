@@ -15,8 +15,8 @@ from laggard_exporter.hang.facts import MAX_BYTES, Facts, from_json
 _PROGRAM = Path(__file__).with_name("child.py")
 
 
-def read_facts(path: Path, user: int, seconds: float) -> Facts | None:
-    """Return what the dump of a rank of this user says, None where there is no such file.
+def read_facts(path: Path, user: int, seconds: float, rank: int = 0) -> Facts | None:
+    """Return what the dump of this rank and user says, None where there is no such file.
 
     Raises:
         DumpError: the file is another user's, or cannot be read in so many seconds.
@@ -35,13 +35,14 @@ def read_facts(path: Path, user: int, seconds: float) -> Facts | None:
             raise DumpError("others than the rank's user can write it")
         if status.st_size > dumps.MAX_BYTES:
             raise DumpError(f"{status.st_size} bytes are more than the {dumps.MAX_BYTES} that are read")
-        return _in_a_child(fd, seconds)
+        return _in_a_child(fd, seconds, rank)
     finally:
         os.close(fd)
 
 
-def _in_a_child(fd: int, seconds: float) -> Facts:
-    command = [sys.executable, "-I", "-S", str(_PROGRAM), str(_PROGRAM.parents[2]), str(dumps.MAX_BYTES)]
+def _in_a_child(fd: int, seconds: float, rank: int) -> Facts:
+    arguments = (_PROGRAM.parents[2], dumps.MAX_BYTES, rank)
+    command = [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, arguments)]
     try:
         done = subprocess.run(
             command, stdin=fd, capture_output=True, timeout=seconds, check=False, env={}, start_new_session=True
