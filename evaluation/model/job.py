@@ -107,7 +107,7 @@ class Job:
     #: And how the transfer varies from step to step, as a share of its usual time.
     transfer_cv: float = 0.1
     loader: Loader | None = None
-    #: Own time of each stage as a multiple of ``own``; so many ranks one after the other are replicas of a stage.
+    #: Own time of each stage as a multiple of ``own``; consecutive ranks are replicas of a stage.
     stages: tuple[float, ...] = (1.0,)
     #: How batches go through the stages; without one, stages differ and know of no bubble.
     pipeline: Pipeline | None = None
@@ -135,7 +135,7 @@ class Job:
     push: bool = False
     measures_communication: bool = True
     lost_scrapes: float = 0.002
-    #: Ranks whose own metrics are scraped in one of so many intervals, and how many these are.
+    #: Ranks whose own metrics are scraped in one of several intervals, and of how many.
     rare: tuple[int, ...] = ()
     rare_every: int = 4
     per_host: int = 8

@@ -29,7 +29,7 @@ class Target:
     #: Nothing is scraped before and after these times.
     begin: float = 0.0
     end: float = float("inf")
-    #: It is scraped in one of so many intervals.
+    #: It is scraped in one of this many intervals.
     every: int = 1
     _there: NDArray[np.bool_] | None = None
 

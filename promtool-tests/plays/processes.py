@@ -126,6 +126,9 @@ def failed_between_two_scrapes() -> Scenario:
 def failed_unseen() -> Scenario:
     """Of a run whose first end nobody can tell, the run is named; of one that was asked to end, nothing is said."""
     scenario = Scenario([*ranks(4, per_host=2), *ranks(4, run="run-b"), *ranks(4, run="run-c"), *ranks(4, run="run-d")])
+    early = ranks(4, run="run-e")
+    scenario.world.ranks[4:4] = early
+    scenario.world.training.add("run-e")
     scenario.after(minutes=3)
     for rank in scenario.world.ranks:
         rank.alive = False
@@ -133,7 +136,7 @@ def failed_unseen() -> Scenario:
         rank.failed_at = scenario.world.now - 5 + rank.rank
     # A host is gone with its ranks; two ends that nobody saw; scancel, and then SIGKILL for who does not end.
     scenario[2].exporter_lost = scenario[3].exporter_lost = True
-    for rank in scenario.world.ranks[4:6]:
+    for rank in scenario.world.ranks[8:10]:
         rank.ending = ("unseen", "")
     scenario.world.ranks[-5].ending = ("unknown", "")
     # An end of before: rank 3 was left out when the others began again, and they have ended well.
@@ -141,8 +144,13 @@ def failed_unseen() -> Scenario:
         rank.failed_at, rank.start = None, scenario.world.now - 30
         rank.finish()
     scenario.world.ranks[-1].failed_at = scenario.world.now - 60
+    # One left early, with a clean end, and the others lost its connections.
+    for rank in early:
+        rank.ending = ("exception", "RuntimeError")
+    early[3].failed_at = None
+    early[3].finish()
     scenario.after(minutes=2)
-    scenario.fires(failed("unknown"), failed("unseen", run="run-b"))
+    scenario.fires(failed("unknown"), failed("unseen", run="run-b"), failed("exception", run="run-e"))
     return scenario
 
 

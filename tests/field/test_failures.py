@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from laggard_cli.demo.servers import Servers, free_ports
 from laggard_cli.diagnose.model import diagnose, firing
 from laggard_cli.prometheus import Prometheus
 from tests.field.live.ends import CULPRIT
+from tests.field.live.launch import BINARIES, environment
 
 pytestmark = pytest.mark.timed
 
@@ -55,23 +55,13 @@ def prometheus(servers: Servers) -> Iterator[Prometheus]:
 
 @contextlib.contextmanager
 def _job(servers: Servers, how: str, *torchrun: str) -> Iterator[subprocess.Popen[bytes]]:
-    binaries = Path(sys.executable).parent
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("LAGGARD_", "OTEL_"))},
-        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": str(Path.cwd()),
-        "OMP_NUM_THREADS": "1",
-        "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
-        "OTEL_EXPORTER_PROMETHEUS_PORT": str(servers.rank_ports[0]),
-        "LAGGARD_STATE_DIR": str(servers.state_directories[0]),
-    }
     port = str(free_ports(1)[0])
     launcher = ["torchrun", f"--master-port={port}", "--nproc-per-node=2", *torchrun]
     launcher = [sys.executable] if how == "spawn" else launcher
-    command = [str(binaries / "laggard"), "run", "--run", how, *launcher, str(PROGRAM), how, port]
+    command = [str(BINARIES / "laggard"), "run", "--run", how, *launcher, str(PROGRAM), how, port]
     with (servers.folder / f"{how}.log").open("wb") as log:
         job = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, env=environment(servers), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
         yield job

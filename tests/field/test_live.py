@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from laggard_cli.demo.servers import Servers, free_ports
 from laggard_cli.diagnose.model import Verdict, diagnose, firing
 from laggard_cli.prometheus import Prometheus
 from tests.field.live.jobs import CONTROL, JOBS, PHASES, Job
+from tests.field.live.launch import BINARIES, environment
 
 pytestmark = pytest.mark.field
 
@@ -50,27 +49,20 @@ class Live:
         self._servers = Servers(self._folder, self.job.loop, self.job.ranks)
         self._servers.__enter__()
         self._prometheus = Prometheus(self._servers.addresses["prometheus"])
-        binaries = Path(sys.executable).parent
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("LAGGARD_", "OTEL_"))},
-            "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
-            "PYTHONPATH": str(Path.cwd()),
-            "OMP_NUM_THREADS": "1",
+        variables = {
+            **environment(self._servers),
             "HF_HUB_OFFLINE": "1",
             CONTROL: str(self._control),
-            "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
-            "OTEL_EXPORTER_PROMETHEUS_PORT": str(self._servers.rank_ports[0]),
-            "LAGGARD_STATE_DIR": str(self._servers.state_directories[0]),
             # With more ranks than processors a hook seems to take long whenever it is put aside.
             "LAGGARD_BUDGET": "0",
         }
-        laggard = [binaries / "laggard", "run", "--run", self.job.loop]
+        laggard = [BINARIES / "laggard", "run", "--run", self.job.loop]
         port = free_ports(1)[0]
         torchrun = ["torchrun", f"--master-port={port}", "--nproc-per-node", str(self.job.ranks)]
         with (self._folder / "training.log").open("wb") as log:
             self._training = subprocess.Popen(
                 [*map(str, laggard), *torchrun, str(PROGRAM), self.job.loop],
-                env=environment,
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -19,7 +19,7 @@ def read_facts(path: Path, user: int, seconds: float, rank: int = 0) -> Facts | 
     """Return what the dump of this rank and user says, None where there is no such file.
 
     Raises:
-        DumpError: the file is another user's, or cannot be read in so many seconds.
+        DumpError: the file is another user's, or cannot be read in ``seconds``.
     """
     try:
         fd = untrusted.open_file(path)

@@ -360,7 +360,7 @@ def _all_have_issued(complete: Sequence[Wait], members: Mapping[Group, set[int]]
 
 
 def _plural(why: str, ranks: int) -> str:
-    """Return what is known of a rank as said of so many."""
+    """Return what is known of a rank, in the words for a group of ranks."""
     verb, _, rest = why.partition(" ")
     return why if ranks == 1 else f"{ {'is': 'are', 'has': 'have', 'waits': 'wait'}.get(verb, verb) } {rest}"
 

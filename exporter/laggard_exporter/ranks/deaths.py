@@ -67,7 +67,8 @@ class Deaths:
         """Forget all processes but these."""
         keys = set(map(_key, files))
         self._lived = {key: time for key, time in self._lived.items() if key in keys}
-        self._ended = {key: time for key, time in self._ended.items() if key in keys}
+        with self._lock:
+            self._ended = {key: time for key, time in self._ended.items() if key in keys}
 
     def _wait(self, poll: select.epoll) -> None:
         while True:
