@@ -91,6 +91,7 @@ test-without-deadlines:
 
 test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
+	python tests/instrumentation/programs/cuda_models.py
 	torchrun --nproc-per-node $$(python -c 'import torch; print(max(2, torch.cuda.device_count()))') \
 		tests/instrumentation/programs/cuda_ranks.py
 

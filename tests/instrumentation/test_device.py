@@ -284,6 +284,65 @@ def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued(monkeypatch: pyt
     assert not hook.available
 
 
+class Busy(torch.autograd.Function):
+    """Has a stream work for 10 ms in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, stream: Stream) -> torch.Tensor:
+        ctx.stream = stream
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.stream.hand_over(10)
+        return gradients[0], None
+
+
+def test_without_pre_hooks_the_wait_of_ddp_begins_at_the_last_gradient() -> None:
+    """Before torch 2.14 a hook on the gradient that was last at the backward before notes where the wait begins."""
+    stream = Stream()
+    clock = DeviceClock(stream.make, lambda: True)
+    host = Host()
+    recorder = host.recorder
+    recorder.device = clock.edge
+    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType]
+    hook.installed = hook._follows = True
+    layers = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+    times = [0, 0]  # of the gradients of both, by the host
+    reducer = type("Reducer", (), {"get_backward_stats": lambda _: times})()
+    hook._made(reducer, [layer.weight for layer in layers])
+    available: list[bool] = []
+    for number in range(4):
+        times = [number * 10 + 2, number * 10 + 1]
+        recorder.end(recorder.begin(Phase.DATA))
+        hook._prepared(reducer)
+        loss = layers[1](Busy.apply(layers[0](torch.ones(1, 4)), stream)).sum()
+        token = recorder.begin(Phase.BACKWARD)
+        assert token is not None
+        loss.backward()
+        stream.hand_over(20)  # the wait for the last bucket
+        ended = recorder.end(token)
+        hook._after_backward(token[2], ended)
+        available.append(hook.available)
+        recorder.add(UPDATE, ended, ended)
+    stream.host_works(150)
+    steps = StepPartition(0).feed(clock.translate(recorder.take()))
+    assert available == [False, True, True, True]
+    assert len(steps) == 3
+    for step in steps[1:]:
+        assert step.phases[Phase.BACKWARD] == pytest.approx(10 * MS, abs=MS)
+        assert step.phases[Phase.COMMUNICATION] == pytest.approx(20 * MS, abs=MS)
+    # Another gradient is last: the wait of this backward is missing, and nobody takes it for none.
+    times = [1, 1000]
+    hook._prepared(reducer)
+    hook._after_backward(time.perf_counter_ns(), time.perf_counter_ns())
+    assert (hook.available, hook._clocks[0].last) == (False, 1)
+    hook.uninstall()
+    before = host.exposure.issued_at
+    layers[1](torch.ones(1, 4)).sum().backward()
+    assert host.exposure.issued_at == before
+
+
 def hook_on(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[DeviceHook, Host, SimpleNamespace]:
     """A hook in a process whose torch seems to have a device."""
     cuda = SimpleNamespace(

@@ -336,3 +336,19 @@ def test_a_tensor_of_zeros_is_counted_before_the_first_backward() -> None:
     groups.issue(watched, ("all_reduce", 3), [torch.zeros(3)], blocking=True)
     assert groups.take_blocking() == "asynchronous"
     assert (watched.started, exposure.in_backward) == (2, 0)
+
+
+@pytest.mark.skipif(hasattr(dist.ProcessGroup, "register_pre_hook"), reason="this version of torch has pre-hooks")
+def test_without_pre_hooks_a_reducer_s_parameters_are_known(process: _process.Process) -> None:
+    """In the reducer's order, and nothing of ours stays on its class."""
+    hook: Any = next(hook for hook in process._hooks if hook.name == "ddp")
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    model(torch.ones(1, 4)).sum().backward()
+    clock = hook._clocks[-1]
+    assert [parameter() for parameter in clock.parameters] == list(model.parameters())
+    times = model.reducer.get_backward_stats()
+    assert clock.last == times.index(max(times))
+    kind = type(model.reducer)
+    wrapped = vars(kind)["__init__"]
+    hook.uninstall()
+    assert vars(kind)["__init__"] is not wrapped
