@@ -4,6 +4,7 @@
     promtool test rules FOLDER/*.yml
     promtool test rules FOLDER/said/*.yml                the same, with what the alerts say (for Prometheus 2.53)
     python promtool-tests/generate.py --second job FOLDER    the same, with every series on a second path
+    python promtool-tests/generate.py --clusters FOLDER      the same, beside a cluster with runs of the same names
 
     python promtool-tests/generate.py --vmalert FOLDER       the same for VictoriaMetrics
     vmalert-tool unittest -files=FOLDER/*.yml
@@ -24,8 +25,8 @@ from typing import cast
 import yaml
 
 from laggard_cli.rules.render import rule_files
-from paths import SECOND, TURNS, second
-from scenario import Play, Scenario, Yaml
+from paths import NAMED, SECOND, TURNS, second
+from scenario import Play, Scenario, Yaml, beside
 from world import World
 
 HERE = Path(__file__).resolve().parent
@@ -49,12 +50,21 @@ class Dumper(yaml.CSafeDumper):
         return True
 
 
-def document(module: str, wording: Wording, *, only: Play | None = None, vmalert: bool = False, path: str = "") -> str:
+def document(
+    module: str,
+    wording: Wording,
+    *,
+    only: Play | None = None,
+    vmalert: bool = False,
+    path: str = "",
+    clusters: bool = False,
+) -> str:
     """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
 
     A module may say with which families of rules, beside the core; without a word it plays with all of them. Where the
     groups of its alerts take their time, it may say as well every how many seconds they are evaluated.
-    With a path every series is there twice, and the same is expected (``paths``).
+    With a path every series is there twice, and the same is expected (``paths``). With clusters another cluster has
+    runs of the same names, to which other things happen, and of each the same is expected as without the other.
     For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
     content = importlib.import_module(f"plays.{module}")
@@ -64,10 +74,19 @@ def document(module: str, wording: Wording, *, only: Play | None = None, vmalert
     worded = wording.get(module, {})
     every: int = getattr(content, "EVERY", _played(plays[0]).world.tick)
     apart = [play for play in plays if only or play.__name__ in worded or _played(play).is_apart]
+    here = "" if clusters else None
     tests = [
-        _played(play).test(_name(play), worded.get(play.__name__), second=second(path, play.__name__)) for play in apart
+        _played(play).test(_name(play), worded.get(play.__name__), second=second(path, play.__name__), cluster=here)
+        for play in apart
     ]
-    tests += [_together(each, path) for each in _clusters([play for play in plays if play not in apart])]
+    if clusters:
+        tests = [
+            beside(test, _played(other).test(_name(play), worded.get(play.__name__), cluster=NAMED))
+            for test, play, other in zip(tests, apart, _others(apart), strict=True)
+        ]
+    for plays_of_one in _clusters([play for play in plays if play not in apart]):
+        test = _together(plays_of_one, plays_of_one, path, here)
+        tests.append(beside(test, _together(plays_of_one, _others(plays_of_one), "", NAMED)) if clusters else test)
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = test.pop("promql_expr_test")
@@ -100,16 +119,33 @@ def _clusters(plays: Sequence[Play]) -> list[list[Play]]:
     return clusters
 
 
-def _together(plays: Sequence[Play], path: str) -> Yaml:
-    """Return a test of all scenarios side by side, each with runs and hosts of its own.
+def _others(plays: Sequence[Play]) -> list[Play]:
+    """Return for each play what happens in the other cluster under the same names: another play where there is one."""
+    others = list(plays)
+    for tick in {_played(play).world.tick for play in plays}:
+        found = [
+            number
+            for number, play in enumerate(plays)
+            if _played(play).world.tick == tick and not _played(play).is_everywhere
+        ]
+        for number, following in zip(found, found[1:] + found[:1], strict=True):
+            others[number] = plays[following]
+    return others
+
+
+def _together(places: Sequence[Play], plays: Sequence[Play], path: str, cluster: str | None) -> Yaml:
+    """Return a test of all scenarios side by side, each with runs and hosts of its own: those of its place.
 
     An evaluation's time goes to the rules as much as to the series, so twenty scenarios in one cluster take less than
     half of the time of twenty clusters.
     """
-    tests = [_played(play).test(_name(play), place=play.__name__, second=second(path, play.__name__)) for play in plays]
+    tests = [
+        _played(play).test(_name(play), place=place.__name__, second=second(path, play.__name__), cluster=cluster)
+        for place, play in zip(places, plays, strict=True)
+    ]
     lists: tuple[str, ...] = ("input_series", "promql_expr_test")
     return {
-        "name": " | ".join(play.__name__ for play in plays),
+        "name": " | ".join(place.__name__ for place in places),
         "interval": tests[0]["interval"],
         **{key: [entry for test in tests for entry in cast("list[Yaml]", test[key])] for key in lists},
     }
@@ -143,15 +179,16 @@ def main() -> int:
     parser.add_argument(
         "--second", choices=[*sorted(SECOND), TURNS], default="", help="path by which every series comes as well"
     )
+    parser.add_argument("--clusters", action="store_true", help="beside another cluster with runs of the same names")
     parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
     options = parser.parse_args()
     folder: Path = options.folder
     (folder / "said").mkdir(parents=True, exist_ok=True)
     wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     for module in options.modules or sorted(path.stem for path in (HERE / "plays").glob("*.py")):
-        text = document(module, {}, vmalert=options.vmalert, path=options.second)
+        text = document(module, {}, vmalert=options.vmalert, path=options.second, clusters=options.clusters)
         (folder / f"{module}.yml").write_text(text)
-        if not (options.vmalert or options.second):
+        if not (options.vmalert or options.second or options.clusters):
             said = document(module, wording) if module in wording else text
             (folder / "said" / f"{module}.yml").write_text(said)
     return 0

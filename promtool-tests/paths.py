@@ -1,4 +1,6 @@
-"""A second path by which every series comes to Prometheus, which must change nothing.
+"""A second path by which every series comes to Prometheus, or a second cluster with runs of the same names.
+
+Neither changes anything.
 
 ``replica``: a highly available pair of servers writes into one store that keeps both. ``job``: two jobs scrape the
 same targets, of which the second misses one scrape in seven; and by it ranks' own metrics come a scrape later. What the
@@ -17,6 +19,9 @@ from notation import STALE, Sample
 Line = tuple[str, Sequence[Sample] | str]
 
 _JOB = re.compile(r'\bjob="([^"]*)"')
+
+#: The cluster that is named; the one beside it is not, as on a site that has begun to label its clusters.
+NAMED = "west"
 
 #: How often the second job misses a scrape, in scrapes.
 _MISSED = 7
@@ -43,6 +48,16 @@ def job(lines: Iterable[Line]) -> Iterator[Line]:
             second = f"{own[1]}-again" if own else "annotated"
             yield series if own else _with(series, "job", "monitor"), samples
             yield _with(series, "job", second), samples if isinstance(samples, str) else _later(series, samples)
+
+
+def in_cluster(lines: Iterable[Line], name: str) -> Iterator[Line]:
+    """Yield each series with the label of a cluster, as its Prometheus adds it to all. An empty name is no label."""
+    for series, samples in lines:
+        if not name:
+            yield series, samples
+        # What is recorded once for all clusters is there once.
+        elif not series.startswith("laggard_threshold{"):
+            yield _with(series, "cluster", name), samples
 
 
 def _is_recorded(series: str) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
+
+import promql_parser
+from promql_parser import Expr, VectorSelector
 
 from notation import encode
-from paths import SECOND, Line
+from paths import SECOND, Line, in_cluster
 from world import RUN, Rank, World
 
 Yaml = dict[str, object]
@@ -44,6 +48,9 @@ _TWICE = (
     f'(ALERTS{{{_ALERTS}, host_name="", training_rank=""}} or ALERTS{{{_ALERTS}, training_rank!=""}})'
     ")[2h:1m]) > 1"
 )
+
+#: Series that are the same for all clusters.
+_OF_NO_CLUSTER = re.compile(r'^laggard_(threshold|rules_info){|alertname="LaggardWatchdog"')
 
 _HOST = re.compile(r"host-[a-z]")
 #: Names of runs and hosts that tell a scenario from others when they have its name as well.
@@ -167,8 +174,19 @@ class Scenario:
             and all(_HOST.fullmatch(rank.host) for rank in self.world.ranks)
         )
 
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it has to happen in each cluster: what it expects is said of all, or follows from what has none."""
+        return bool(self._alerts) or any(_OF_NO_CLUSTER.search(series) for series, _ in self._extra)
+
     def test(
-        self, name: str, wording: Mapping[str, Sequence[Yaml]] | None = None, *, place: str = "", second: str = ""
+        self,
+        name: str,
+        wording: Mapping[str, Sequence[Yaml]] | None = None,
+        *,
+        place: str = "",
+        second: str = "",
+        cluster: str | None = None,
     ) -> Yaml:
         """Return the scenario as one entry of a promtool file.
 
@@ -178,6 +196,7 @@ class Scenario:
             place: what all names of runs and hosts end with, and what is expected is said of them and of what has no
                 run at all: for scenarios that are played side by side.
             second: the path by which every series comes a second time, by its name.
+            cluster: where it happens, beside another one; empty for the cluster that no label names.
         """
         worded: list[Yaml] = [
             {"eval_time": self.first[alert], "alertname": alert, "exp_alerts": list(expected)}
@@ -189,13 +208,19 @@ class Scenario:
         ]
         series: list[Yaml] = [
             {"series": _placed(text, place), "values": line if isinstance(line, str) else encode(line)}
-            for text, line in (SECOND[second](lines) if second else lines)
+            for text, line in in_cluster(SECOND[second](lines) if second else lines, cluster or "")
         ]
         entry: Yaml = {"name": name, "interval": f"{self.world.tick}s", "input_series": series}
-        if alerts := [*self._alerts, *worded]:
-            entry["alert_rule_test"] = alerts
+        alerts = [*self._alerts, *worded]
         twice = _Expected(_TWICE, self._moment(), {})
-        entry["promql_expr_test"] = [each.test(place) for each in (*self._expressions, twice)]
+        expressions = [each.test(place) for each in (*self._expressions, twice)]
+        if cluster is not None:
+            expressions = [_asked_in(cluster, each) for each in expressions]
+        if cluster:
+            alerts = [_alert_in(cluster, each) for each in alerts]
+        if alerts:
+            entry["alert_rule_test"] = alerts
+        entry["promql_expr_test"] = expressions
         return entry
 
     def _expect(self, expression: str, samples: Mapping[str, float]) -> None:
@@ -205,6 +230,59 @@ class Scenario:
         """Return the time of the last scrape."""
         minutes, seconds = divmod(self.world.now - self.world.tick, 60)
         return f"{minutes}m{seconds}s"
+
+
+def beside(one: Yaml, other: Yaml) -> Yaml:
+    """Return what happens in two clusters as one entry of a promtool file.
+
+    What alerts say is asked of both at once, so what says something must be the same play in both.
+    """
+    mine, theirs = (cast("list[dict[str, Any]]", test.get("alert_rule_test", [])) for test in (one, other))
+    alerts = [
+        {**each, "exp_alerts": [*each["exp_alerts"], *same["exp_alerts"]]}
+        for each, same in zip(mine, theirs, strict=True)
+    ]
+    lists = {
+        key: [*cast("list[Yaml]", one[key]), *cast("list[Yaml]", other[key])]
+        for key in ("input_series", "promql_expr_test")
+    }
+    return {**one, **({"alert_rule_test": alerts} if alerts else {}), **lists}
+
+
+def _alert_in(cluster: str, test: Yaml) -> Yaml:
+    """Return what is expected of an alert in a cluster."""
+    expected = [
+        {
+            "exp_labels": {**each["exp_labels"], "cluster": cluster},
+            "exp_annotations": {
+                key: text.replace("?var-training_run", f"?var-cluster={cluster}&var-training_run")
+                for key, text in each["exp_annotations"].items()
+            },
+        }
+        for each in cast("list[dict[str, dict[str, str]]]", test["exp_alerts"])
+    ]
+    return {**test, "exp_alerts": expected}
+
+
+def _asked_in(cluster: str, test: Yaml) -> Yaml:
+    """Return what is expected of an expression, asked of one cluster alone; the name of a cluster may be empty."""
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, VectorSelector) or _OF_NO_CLUSTER.search(str(node)):
+            return None
+        return promql_parser.parse(str(node).replace("{", f'{{cluster="{cluster}", ', 1).replace(", }", "}"))
+
+    asked = str(promql_parser.transform(promql_parser.parse(str(test["expr"])), post_visit=visit))
+    if not cluster or f'cluster="{cluster}"' not in asked:
+        return {**test, "expr": asked}
+    one: Yaml = {**test, "expr": f"max without (cluster) ({asked})"}
+    if "exp_samples" in test:
+        # An aggregation has no name.
+        one["exp_samples"] = [
+            {**each, "labels": re.sub(r"^[\w:]+(?={)", "", re.sub(r'__name__="[^"]*"(, )?', "", str(each["labels"])))}
+            for each in cast("list[Yaml]", test["exp_samples"])
+        ]
+    return one
 
 
 def _placed(text: str, place: str) -> str:

@@ -6,7 +6,8 @@ from dashboards.board import Board, Row
 from dashboards.panels import Query, series, top
 
 # {at}: which hosts are shown is decided at the end of the time that is shown.
-_SHARE = "max by (host_name) (host_file_descriptors{at}) / max by (host_name) (host_file_descriptors_limit{at})"
+_BY_HOST = "max by (cluster, host_name)"
+_SHARE = f"{_BY_HOST} (host_file_descriptors{{at}}) / {_BY_HOST} (host_file_descriptors_limit{{at}})"
 
 DESCRIPTORS = Board(
     "descriptors",
@@ -20,7 +21,7 @@ DESCRIPTORS = Board(
                     "Open files",
                     "Share of the files that may be open, and the threshold of the alert.",
                     "percentunit",
-                    Query(top(_SHARE), "{{host_name}}"),
+                    Query(top(_SHARE), "{{host_name}} {{cluster}}"),
                     Query('max(laggard_threshold{name="descriptors_share"})', "threshold", limit=True),
                     most=1,
                 ).span(24),

@@ -32,14 +32,15 @@ def _found() -> dict[str, Path]:
     return tools
 
 
-def _by_age(version: str) -> list[int]:
+def by_age(version: str) -> list[int]:
+    """Return what versions are sorted by."""
     return [int(part) for part in version.split(".")]
 
 
 TOOLS = _found()
 
 
-@pytest.fixture(params=sorted({*VERSIONS, *TOOLS}, key=_by_age))
+@pytest.fixture(params=sorted({*VERSIONS, *TOOLS}, key=by_age))
 def promtool(request: pytest.FixtureRequest) -> Path:
     """Return promtool in one version after the other; a missing one is skipped here and an error in CI."""
     version: str = request.param

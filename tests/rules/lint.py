@@ -8,7 +8,10 @@ from datetime import timedelta
 
 import promql_parser as promql
 
-from tests.rules.pack import Rule
+from tests.rules.pack import CLUSTER, Rule
+
+#: What is recorded once for all clusters.
+_OF_ALL = {"laggard_threshold", "laggard_rules_info"}
 
 #: What a rule looks back must hold this many scrapes: windows are open on one side since Prometheus 3, and one scrape
 #: may fail. ``rate`` needs two samples.
@@ -88,6 +91,41 @@ def queries(rule: Rule) -> Iterator[str]:
             if "query" in action:
                 query = re.search(r'"((?:[^"\\]|\\.)*)"', action, re.DOTALL)
                 yield query[1].replace("%q", '"x"') if query else ""
+
+
+def clusters(rule: Rule) -> Iterator[str]:
+    """Yield where clusters meet: what is kept or matched names the cluster, but of what is one for all of them."""
+    for node in _nodes(rule.expr):
+        if _meets(node):
+            yield f"clusters meet in {node}"
+    for query in queries(rule):
+        if f"{CLUSTER}=" not in query and _names(promql.parse(query)) - _OF_ALL:
+            yield f"clusters meet in {query}"
+
+
+def _meets(node: promql.Expr) -> bool:
+    match node:
+        case promql.AggregateExpr():
+            by = node.modifier
+            apart = by is not None and (by.type == promql.AggModifierType.Without or _in_one(by.labels))
+        case promql.Call():
+            apart = node.func.name not in ("scalar", "absent")
+        case promql.BinaryExpr() if node.modifier and (matching := node.modifier.matching):
+            apart = matching.type != promql.LabelModifierType.Include or _in_one(matching.labels)
+            # The right side may be for all.
+            node = node.rhs
+        case _:
+            apart = True
+    return not apart and bool(_names(node) - _OF_ALL)
+
+
+def _in_one(labels: Iterable[str]) -> bool:
+    """Return whether these labels tell clusters apart; tables of ours are the same in each."""
+    return CLUSTER in labels or (bool(list(labels)) and set(labels) <= {"name", "gpu"})
+
+
+def _names(node: promql.Expr) -> frozenset[str]:
+    return frozenset(each.name or "" for each in _nodes(str(node)) if isinstance(each, promql.VectorSelector))
 
 
 def deprecated(rule: Rule, recorded: frozenset[str], version: tuple[int, ...]) -> Iterator[str]:

@@ -76,7 +76,7 @@ class Reading:
                 return _NOTHING
 
     def _selected(self, node: promql.VectorSelector) -> Series:
-        fixed = {each.name for each in node.matchers.matchers if each.op == promql.MatchOp.Equal and each.value}
+        fixed = {each.name for each in node.matchers.matchers if each.op == promql.MatchOp.Equal}
         if node.name and node.name in self._recorded:
             return Series(self._recorded[node.name] - fixed)
         if any(each.name == "__name__" and ":" in each.value for each in node.matchers.matchers):

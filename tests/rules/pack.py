@@ -26,6 +26,9 @@ from laggard_exporter.ranks.conventions import RANK_PAGES
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rules"
 
+#: What a site may name each of its clusters by, on every series.
+CLUSTER = "cluster"
+
 #: What a user may record beside the pack.
 INPUTS = {"laggard_threshold_override": frozenset({"name", "training_run"})}
 
@@ -155,7 +158,9 @@ def emitted() -> Mapping[str, frozenset[str]]:
 @functools.cache
 def known() -> Mapping[str, frozenset[str]]:
     """Return the labels of each series that an expression may use: emitted, given by the user, or recorded."""
-    series = {**emitted(), **INPUTS, **FOREIGN, **ALERTS}
+    # A site may give each of them the cluster that it is from.
+    given = {**emitted(), **INPUTS, **FOREIGN, **ALERTS}
+    series = {name: labels | {CLUSTER} for name, labels in given.items()}
     recording = [rule for rule in rules() if not rule.is_alert]
     # A layer refers to earlier ones, but the run's thresholds also to the layer after theirs, and a file to others of
     # its layer: passes settle it.
@@ -200,7 +205,7 @@ class Labels:
 
     def _selected(self, node: promql.VectorSelector) -> frozenset[str]:
         if node.name is None:
-            return frozenset(("__name__", *map(prometheus_label, IDENTITY)))
+            return frozenset(("__name__", CLUSTER, *map(prometheus_label, IDENTITY)))
         labels = self._series.get(node.name, frozenset())
         self._require(node.name in self._series, f"nobody emits or records {node.name}")
         self._known((matcher.name for matcher in node.matchers.matchers), labels, node)
@@ -210,7 +215,7 @@ class Labels:
         operands = [self.of(each) for each in node.args]
         if node.func.name in ("scalar", "vector", "time"):
             return frozenset()
-        if node.func.name == "label_replace":
+        if node.func.name in ("label_replace", "label_join"):
             return operands[0] | {node.args[1].val}
         return frozenset().union(*operands)
 

@@ -56,13 +56,14 @@ def test_a_run_from_health_to_its_end(tmp_path: Path) -> None:
         assert server.failures() == []
 
 
-#: Causes, and beside them what they inhibit and what they do not: another run, another rank or host, no label.
+#: Causes, and beside them what they inhibit and what they do not: another run, cluster, rank or host, no label.
 _CAUSES = (
     {"alertname": "TrainingStalled", "severity": "critical", "training_run": "a"},
     {"alertname": "TrainingRankDied", "severity": "critical", "training_run": "c", "training_rank": "3"},
     {"alertname": "TrainingNodeSlow", "severity": "warning", "training_run": "d", "host_name": "x"},
     {"alertname": "TrainingNodeSlow", "severity": "warning", "training_run": "e"},
     {"alertname": "TrainingThermalSlowdown", "severity": "warning", "training_run": "f", "training_rank": "1"},
+    {"alertname": "TrainingStalled", "severity": "critical", "training_run": "g", "cluster": "east"},
 )
 _INHIBITED = (
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "a", "training_rank": "1"},
@@ -71,6 +72,7 @@ _INHIBITED = (
     {"alertname": "TrainingStalled", "severity": "critical", "training_run": "c", "training_rank": "3"},
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "d", "host_name": "x"},
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "f", "training_rank": "1"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "g", "cluster": "east"},
 )
 _TOLD = (
     {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "a", "training_rank": "3"},
@@ -82,6 +84,9 @@ _TOLD = (
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "f"},
     {"alertname": "TrainingRankMissing", "severity": "critical"},
     {"alertname": "TrainingStraggler", "severity": "warning"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "a", "cluster": "east"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "g", "cluster": "west"},
+    {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "g"},
 )
 
 

@@ -27,6 +27,7 @@ def test_the_pack_has_no_mistake(rule: Rule) -> None:
         *lint.picks(rule),
         *lint.counters(rule),
         *lint.units(rule),
+        *lint.clusters(rule),
         *lint.divides_by_zero(rule, POSITIVE),
     ]
     assert found == []
@@ -84,6 +85,31 @@ def test_rates_of_gauges() -> None:
         "rate of a_seconds, which is no counter"
     ]
     assert list(lint.counters(replace(RECORD, expr="increase(a_seconds_sum[1m]) + deriv(a[5m])"))) == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "meets"),
+    [
+        ("max by (cluster, x) (a)", False), ("max by (x) (a)", True), ("max(a)", True), ("max without (x) (a)", False),
+        ("max(laggard_threshold)", False), ("a > scalar(a)", True), ("a > scalar(max(laggard_threshold))", False),
+        ("a and on (cluster, x) b", False), ("a and on (x) b", True), ("a and on () b", True), ("a and b", False),
+        ("a + on () group_left () max(laggard_threshold)", False), ("a / ignoring (x) b", False),
+        ('a and on (name) laggard_threshold{name="x"}', False),
+    ],
+)  # fmt: skip
+def test_clusters(expr: str, meets: bool) -> None:  # noqa: FBT001 - a parameter
+    """Two clusters meet where a list of labels has no cluster, unless it is of what is one for all."""
+    assert bool(list(lint.clusters(replace(RECORD, expr=expr)))) is meets
+
+
+def test_clusters_in_queries() -> None:
+    """A query of an annotation names the cluster of its alert."""
+    text = (
+        '{{ with printf "max(a{QUERYx=%q})" $labels.x | query }}{{ end }}{{ with query "laggard_threshold" }}{{ end }}'
+    )
+    for given, meets in (("", True), ("cluster=%q,", False)):
+        rule = replace(RECORD, annotations={"description": text.replace("QUERY", given)})
+        assert bool(list(lint.clusters(rule))) is meets
 
 
 def test_units() -> None:

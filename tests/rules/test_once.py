@@ -41,10 +41,10 @@ def test_what_alerts_say(rule: Rule) -> None:
 def test_dashboards(panel: NamedPanel) -> None:
     """So are those of dashboards."""
     for target in panel.targets:
-        assert once.mistakes(concrete(target["expr"]), KEYS | ALERTS) == []
+        assert once.mistakes(concrete(target["expr"], cluster="east"), KEYS | ALERTS) == []
 
 
-@pytest.mark.parametrize("query", [concrete(query) for query, _ in CHOSEN.values()])
+@pytest.mark.parametrize("query", [concrete(query, cluster="east") for query, _ in CHOSEN.values()])
 def test_what_dashboards_choose(query: str) -> None:
     """And those by which a dashboard chooses what it shows."""
     assert once.mistakes(query, KEYS | ALERTS) == []
@@ -52,16 +52,16 @@ def test_what_dashboards_choose(query: str) -> None:
 
 def test_what_tells_recorded_series_apart() -> None:
     """Labels of rules with one name, labels that an aggregation keeps, and none of a path."""
-    assert KEYS["run:training_window_steps:min"] == {"training_run", "training_window"}
-    assert KEYS["run_rank:training_finished:last"] == {"training_run", "training_rank"}
-    assert KEYS["gpu:gpu_nvlink_inactive_peers:min"] == {"uuid"}
+    assert KEYS["run:training_window_steps:min"] == {"cluster", "training_run", "training_window"}
+    assert KEYS["run_rank:training_finished:last"] == {"cluster", "training_run", "training_rank"}
+    assert KEYS["gpu:gpu_nvlink_inactive_peers:min"] == {"cluster", "uuid"}
     assert KEYS["laggard_rules_info"] == frozenset()
     assert not any(once.PATH in key for key in KEYS.values())
 
 
 R = "training_steps_total"
-FINISHED = "run_rank:training_finished:last * on (training_run, training_rank) group_left"
-STARTS = "max by (training_run, training_rank, host_name) (training_rank_start_timestamp_seconds)"
+FINISHED = "run_rank:training_finished:last * on (cluster, training_run, training_rank) group_left"
+STARTS = "max by (cluster, training_run, training_rank, host_name) (training_rank_start_timestamp_seconds)"
 G = 'training_memory_usage_bytes{training_memory_kind="host_rss"}'
 L = 'training_memory_limit_bytes{training_memory_kind="host"}'
 
@@ -69,23 +69,29 @@ L = 'training_memory_limit_bytes{training_memory_kind="host"}'
 @pytest.mark.parametrize(
     "expr",
     [
-        f"sum by (training_run) (max by (training_run, training_rank) ({R}))",
-        f"count by (training_run) (group by (training_run, training_rank) ({R}) > 0)",
-        f"quantile by (training_run) (0.5, min by (training_run, training_rank) (rate({R}[1m]) > 0))",
-        f"max by (training_run) ({R})",
-        f"max by (training_run) (sum without (training_memory_kind) ({G.partition('{')[0]}))",
-        f"topk by (training_run) (1, max by (training_run, training_rank) ({R}))",
-        f"topk(3, max by (training_run, training_rank) ({R}))",
+        f"sum by (cluster, training_run) (max by (cluster, training_run, training_rank) ({R}))",
+        f"count by (cluster, training_run) (group by (cluster, training_run, training_rank) ({R}) > 0)",
+        f"quantile by (cluster, training_run) (0.5, min by (cluster, training_run, training_rank) (rate({R}[1m]) > 0))",
+        f"max by (cluster, training_run) ({R})",
+        f"max by (cluster, training_run) (sum without (training_memory_kind) ({G.partition('{')[0]}))",
+        f"topk by (cluster, training_run) (1, max by (cluster, training_run, training_rank) ({R}))",
+        f"topk(3, max by (cluster, training_run, training_rank) ({R}))",
         # Of one path both sides are there, and match.
-        "max by (training_run) (training_process_world_size unless training_process_condition < 2)",
-        f"max by (training_run) ({G} / ignoring (training_memory_kind) {L})",
-        f"sum by (training_run) (max by (training_run, training_rank) ({R} and on (training_run) laggard_threshold))",
-        f"max by (training_run) ({R} * on (training_run) group_left () run:training_ranks_live:count)",
-        "sum by (training_run) (run_rank:training_finished:last)",
-        f"run:training_ranks_live:count and on (training_run) {R}",
+        "max by (cluster, training_run) (training_process_world_size unless training_process_condition < 2)",
+        f"max by (cluster, training_run) ({G} / ignoring (training_memory_kind) {L})",
+        (
+            f"sum by (cluster, training_run) (max by (cluster, training_run, training_rank) ({R} and on "
+            f"(cluster, training_run) laggard_threshold))"
+        ),
+        (
+            f"max by (cluster, training_run) ({R} * on (cluster, training_run) group_left () "
+            f"run:training_ranks_live:count)"
+        ),
+        "sum by (cluster, training_run) (run_rank:training_finished:last)",
+        f"run:training_ranks_live:count and on (cluster, training_run) {R}",
         # One of several hosts of a rank.
-        f"{FINISHED} (host_name) topk by (training_run, training_rank) (1, {STARTS})",
-        'count by (name) (label_replace(max by (uuid) (gpu_up), "name", "$1", "uuid", "(.+)"))',
+        f"{FINISHED} (host_name) topk by (cluster, training_run, training_rank) (1, {STARTS})",
+        'count by (name) (label_replace(max by (cluster, uuid) (gpu_up), "name", "$1", "uuid", "(.+)"))',
     ],
 )
 def test_what_two_paths_do_not_change(expr: str) -> None:
@@ -96,30 +102,39 @@ def test_what_two_paths_do_not_change(expr: str) -> None:
 @pytest.mark.parametrize(
     ("expr", "mistake"),
     [
-        (f"sum by (training_run) (rate({R}[1m]))", "sum of a series once for each path"),
-        (f"count by (training_run) ({R} > 0)", "count of a series once for each path"),
-        (f"avg by (training_run, training_rank) ({R})", "avg of a series once for each path"),
-        (f"stddev by (training_run) ({R})", "stddev of a series once for each path"),
-        (f'count_values by (training_run) ("steps", {R})', "count_values of a series once for each path"),
-        (f"max by (training_run) (topk by (training_run) (3, {R}))", "topk of a series once for each path"),
+        (f"sum by (cluster, training_run) (rate({R}[1m]))", "sum of a series once for each path"),
+        (f"count by (cluster, training_run) ({R} > 0)", "count of a series once for each path"),
+        (f"avg by (cluster, training_run, training_rank) ({R})", "avg of a series once for each path"),
+        (f"stddev by (cluster, training_run) ({R})", "stddev of a series once for each path"),
+        (f'count_values by (cluster, training_run) ("steps", {R})', "count_values of a series once for each path"),
+        (
+            f"max by (cluster, training_run) (topk by (cluster, training_run) (3, {R}))",
+            "topk of a series once for each path",
+        ),
         # What is kept must not be one value of several phases.
         (
-            "sum by (training_run) (max by (training_run, training_rank) (training_phase_duration_seconds_sum))",
+            (
+                "sum by (cluster, training_run) (max by (cluster, training_run, training_rank) "
+                "(training_phase_duration_seconds_sum))"
+            ),
             "sum of one value of several: training_phase",
         ),
         (
-            f"max by (training_run) ({R} / on (training_run, training_rank) {R})",
+            f"max by (cluster, training_run) ({R} / on (cluster, training_run, training_rank) {R})",
             "finds several on the side of one: the path, training_peer_group may differ",
         ),
         (f"{FINISHED} () {R}", "finds several on the side of one: the path, training_peer_group may differ"),
         (f"{FINISHED} (host_name) topk(9, {STARTS})", "finds several on the side of one: host_name may differ"),
         (f"{FINISHED} (host_name) {STARTS}", "finds several on the side of one: host_name may differ"),
-        (f"max by (training_run) ({R} unless run_rank:training_finished:last)", "never matches: no path has both"),
-        (f"max by (training_run) ({R} and training_process_up)", "never matches: no path has both"),
-        ("max(gpu_up) > scalar(gpu_up)", "is NaN where the path, uuid differs"),
+        (
+            f"max by (cluster, training_run) ({R} unless run_rank:training_finished:last)",
+            "never matches: no path has both",
+        ),
+        (f"max by (cluster, training_run) ({R} and training_process_up)", "never matches: no path has both"),
+        ("max(gpu_up) > scalar(gpu_up)", "is NaN where cluster, the path, uuid differs"),
         (f"sum without (training_rank) ({R})", "gives a series for each path"),
         (f"{R} > 0", "gives a series for each path"),
-        (f"topk by (training_run) (1, {R})", "gives a series for each path"),
+        (f"topk by (cluster, training_run) (1, {R})", "gives a series for each path"),
     ],
 )
 def test_what_two_paths_change(expr: str, mistake: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from laggard.version import PACK_VERSION
 from laggard_cli.rules.profiles import load_profile
-from tests.rules.pack import RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
+from tests.rules.pack import CLUSTER, RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
 
 #: They differ from one path to Prometheus to the next.
 PATH_LABELS = {"job", "instance", "le", "pod", "container", "otel_scope_name", "otel_scope_version"}
@@ -146,7 +146,7 @@ def test_adapters_record_our_names() -> None:
         # Metrics of the host come with the exporter's host collectors.
         if rule.is_adapter and not rule.name.startswith("host_"):
             labels = Labels(known()).of(promql.parse(rule.expr)) | rule.labels.keys()
-            assert labels - {"laggard_adapter"} <= emitted()[rule.name], rule.name
+            assert labels - {"laggard_adapter", CLUSTER} <= emitted()[rule.name], rule.name
 
 
 def test_the_version_of_the_pack_is_what_the_commands_say() -> None:

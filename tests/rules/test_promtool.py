@@ -13,7 +13,7 @@ import yaml
 from filelock import FileLock
 
 from laggard_cli.rules.render import rule_files
-from tests.rules.conftest import NEWEST, TOOLS, VERSIONS
+from tests.rules.conftest import NEWEST, TOOLS, VERSIONS, by_age
 from tests.rules.pack import ROOT, RULES
 
 SCENARIOS = ROOT / "promtool-tests"
@@ -24,6 +24,9 @@ SAID_IN = "2.53"
 
 #: The version in which the order of groups is turned round, where they are evaluated after each scrape.
 REVERSED_IN = "2.42"
+
+#: The versions in which plays are alone. In the newest they are played, and asked the same, beside another cluster.
+ALONE = [version for version in sorted({*VERSIONS, *TOOLS}, key=by_age) if version != NEWEST or NEWEST not in TOOLS]
 
 #: By which second path plays come: each by one of them, or with EVERY_PATH=1 all of them by each.
 SECOND = ("job", "replica") if os.environ.get("EVERY_PATH") else ("turns",)
@@ -48,8 +51,8 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=SECOND)
 def doubled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the files in which every series comes twice."""
-    return _generated(tmp_path_factory, f"promtool-{request.param}", f"--second={request.param}")
+    """Return the folder with the files in which every series comes twice, beside another cluster."""
+    return _generated(tmp_path_factory, f"promtool-{request.param}", f"--second={request.param}", "--clusters")
 
 
 def _generated(factory: pytest.TempPathFactory, name: str, *options: str) -> Path:
@@ -90,6 +93,7 @@ def test_who_is_played_side_by_side_has_runs_of_its_own(generated: Path) -> None
     assert len(places) > 50
 
 
+@pytest.mark.parametrize("promtool", ALONE, indirect=True)
 @pytest.mark.parametrize("name", PLAYS)
 def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) -> None:
     """The unit tests pass; in one version the alerts also say, to the letter, what is written down.
@@ -103,8 +107,12 @@ def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", PLAYS)
-def test_a_second_path_changes_nothing(doubled: Path, name: str) -> None:
-    """Every play comes out the same where each series comes twice: from a pair of servers, or by two jobs."""
+def test_neither_a_second_path_nor_another_cluster_changes_anything(doubled: Path, name: str) -> None:
+    """Every play comes out the same where each series comes twice, from a pair of servers or by two jobs.
+
+    So it does beside another cluster, in which something else happens under the same names of runs, ranks and hosts;
+    and what happens there comes out as it does alone.
+    """
     version = NEWEST if NEWEST in TOOLS else VERSIONS[0]
     if version not in TOOLS:
         pytest.skip("no promtool: run apt-get install prometheus")

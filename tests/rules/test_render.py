@@ -156,7 +156,8 @@ def test_links_are_replaced() -> None:
     texts = render(links={"dashboard_url": "https://grafana.example.com/d/"})
     rule = yaml.safe_load(texts["alert-process.yml"])["groups"][0]["rules"][0]
     assert rule["annotations"]["dashboard_url"] == (
-        "https://grafana.example.com/d/laggard-run?var-training_run={{ $labels.training_run | urlquery }}"
+        "https://grafana.example.com/d/laggard-run?{{ with $labels.cluster }}var-cluster={{ . | urlquery }}&{{ end }}"
+        "var-training_run={{ $labels.training_run | urlquery }}"
     )
     assert rule["annotations"]["runbook_url"].endswith("/rules/runbooks/TrainingStalled.md")
     with pytest.raises(RulesError, match="no link 'wiki_url'; alerts have runbook_url, dashboard_url"):
