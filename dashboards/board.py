@@ -34,7 +34,9 @@ class Variable:
     label_shown: str = ""
 
 
-RUN = Variable("training_run", "Run", "label_values(run:training_ranks_expected:max, training_run)")
+#: Without a choice, and empty in all queries, where no series has the label.
+CLUSTER = Variable("cluster", "Cluster", "label_values(run:training_ranks_expected:max, cluster)")
+RUN = Variable("training_run", "Run", 'label_values(run:training_ranks_expected:max{cluster="$cluster"}, training_run)')
 GPU = Variable("uuid", "GPU", "label_values(gpu_up, uuid)", every=True)
 
 
@@ -63,7 +65,7 @@ class Board:
     title: str
     description: str
     rows: Sequence[Row]
-    variables: Sequence[Variable] = field(default=(RUN,))
+    variables: Sequence[Variable] = field(default=(CLUSTER, RUN))
     since: str = "now-1h"
 
     @property
@@ -121,7 +123,7 @@ def _firing() -> Any:
     expr = (
         "max by (alertname, training_rank, host_name, training_peer_group, training_phase) "
         '(ALERTS{alertstate="firing", severity=~"critical|warning", '
-        'training_run="$training_run"})'
+        'cluster="$cluster", training_run="$training_run"})'
     )
     return (
         builders.AnnotationQuery()

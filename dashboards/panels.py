@@ -85,7 +85,7 @@ def top(expr: str, count: int = FEW) -> str:
 def threshold(name: str, legend: str = "threshold") -> Query:
     """Return the line that an alert compares with: the run's own where it overrides one."""
     expr = (
-        f'max(run:laggard_threshold:value{{name="{name}", training_run="$training_run"}}) '
+        f'max(run:laggard_threshold:value{{name="{name}", cluster="$cluster", training_run="$training_run"}}) '
         f'or max(laggard_threshold{{name="{name}"}})'
     )
     return Query(expr, legend, limit=True)
@@ -211,6 +211,7 @@ def listing(
     *,
     unit: str = "none",
     link: tuple[str, str] | None = None,
+    hidden: str = "",
     least_first: bool = False,
     values: dict[str, tuple[str, str]] | None = None,
 ) -> Panel:
@@ -223,6 +224,7 @@ def listing(
         columns: heading of each label that is shown, in order.
         unit: Grafana's name of the value's unit.
         link: a label, and the address to which its cells lead.
+        hidden: a label that is not shown, for the address.
         least_first: the other order.
         values: text and colour of each value, where values stand for something.
     """
@@ -232,7 +234,7 @@ def listing(
     transformed = {
         "indexByName": order,
         "renameByName": {**columns, "Value": query.legend},
-        "includeByName": dict.fromkeys(order, True),
+        "includeByName": dict.fromkeys((*order, hidden) if hidden else order, True),
     }
     panel.transformations(
         [
@@ -247,6 +249,8 @@ def listing(
         shown.append(models.DynamicConfigValue("mappings", [_words(values)]))
         shown.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
     panel.override_by_name(query.legend, shown)
+    if hidden:
+        panel.override_by_name(hidden, [models.DynamicConfigValue("custom.hidden", True)])
     if link is not None:
         target = {"title": "Open", "url": link[1]}
         panel.override_by_name(columns[link[0]], [models.DynamicConfigValue("links", [target])])

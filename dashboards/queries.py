@@ -21,6 +21,7 @@ CHOSEN = {
 }
 #: What Grafana fills in, where a test does not say otherwise.
 VALUES = {
+    "$cluster": "",
     "$training_run": "run",
     "$uuid": ".*",
     **{f"${name}": ".*" for name in CHOSEN},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards.board import Board, Row
 from dashboards.panels import BLUE, COARSE, GREEN, ORANGE, Query, series, threshold, top
 
-_RUN = 'training_run="$training_run"'
+_RUN = 'cluster="$cluster", training_run="$training_run"'
 _OPERATION = "training_collective_operation"
 _WAITS = f'{_RUN}, training_phase="communication"'
 
@@ -108,8 +108,9 @@ COMMUNICATION = Board(
                     "binBps",
                     Query(
                         top(
-                            "max by (host_name, device, port) (rate(host_infiniband_transmit_bytes_total[5m]{at}) "
-                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}})"
+                            "max by (cluster, host_name, device, port) "
+                            "(rate(host_infiniband_transmit_bytes_total[5m]{at}) "
+                            f"and on (cluster, host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}})"
                         ),
                         "{{host_name}} {{device}}:{{port}}",
                     ),
@@ -120,8 +121,8 @@ COMMUNICATION = Board(
                     "binBps",
                     Query(
                         top(
-                            "max by (uuid) (rate(gpu_nvlink_transmit_bytes_total[5m]{at}) "
-                            f"and on (uuid) gpu:training_place:info{{{{{_RUN}}}}}{{at}})"
+                            "max by (cluster, uuid) (rate(gpu_nvlink_transmit_bytes_total[5m]{at}) "
+                            f"and on (cluster, uuid) gpu:training_place:info{{{{{_RUN}}}}}{{at}})"
                         ),
                         "{{uuid}}",
                     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards.board import Board, Row
 from dashboards.panels import BLUE, COARSE, ORANGE, Query, series, threshold, top
 
-_RUN = 'training_run="$training_run"'
+_RUN = 'cluster="$cluster", training_run="$training_run"'
 
 DATA = Board(
     "data",
@@ -92,9 +92,10 @@ DATA = Board(
                     "s",
                     Query(
                         top(
-                            "max by (host_name, device, direction) (rate(host_disk_operation_seconds_total[5m]{at}) "
+                            "max by (cluster, host_name, device, direction) "
+                            "(rate(host_disk_operation_seconds_total[5m]{at}) "
                             "/ (rate(host_disk_operations_total[5m]{at}) > 0) "
-                            f"and on (host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}})"
+                            f"and on (cluster, host_name) run_rank:training_place:info{{{{{_RUN}}}}}{{at}})"
                         ),
                         "{{host_name}} {{device}} {{direction}}",
                     ),

@@ -8,14 +8,14 @@ from dashboards.panels import GREEN, ORANGE, RED, Query, listing, number, series
 
 #: Ranks of a run with its workload; of a rank in two places the newer counts.
 _WORKLOAD = (
-    "topk by (training_run) (1, max by (training_run, training_workload) "
+    "topk by (cluster, training_run) (1, max by (cluster, training_run, training_workload) "
     "(last_over_time(training_rank_start_timestamp_seconds[5m]))) ^ 0"
 )
 #: GPU-hours that a run lost in the time shown, by reason: its share of the time, times its ranks.
 _LOST = (
     # What is not known is NaN, and would make the sum so.
     "sum_over_time((run_reason:training_time_lost:ratio >= 0)[$__range:5m]) / 12 "
-    "* on (training_run) group_left () last_over_time(run:training_ranks_expected:max[$__range])"
+    "* on (cluster, training_run) group_left () last_over_time(run:training_ranks_expected:max[$__range])"
 )
 
 FLEET = Board(
@@ -44,8 +44,9 @@ FLEET = Board(
                     "last hour and all runs, weighted by their ranks.",
                     "percentunit",
                     Query(
-                        "sum(run:training_goodput:ratio * on (training_run) run:training_ranks_expected:max) "
-                        "/ sum(run:training_ranks_expected:max and on (training_run) run:training_goodput:ratio)",
+                        "sum(run:training_goodput:ratio * on (cluster, training_run) run:training_ranks_expected:max) "
+                        "/ sum(run:training_ranks_expected:max and on (cluster, training_run) "
+                        "run:training_goodput:ratio)",
                         "goodput",
                     ),
                     steps=((None, RED), (0.7, ORANGE), (0.9, GREEN)),
@@ -69,7 +70,7 @@ FLEET = Board(
                     "GPUs lost",
                     "GPUs for which the driver does not answer.",
                     "none",
-                    Query("count(max by (uuid) (gpu_up) == 0) or vector(0)", "lost"),
+                    Query("count(max by (cluster, uuid) (gpu_up) == 0) or vector(0)", "lost"),
                     history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),
@@ -87,7 +88,7 @@ FLEET = Board(
                     "run counts as many GPUs as it has ranks.",
                     Query(
                         "topk(50, sum by (training_workload, training_reason) "
-                        f"({_LOST} * on (training_run) group_left (training_workload) {_WORKLOAD}))",
+                        f"({_LOST} * on (cluster, training_run) group_left (training_workload) {_WORKLOAD}))",
                         "GPU-hours",
                     ),
                     {"training_workload": "Workload", "training_reason": "Cause"},
@@ -99,9 +100,11 @@ FLEET = Board(
                     "top is goodput.",
                     "percentunit",
                     Query(
-                        "sum by (training_reason) ((run_reason:training_time_lost:ratio >= 0) * on (training_run) "
+                        "sum by (training_reason) ((run_reason:training_time_lost:ratio >= 0) * on "
+                        "(cluster, training_run) "
                         "group_left () run:training_ranks_expected:max) / on () group_left () "
-                        "sum(run:training_ranks_expected:max and on (training_run) run:training_goodput:ratio)",
+                        "sum(run:training_ranks_expected:max and on (cluster, training_run) "
+                        "run:training_goodput:ratio)",
                         "{{training_reason}}",
                     ),
                     stacked=True,
@@ -114,7 +117,7 @@ FLEET = Board(
                     "percentunit",
                     Query(
                         "run:training_goodput:ratio and bottomk(12, run:training_goodput:ratio @ end())",
-                        "{{training_run}}",
+                        "{{training_run}} {{cluster}}",
                     ),
                     most=1,
                 ),
@@ -122,7 +125,7 @@ FLEET = Board(
                     "GPUs that nobody makes use of",
                     "GPUs that runs hold and that compute nothing, on average over five minutes.",
                     "none",
-                    Query(top("run:gpu_idle_seconds:rate{at}"), "{{training_run}}"),
+                    Query(top("run:gpu_idle_seconds:rate{at}"), "{{training_run}} {{cluster}}"),
                 ),
             ],
         ),

@@ -9,29 +9,32 @@ from dashboards.panels import COARSE, GREEN, GREY, ORANGE, RED, Query, listing, 
 _GPU = 'uuid=~"$uuid"'
 #: What stands out, of the GPUs that are chosen: the same in all plots. A query over time of thousands takes seconds.
 _STANDS_OUT = (
-    f'topk(2, max by (uuid) (gpu_temperature_celsius{{{_GPU}, sensor="gpu"}}))',
-    f"topk(2, max by (uuid) (gpu_power_watts{{{_GPU}}}))",
-    f"topk(2, max by (uuid) (gpu_memory_used_bytes{{{_GPU}}}))",
-    f'bottomk(2, max by (uuid) (gpu_clock_hertz{{{_GPU}, clock="sm"}}))',
-    f"bottomk(2, max by (uuid) (gpu_utilization_ratio{{{_GPU}}}))",
-    f"topk(2, max by (uuid) (increase(gpu_pcie_replays_total{{{_GPU}}}[15m])) > 0)",
-    f"topk(2, max by (uuid) (increase(gpu_nvlink_errors_total{{{_GPU}}}[15m])) > 0)",
-    f"topk(2, max by (uuid) (increase(gpu_ecc_volatile_errors_total{{{_GPU}}}[15m])) > 0)",
-    f'topk(8, max by (uuid) (ALERTS{{alertstate="firing", uuid!="", {_GPU}}}))',
+    f'topk(2, max by (cluster, uuid) (gpu_temperature_celsius{{{_GPU}, sensor="gpu"}}))',
+    f"topk(2, max by (cluster, uuid) (gpu_power_watts{{{_GPU}}}))",
+    f"topk(2, max by (cluster, uuid) (gpu_memory_used_bytes{{{_GPU}}}))",
+    f'bottomk(2, max by (cluster, uuid) (gpu_clock_hertz{{{_GPU}, clock="sm"}}))',
+    f"bottomk(2, max by (cluster, uuid) (gpu_utilization_ratio{{{_GPU}}}))",
+    f"topk(2, max by (cluster, uuid) (increase(gpu_pcie_replays_total{{{_GPU}}}[15m])) > 0)",
+    f"topk(2, max by (cluster, uuid) (increase(gpu_nvlink_errors_total{{{_GPU}}}[15m])) > 0)",
+    f"topk(2, max by (cluster, uuid) (increase(gpu_ecc_volatile_errors_total{{{_GPU}}}[15m])) > 0)",
+    f'topk(8, max by (cluster, uuid) (ALERTS{{alertstate="firing", uuid!="", {_GPU}}}))',
 )
 _SHOWN = Variable("shown", "Shown", " or ".join(_STANDS_OUT), label_shown="uuid")
 _MEDIAN = {"median of all": GREY}
-_PLACE = "on (uuid) group_left (host_name, training_run, training_rank) topk by (uuid) (1, gpu:training_place:info)"
+_PLACE = (
+    "on (cluster, uuid) group_left (host_name, training_run, training_rank) topk by (cluster, uuid) "
+    "(1, gpu:training_place:info)"
+)
 
 
 def _lines(metric: str, labels: str = "") -> Query:
     """Return the GPUs that stand out."""
-    return Query(f'max by (uuid) ({metric}{{uuid=~"$shown"{labels}}})', "{{uuid}}")
+    return Query(f'max by (cluster, uuid) ({metric}{{uuid=~"$shown"{labels}}})', "{{uuid}}")
 
 
 def _and_all(metric: str) -> tuple[Query, Query]:
     """Return the GPUs that stand out, and the median of all."""
-    return _lines(metric), Query(f"quantile(0.5, max by (uuid) ({metric}{{{_GPU}}}))", "median of all")
+    return _lines(metric), Query(f"quantile(0.5, max by (cluster, uuid) ({metric}{{{_GPU}}}))", "median of all")
 
 
 GPUS = Board(
@@ -47,14 +50,14 @@ GPUS = Board(
                     "GPUs",
                     "GPUs that the node exporters know.",
                     "none",
-                    Query(f"count(group by (uuid) (gpu_up{{{_GPU}}}))", "GPUs"),
+                    Query(f"count(group by (cluster, uuid) (gpu_up{{{_GPU}}}))", "GPUs"),
                     history=False,
                 ),
                 number(
                     "Lost",
                     "GPUs for which the driver does not answer.",
                     "none",
-                    Query(f"count(max by (uuid) (gpu_up{{{_GPU}}}) == 0) or vector(0)", "lost"),
+                    Query(f"count(max by (cluster, uuid) (gpu_up{{{_GPU}}}) == 0) or vector(0)", "lost"),
                     history=False,
                     steps=((None, GREEN), (1, RED)),
                 ),
@@ -63,7 +66,7 @@ GPUS = Board(
                     "GPUs of which the driver says that something must be done before they work again.",
                     "none",
                     Query(
-                        "count(group by (uuid) "
+                        "count(group by (cluster, uuid) "
                         f'(gpu_recovery_action{{{_GPU}, action!~"none|unknown"}} == 1)) or vector(0)',
                         "recovery",
                     ),
@@ -75,7 +78,7 @@ GPUS = Board(
                     "Errors that the driver reported, without those that an application causes.",
                     "none",
                     Query(
-                        "sum(max by (uuid, xid, tier) "
+                        "sum(max by (cluster, uuid, xid, tier) "
                         f'(increase(gpu_xid_errors_total{{{_GPU}, tier!="application"}}[1d]))) or vector(0)',
                         "XID",
                     ),
@@ -88,7 +91,7 @@ GPUS = Board(
                     "Memory errors that could not be corrected.",
                     "none",
                     Query(
-                        "sum(max by (uuid) "
+                        "sum(max by (cluster, uuid) "
                         f'(increase(gpu_ecc_volatile_errors_total{{{_GPU}, severity="uncorrected"}}[1d]))) '
                         "or vector(0)",
                         "errors",
@@ -114,7 +117,13 @@ GPUS = Board(
                     "Slowest against their peers",
                     "Clock as a share of the median of the GPUs of the same run.",
                     Query(f"bottomk(50, gpu:gpu_clock_peers:ratio{{{_GPU}}} * {_PLACE})", "Clock"),
-                    {"uuid": "GPU", "host_name": "Host", "training_run": "Run", "training_rank": "Rank"},
+                    {
+                        "uuid": "GPU",
+                        "host_name": "Host",
+                        "training_run": "Run",
+                        "training_rank": "Rank",
+                        "cluster": "Cluster",
+                    },
                     unit="percentunit",
                     least_first=True,
                 )
@@ -182,14 +191,15 @@ GPUS = Board(
                     "PCIe packets sent again",
                     "In five minutes.",
                     "none",
-                    Query('max by (uuid) (increase(gpu_pcie_replays_total{uuid=~"$shown"}[5m]))', "{{uuid}}"),
+                    Query('max by (cluster, uuid) (increase(gpu_pcie_replays_total{uuid=~"$shown"}[5m]))', "{{uuid}}"),
                 ),
                 series(
                     "Errors of NVLink",
                     "In five minutes, of all links and kinds.",
                     "none",
                     Query(
-                        'sum by (uuid) (max by (uuid, error) (increase(gpu_nvlink_errors_total{uuid=~"$shown"}[5m])))',
+                        "sum by (cluster, uuid) (max by (cluster, uuid, error) "
+                        '(increase(gpu_nvlink_errors_total{uuid=~"$shown"}[5m])))',
                         "{{uuid}}",
                     ),
                 ),
@@ -198,7 +208,7 @@ GPUS = Board(
                     "In five minutes, the GPUs shown together.",
                     "none",
                     Query(
-                        "sum by (severity) (max by (uuid, severity) "
+                        "sum by (severity) (max by (cluster, uuid, severity) "
                         '(increase(gpu_ecc_volatile_errors_total{uuid=~"$shown"}[5m])))',
                         "{{severity}}",
                     ),
@@ -208,7 +218,7 @@ GPUS = Board(
                     "In five minutes, by code, of all GPUs. Tiers are critical, warning and application.",
                     "none",
                     Query(
-                        "topk(50, sum by (xid, tier) (max by (uuid, xid, tier) "
+                        "topk(50, sum by (xid, tier) (max by (cluster, uuid, xid, tier) "
                         f"(increase(gpu_xid_errors_total{{{_GPU}}}[5m]))))",
                         "XID {{xid}} ({{tier}})",
                     ),

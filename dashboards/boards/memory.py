@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards.board import Board, Row
 from dashboards.panels import BLUE, COARSE, ORANGE, RED, Query, listing, series, threshold, top
 
-_RUN = 'training_run="$training_run"'
+_RUN = 'cluster="$cluster", training_run="$training_run"'
 
 
 def _band(kind: str) -> tuple[Query, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dashboards.board import RUN, Board, Row, Variable
+from dashboards.board import CLUSTER, RUN, Board, Row, Variable
 from dashboards.boards.verdicts import straggler_score
 from dashboards.panels import COARSE, MOST_SERIES, PHASES, STRAGGLER_SCORE, Query, heat_map, listing, series, top
 
-_RUN = 'training_run="$training_run"'
+_RUN = 'cluster="$cluster", training_run="$training_run"'
 _OWN = f"run_rank:training_step_own_seconds:mean{{{_RUN}}}"
 #: The ranks that panels show. A query over time of every rank of thousands would take seconds.
 _SLOWEST = Variable(
@@ -18,16 +18,19 @@ _SLOWEST = Variable(
 _SHOWN = f'{_RUN}, training_rank=~"$slowest"'
 _WAITS = f'{_SHOWN}, training_phase="communication"'
 #: The host of each rank, to name it in a legend.
-_HOST = "on (training_run, training_rank) group_left (host_name) run_rank:training_place:info{{{}}}"
+_HOST = "on (cluster, training_run, training_rank) group_left (host_name) run_rank:training_place:info{{{}}}"
 #: What the ranks of the fastest peer group need: a rank that is slow stands out against it, and so does a slow stage.
 _PEERS = (
-    "/ on (training_run) group_left () "
-    f"min by (training_run) (run_peer_group:training_step_own_seconds:reference{{{_RUN}}})"
+    "/ on (cluster, training_run) group_left () "
+    f"min by (cluster, training_run) (run_peer_group:training_step_own_seconds:reference{{{_RUN}}})"
 )
 #: Colours begin at what peers need and are bright from the alert's threshold on, so that a few per cent stay dark.
 _COLOURS = {"least": 1.0, "most": 1 + 1.5 * (STRAGGLER_SCORE - 1)}
 #: The rank with the longest own time at the end.
-_FIRST = f"and on (training_run, training_rank) topk(1, run_rank:training_step_own_seconds:mean{{{_SHOWN}}} @ end())"
+_FIRST = (
+    f"and on (cluster, training_run, training_rank) topk(1, "
+    f"run_rank:training_step_own_seconds:mean{{{_SHOWN}}} @ end())"
+)
 
 
 def _rows(of: str) -> Query:
@@ -68,7 +71,8 @@ RANKS = Board(
                     "others wait for it. The longest collective belongs to a victim.",
                     "percentunit",
                     _rows(
-                        f"run_rank_phase:training_wait_seconds:mean{{{_WAITS}}} / on (training_run) group_left () "
+                        f"run_rank_phase:training_wait_seconds:mean{{{_WAITS}}} / on (cluster, "
+                        f"training_run) group_left () "
                         f"run:training_step_seconds:mean{{{_RUN}}}"
                     ),
                     least=0,
@@ -84,9 +88,11 @@ RANKS = Board(
                     "How much longer a suspected rank takes for a phase than its peers on average.",
                     "s",
                     Query(
-                        'topk(24, run_rank_phase:training_phase_seconds:mean{training_run="$training_run"} '
-                        "- on (training_run, training_peer_group, training_phase) group_left () "
-                        'run_peer_group_phase:training_phase_seconds:mean{training_run="$training_run"} > 0)',
+                        'topk(24, run_rank_phase:training_phase_seconds:mean{cluster="$cluster", '
+                        'training_run="$training_run"} '
+                        "- on (cluster, training_run, training_peer_group, training_phase) group_left () "
+                        'run_peer_group_phase:training_phase_seconds:mean{cluster="$cluster", '
+                        'training_run="$training_run"} > 0)',
                         "rank {{training_rank}} {{training_phase}}",
                     ),
                 ),
@@ -110,8 +116,8 @@ RANKS = Board(
                     "suffix:\u00d7",
                     Query(
                         top(
-                            "max by (host_name) (run_peer_group_host:training_step_own_seconds:most"
-                            f"{{{{{_RUN}}}}}{{at}} / on (training_run, training_peer_group) group_left () "
+                            "max by (cluster, host_name) (run_peer_group_host:training_step_own_seconds:most"
+                            f"{{{{{_RUN}}}}}{{at}} / on (cluster, training_run, training_peer_group) group_left () "
                             f"run_peer_group:training_step_own_seconds:reference{{{{{_RUN}}}}}{{at}})",
                             MOST_SERIES,
                         ),
@@ -132,5 +138,5 @@ RANKS = Board(
             ],
         ),
     ],
-    variables=(RUN, _SLOWEST),
+    variables=(CLUSTER, RUN, _SLOWEST),
 )

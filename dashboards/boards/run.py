@@ -19,8 +19,8 @@ RUN_BOARD = Board(
                     "Ranks of this run that report, as a share of those that it was started with.",
                     "percentunit",
                     Query(
-                        'run:training_ranks_live:count{training_run="$training_run"} '
-                        '/ run:training_ranks_expected:max{training_run="$training_run"}',
+                        'run:training_ranks_live:count{cluster="$cluster", training_run="$training_run"} '
+                        '/ run:training_ranks_expected:max{cluster="$cluster", training_run="$training_run"}',
                         "ranks",
                     ),
                     steps=((None, RED), (1, GREEN)),
@@ -30,13 +30,13 @@ RUN_BOARD = Board(
                     "Mean duration of a step without checkpoint and evaluation, over the last minute; over up to 30 "
                     "where steps are so long that a minute has fewer than 16.",
                     "s",
-                    Query('run:training_step_seconds:mean{training_run="$training_run"}', "step"),
+                    Query('run:training_step_seconds:mean{cluster="$cluster", training_run="$training_run"}', "step"),
                 ),
                 number(
                     "Goodput, last hour",
                     "Share of the ranks' time over the last hour that went into steps that count.",
                     "percentunit",
-                    Query('run:training_goodput:ratio{training_run="$training_run"}', "goodput"),
+                    Query('run:training_goodput:ratio{cluster="$cluster", training_run="$training_run"}', "goodput"),
                     steps=((None, RED), (0.7, ORANGE), (0.9, GREEN)),
                     decimals=1,
                 ),
@@ -45,7 +45,7 @@ RUN_BOARD = Board(
                     "How many times longer a step is than it would be if no rank waited for another: 1 / (1 - "
                     "imbalance), with the imbalance of Shares of a step.",
                     "suffix:\u00d7",
-                    Query('run:training_slowdown:ratio{training_run="$training_run"}', "slow-down"),
+                    Query('run:training_slowdown:ratio{cluster="$cluster", training_run="$training_run"}', "slow-down"),
                     steps=((None, GREEN), (1.05, ORANGE), (1.2, RED)),
                     decimals=2,
                 ),
@@ -53,7 +53,10 @@ RUN_BOARD = Board(
                     "Since the newest step",
                     "Time since any rank finished a step, as the node exporter sees it.",
                     "s",
-                    Query('min(training_process_last_step_age_seconds{training_run="$training_run"})', "age"),
+                    Query(
+                        'min(training_process_last_step_age_seconds{cluster="$cluster", training_run="$training_run"})',
+                        "age",
+                    ),
                     steps=((None, GREEN), (60, ORANGE), (300, RED)),
                     history=False,
                 ),
@@ -61,10 +64,10 @@ RUN_BOARD = Board(
                     "Cost of an hour",
                     "What the run costs now, from the price of a GPU-hour that was configured.",
                     "currencyUSD",
-                    Query('run:training_cost:rate{training_run="$training_run"} * 3600', "an hour"),
+                    Query('run:training_cost:rate{cluster="$cluster", training_run="$training_run"} * 3600', "an hour"),
                     decimals=2,
                 ),
-                verdict_timeline(', training_run="$training_run"').span(24),
+                verdict_timeline(', cluster="$cluster", training_run="$training_run"').span(24),
             ],
         ),
         Row(
@@ -77,9 +80,10 @@ RUN_BOARD = Board(
                     "s",
                     Query(
                         "sum by (training_phase) (max by (training_rank, training_phase) "
-                        '(rate(training_phase_duration_seconds_sum{training_run="$training_run"}[$__rate_interval]))) '
+                        '(rate(training_phase_duration_seconds_sum{cluster="$cluster", '
+                        'training_run="$training_run"}[$__rate_interval]))) '
                         "/ on () group_left () sum(max by (training_rank) "
-                        '(rate(training_step_duration_seconds_count{training_run="$training_run"}'
+                        '(rate(training_step_duration_seconds_count{cluster="$cluster", training_run="$training_run"}'
                         "[$__rate_interval])))",
                         "{{training_phase}}",
                     ),
@@ -91,10 +95,15 @@ RUN_BOARD = Board(
                     "The step is the same on all ranks, so it names nobody. Own time is what a rank does itself: one "
                     "that stands out holds the others up.",
                     "s",
-                    Query('run:training_step_seconds:mean{training_run="$training_run"}', "step"),
-                    Query('max(run_rank:training_step_own_seconds:mean{training_run="$training_run"})', "most own"),
+                    Query('run:training_step_seconds:mean{cluster="$cluster", training_run="$training_run"}', "step"),
                     Query(
-                        'quantile(0.5, run_rank:training_step_own_seconds:mean{training_run="$training_run"})',
+                        'max(run_rank:training_step_own_seconds:mean{cluster="$cluster", '
+                        'training_run="$training_run"})',
+                        "most own",
+                    ),
+                    Query(
+                        'quantile(0.5, run_rank:training_step_own_seconds:mean{cluster="$cluster", '
+                        'training_run="$training_run"})',
                         "median own",
                     ),
                     colours={"step": BLUE, "most own": ORANGE, "median own": GREEN},
@@ -105,7 +114,7 @@ RUN_BOARD = Board(
                     "Own time as a multiple of what it was earlier in this run, and in earlier runs of the workload.",
                     "none",
                     Query(
-                        'run:training_step_own_regression:ratio{training_run="$training_run"}',
+                        'run:training_step_own_regression:ratio{cluster="$cluster", training_run="$training_run"}',
                         "{{training_reference}}",
                     ),
                     threshold("regression_ratio"),
@@ -123,7 +132,8 @@ RUN_BOARD = Board(
                     "start-up.",
                     "percentunit",
                     Query(
-                        'run_reason:training_time_lost:ratio{training_run="$training_run"} >= 0', "{{training_reason}}"
+                        'run_reason:training_time_lost:ratio{cluster="$cluster", training_run="$training_run"} >= 0',
+                        "{{training_reason}}",
                     ),
                     stacked=True,
                     most=0.2,
@@ -134,26 +144,48 @@ RUN_BOARD = Board(
                     "minute, or up to 30 where steps are long; garbage collection and recompilation over five, "
                     "checkpoints over an hour.",
                     "percentunit",
-                    Query('run:training_data_share:ratio{training_run="$training_run"}', "waiting for data"),
-                    Query('run:training_communication_floor_share:ratio{training_run="$training_run"}', "transfer"),
-                    Query('run:training_imbalance_share:ratio{training_run="$training_run"}', "imbalance"),
-                    Query('run:training_gc_share:ratio{training_run="$training_run"}', "garbage collection"),
-                    Query('run:training_checkpoint_share:ratio{training_run="$training_run"}', "checkpoints"),
-                    Query('run:training_recompiled_share:ratio{training_run="$training_run"}', "recompilation"),
+                    Query(
+                        'run:training_data_share:ratio{cluster="$cluster", training_run="$training_run"}',
+                        "waiting for data",
+                    ),
+                    Query(
+                        'run:training_communication_floor_share:ratio{cluster="$cluster", '
+                        'training_run="$training_run"}',
+                        "transfer",
+                    ),
+                    Query(
+                        'run:training_imbalance_share:ratio{cluster="$cluster", training_run="$training_run"}',
+                        "imbalance",
+                    ),
+                    Query(
+                        'run:training_gc_share:ratio{cluster="$cluster", training_run="$training_run"}',
+                        "garbage collection",
+                    ),
+                    Query(
+                        'run:training_checkpoint_share:ratio{cluster="$cluster", training_run="$training_run"}',
+                        "checkpoints",
+                    ),
+                    Query(
+                        'run:training_recompiled_share:ratio{cluster="$cluster", training_run="$training_run"}',
+                        "recompilation",
+                    ),
                     most=0.2,
                 ),
                 series(
                     "Loss",
                     "As the training script gave it to laggard.log, the mean over the ranks.",
                     "none",
-                    Query('run:training_loss:mean{training_run="$training_run"}', "loss"),
+                    Query('run:training_loss:mean{cluster="$cluster", training_run="$training_run"}', "loss"),
                     colours={"loss": BLUE},
                 ),
                 series(
                     "Samples",
                     "Samples a second, of all ranks, as given to laggard.log.",
                     "none",
-                    Query('run:training_samples:rate{training_run="$training_run"}', "samples a second"),
+                    Query(
+                        'run:training_samples:rate{cluster="$cluster", training_run="$training_run"}',
+                        "samples a second",
+                    ),
                     colours={"samples a second": BLUE},
                 ),
             ],

@@ -24,14 +24,17 @@ TELEMETRY = Board(
                     "Exporters",
                     "Node exporters that answer.",
                     "none",
-                    Query("count(group by (instance) (laggard_exporter_build_info)) or vector(0)", "exporters"),
+                    Query(
+                        "count(group by (cluster, instance) (laggard_exporter_build_info)) or vector(0)", "exporters"
+                    ),
                 ),
                 number(
                     "Failed collectors",
                     "Collectors of a node exporter whose newest run failed.",
                     "none",
                     Query(
-                        "count(group by (instance, collector) (laggard_exporter_collector_success == 0)) or vector(0)",
+                        "count(group by (cluster, instance, collector) "
+                        "(laggard_exporter_collector_success == 0)) or vector(0)",
                         "failed",
                     ),
                     steps=((None, GREEN), (1, ORANGE)),
@@ -41,7 +44,7 @@ TELEMETRY = Board(
                     "Ranks of a run of which no metrics arrive.",
                     "none",
                     Query(
-                        "sum(clamp_min(run:training_ranks_expected:max - on (training_run) "
+                        "sum(clamp_min(run:training_ranks_expected:max - on (cluster, training_run) "
                         "run:training_ranks_live:count, 0)) or vector(0)",
                         "silent",
                     ),
@@ -60,14 +63,14 @@ TELEMETRY = Board(
                     "none",
                     Query(
                         "topk(12, run_reason:training_ranks_uncompared:count)",
-                        "{{training_run}} {{training_reason}}",
+                        "{{training_run}} {{training_reason}} {{cluster}}",
                     ),
                 ),
                 listing(
                     "Which these are",
                     "Ranks that no verdict reaches, of runs that have at most 16 of them.",
                     Query("topk(50, run_rank_reason:training_rank_uncompared:info)", "Ranks"),
-                    {"training_run": "Run", "training_rank": "Rank", "training_reason": "Reason"},
+                    {"training_run": "Run", "cluster": "Cluster", "training_rank": "Rank", "training_reason": "Reason"},
                 ).height(8),
             ],
         ),
@@ -81,10 +84,10 @@ TELEMETRY = Board(
                     "percentunit",
                     Query(
                         top(
-                            "max by (training_run, training_rank) "
+                            "max by (cluster, training_run, training_rank) "
                             "(rate(training_telemetry_self_time_seconds_total[5m]{at}))"
                         ),
-                        "{{training_run}} rank {{training_rank}}",
+                        "{{training_run}} rank {{training_rank}} {{cluster}}",
                     ),
                     most=0.005,
                 ).max_data_points(COARSE),
@@ -93,7 +96,7 @@ TELEMETRY = Board(
                     "A second, by reason, all runs. What is dropped is counted and never guessed.",
                     "none",
                     Query(
-                        "sum by (training_reason) (max by (training_run, training_rank, training_reason) "
+                        "sum by (training_reason) (max by (cluster, training_run, training_rank, training_reason) "
                         "(rate(training_telemetry_dropped_total[5m])))",
                         "{{training_reason}}",
                     ),
@@ -103,7 +106,8 @@ TELEMETRY = Board(
                     "Ranks by what they gave up: 0 is nothing.",
                     "none",
                     Query(
-                        'count_values("level", max by (training_run, training_rank) (training_telemetry_level))',
+                        'count_values("level", max by (cluster, training_run, training_rank) '
+                        "(training_telemetry_level))",
                         "level {{level}}",
                     ),
                     stacked=True,
@@ -112,11 +116,12 @@ TELEMETRY = Board(
                     "Signals that cannot be measured",
                     "Ranks that say so themselves, by run and signal; rules that need the signal abstain.",
                     Query(
-                        "topk(50, count by (training_run, training_signal) "
-                        "(group by (training_run, training_rank, training_signal) (training_signal_available == 0)))",
+                        "topk(50, count by (cluster, training_run, training_signal) "
+                        "(group by (cluster, training_run, training_rank, training_signal) "
+                        "(training_signal_available == 0)))",
                         "Ranks",
                     ),
-                    {"training_run": "Run", "training_signal": "Signal"},
+                    {"training_run": "Run", "cluster": "Cluster", "training_signal": "Signal"},
                 ).height(8),
             ],
         ),
@@ -135,7 +140,10 @@ TELEMETRY = Board(
                     "State files",
                     "By what became of them, all nodes.",
                     "none",
-                    Query("sum by (result) (max by (instance, result) (laggard_exporter_state_files))", "{{result}}"),
+                    Query(
+                        "sum by (result) (max by (cluster, instance, result) (laggard_exporter_state_files))",
+                        "{{result}}",
+                    ),
                     stacked=True,
                 ),
                 series(
@@ -143,7 +151,7 @@ TELEMETRY = Board(
                     "A second, by function, all nodes.",
                     "none",
                     Query(
-                        "topk(12, sum by (function) (max by (instance, function) "
+                        "topk(12, sum by (function) (max by (cluster, instance, function) "
                         "(rate(laggard_exporter_nvml_errors_total[5m]))))",
                         "{{function}}",
                     ),
@@ -153,7 +161,7 @@ TELEMETRY = Board(
                     "A second: what a driver said and was not believed.",
                     "none",
                     Query(
-                        "topk(12, sum by (metric) (max by (instance, metric) "
+                        "topk(12, sum by (metric) (max by (cluster, instance, metric) "
                         "(rate(laggard_exporter_nvml_values_rejected_total[5m]))))",
                         "{{metric}}",
                     ),

@@ -36,6 +36,7 @@ _COLUMNS = {
     "training_peer_group": "Stage or group",
     "training_phase": "Phase",
     "uuid": "GPU",
+    "cluster": "Cluster",
 }
 
 
@@ -68,9 +69,15 @@ def verdict_list(selector: str, title: str = "Verdicts that fire now") -> Panel:
     return listing(
         title,
         "The worst first. The run's name leads to its dashboard.",
-        Query(f"topk({MOST_SERIES}, {_weighted(selector, ', '.join(_COLUMNS))})", "Severity"),
+        Query(
+            # A field that no row has cannot stand in a link, so cluster and run are one.
+            f"label_join(topk({MOST_SERIES}, {_weighted(selector, ', '.join(_COLUMNS))}), "
+            '"opens", "&var-training_run=", "cluster", "training_run")',
+            "Severity",
+        ),
         _COLUMNS,
-        link=("training_run", "/d/laggard-run?var-training_run=${__value.text}&${__url_time_range}"),
+        link=("training_run", "/d/laggard-run?var-cluster=${__data.fields.opens}&${__url_time_range}"),
+        hidden="opens",
         values=_SEVERITIES,
     ).span(24)
 
@@ -83,13 +90,13 @@ def straggler_score() -> Panel:
         "suspected at all. TrainingStraggler fires when a rank stays above the line and waits less than its peers.",
         "none",
         Query(
-            'max(run_rank:training_step_own_seconds:compared{training_run="$training_run"} '
-            "/ on (training_run, training_peer_group) group_left () "
-            'run_peer_group:training_step_own_seconds:reference{training_run="$training_run"})',
+            'max(run_rank:training_step_own_seconds:compared{cluster="$cluster", training_run="$training_run"} '
+            "/ on (cluster, training_run, training_peer_group) group_left () "
+            'run_peer_group:training_step_own_seconds:reference{cluster="$cluster", training_run="$training_run"})',
             "slowest rank",
         ),
         Query(
-            top('run_rank:training_straggler_score:ratio{{training_run="$training_run"}}{at}'),
+            top('run_rank:training_straggler_score:ratio{{cluster="$cluster", training_run="$training_run"}}{at}'),
             "rank {{training_rank}}",
         ),
         threshold("straggler_score"),
