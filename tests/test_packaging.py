@@ -185,7 +185,7 @@ def test_the_rule_pack_travels_with_the_command(wheel: Path, tmp_path: Path) -> 
 
 
 def test_the_pack_in_the_wheel_is_that_of_the_checkout(wheel: Path) -> None:
-    """Rules with runbooks, dashboards and the configurations of the Collector: every file, byte for byte."""
+    """Rules with runbooks, dashboards, configurations of Collector and Alertmanager: every file, byte for byte."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith("laggard_cli/pack/")]
         packed = {name.removeprefix("laggard_cli/pack/"): archive.read(name) for name in names}
@@ -193,6 +193,7 @@ def test_the_pack_in_the_wheel_is_that_of_the_checkout(wheel: Path) -> None:
         "rules": "rules",
         "dashboards": "dashboards/json",
         "otel-collector": "otel-collector",
+        "deploy/alertmanager": "deploy/alertmanager",
     }
     # Of the examples only what the demo trains.
     expected = {"examples/char_gpt.py": (ROOT / "examples" / "char_gpt.py").read_bytes()} | {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
@@ -14,6 +14,7 @@ import httpx
 
 from laggard_cli.errors import CommandError
 from laggard_cli.http_config import client_options
+from laggard_cli.labels import CLUSTER, add_labels, in_ours, in_templates, parse_names, renamed
 from laggard_cli.ways import Ways
 
 #: To an answer's next bytes, and to its last ones.
@@ -82,12 +83,22 @@ def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = T
         metavar="FILE",
         help="password, token, certificates or headers for the server, in the form that promtool takes",
     )
+    add_labels(parser, "another name for a label, as the rules were rendered with, for example cluster=k8s_cluster")
+
+
+def connect(options: argparse.Namespace) -> Prometheus:
+    """Return the server that the arguments of :func:`add_server` name."""
+    return Prometheus(options.prometheus, options.http_config, parse_names(options.label))
 
 
 class Prometheus:
-    """A server by its URL. Every failure is a :class:`CommandError` that names the server without its password."""
+    """A server by its URL. Every failure is a :class:`CommandError` that names the server without its password.
 
-    def __init__(self, url: str, config: Path | None = None) -> None:
+    Questions and answers have the pack's own labels, whatever the server calls them.
+    """
+
+    def __init__(self, url: str, config: Path | None = None, names: Mapping[str, str] | None = None) -> None:
+        self._names = names or {}
         example = "try http://localhost:9090"
         try:
             self._url = httpx.URL(url.strip())
@@ -117,22 +128,51 @@ class Prometheus:
             by: labels that every sample has: those that lack one are somebody else's, and left out.
         """
         time = {} if at is None else {"time": f"{at:.3f}"}
-        found = self._get("api/v1/query", {"query": expression, **time}, lambda data: list(_vector(data)))
+        query = {"query": renamed(expression, self._names), **time}
+        found = [
+            Sample(in_ours(sample.labels, self._names), sample.value)
+            for sample in self._get("api/v1/query", query, lambda data: list(_vector(data)))
+        ]
         return [sample for sample in found if all(sample.labels.get(label) for label in by)]
 
     def ranges(self, expression: str, begin: float, end: float, step: float) -> list[Range]:
         """Return the result of a query over a range of time, in seconds since 1970: one value each ``step`` seconds."""
         times = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
-        parameters = {"query": expression, **times}
-        return self._get("api/v1/query_range", parameters, lambda data: list(_matrix(data, begin, end)))
+        parameters = {"query": renamed(expression, self._names), **times}
+        found = self._get("api/v1/query_range", parameters, lambda data: list(_matrix(data, begin, end)))
+        return [Range(in_ours(series.labels, self._names), series.values) for series in found]
 
     def alerts(self) -> list[Alert]:
         """Return the alerts that are pending or firing."""
-        return self._get("api/v1/alerts", {}, lambda data: [_alert(each) for each in _list(data, "alerts")])
+        found = self._get("api/v1/alerts", {}, lambda data: [_alert(each) for each in _list(data, "alerts")])
+        return [{**alert, "labels": in_ours(alert["labels"], self._names)} for alert in found]
+
+    def alerts_in_clusters(self) -> list[Alert]:
+        """Return the alerts, each with the cluster of the server that evaluates it.
+
+        Thanos query says of a rule which server evaluates it, and leaves that out of its alerts.
+        """
+
+        def read(data: Any) -> Iterator[Alert]:
+            for group in _list(data, "groups"):
+                for rule in _list(group, "rules"):
+                    of_rule = in_ours(_texts(rule.get("labels")), self._names)
+                    cluster = {name: text for name, text in of_rule.items() if name == CLUSTER}
+                    for found in rule.get("alerts") or ():
+                        alert = _alert(found)
+                        yield {**alert, "labels": {**cluster, **in_ours(alert["labels"], self._names)}}
+
+        return self._get("api/v1/rules", {"type": "alert"}, lambda data: list(read(data)))
 
     def rules(self) -> list[Rule]:
         """Return the alerting rules that the server evaluates."""
-        return self._get("api/v1/rules", {"type": "alert"}, lambda data: list(_rules(data)))
+        found = self._get("api/v1/rules", {"type": "alert"}, lambda data: list(_rules(data)))
+        ours = {new: old for old, new in self._names.items()}
+        for rule in found:
+            rule["query"] = renamed(rule["query"], ours)
+            rule["labels"] = in_ours(rule["labels"], self._names)
+            rule["annotations"] = in_templates(rule["annotations"], ours)
+        return found
 
     def close(self) -> None:
         """End the connections."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from laggard_cli.clusters import Run
 from laggard_cli.report.costs import Losses, cost
 from laggard_cli.report.evidence import Beside
 from laggard_cli.report.history import History
@@ -34,7 +35,7 @@ def run(
     layers["communication"] = layers["communication"] + slow
     names = [str(rank) for rank in range(ranks)]
     history = History(
-        run=name,
+        run=Run("", name),
         span=span,
         times=times,
         ranks=names,

@@ -132,7 +132,7 @@ def test_verdicts_come_from_the_rules(
         # Whom laggard profile would ask.
         with contextlib.closing(Prometheus(address)) as client:
             pair = choose_pair(client, None)
-        assert (pair.run, pair.culprit, pair.alert) == (RUN, 2, "TrainingStraggler")
+        assert (pair.run.name, pair.culprit, pair.alert) == (RUN, 2, "TrainingStraggler")
         assert pair.peer in {0, 1, 3}
 
         assert main(["diagnose", "--prometheus", address]) == 0

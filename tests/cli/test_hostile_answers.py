@@ -40,6 +40,7 @@ _RANKS = ("0", "1", "2", "10", "-1", "٣", "9" * 5000, "", "zwei", "[/]")
 _VALUES = ("NaN", "+Inf", "-Inf", "0", "-1", "1", "0.1", "0.2", "2", "8", "1e308", "1e29", "-1e29", "5e-324", "1e18")
 _LABELS = {
     "training_run": _NAMES,
+    "cluster": ("", "", "east", "x\x1b]0;owned\x07", "[/bold]"),
     "training_rank": _RANKS,
     "training_phase": ("data", "communication", "forward", "checkpoint", "[/]", ""),
     "training_peer_group": ("", "0", "1", "[x]"),
@@ -142,7 +143,7 @@ class _Hostile:
 
     def _sample(self, parameters: dict[str, str]) -> dict[str, Any]:
         query = parameters["query"]
-        labels = {"training_run": "r"} if "count by (training_run)" in query else self._labels()
+        labels = {"training_run": "r"} if "count by (cluster, training_run)" in query else self._labels()
         at = float(parameters.get("time", time.time()))
         value = self._chance.choice((*_VALUES, str(at))) if "timestamp" in query else self._chance.choice(_VALUES)
         return {"metric": labels, "value": [at, value]}
@@ -271,7 +272,7 @@ def test_what_is_no_prometheus_is_one_line(
 
 STALLED = {
     "laggard_rules_info": [({"version": "1"}, 1.0)],
-    "count by (training_run)": [({"training_run": "r"}, 1.0)],
+    "count by (cluster, training_run)": [({"training_run": "r"}, 1.0)],
     "run:training_ranks_live:count": [({"training_run": "r"}, 2.0)],
     "run_rank:training_step_own_seconds:compared": [
         ({"training_run": "r", "training_rank": str(rank)}, float("nan")) for rank in (0, 1)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from laggard import statefile
+from laggard_cli.clusters import Run
 from laggard_cli.errors import CommandError
 from laggard_cli.main import main
 from laggard_cli.profile.choice import Choice, choose_pair
@@ -126,7 +127,7 @@ def known(run: str, own: dict[int, float], groups: Sequence[str] = ()) -> dict[s
     """What Prometheus knows of a run: own times by rank, and their peer groups by rank."""
     group = dict(enumerate(groups))
     return {
-        "count by (training_run)": [({"training_run": run}, 1)],
+        "count by (cluster, training_run)": [({"training_run": run}, 1)],
         "own_seconds:compared": [
             (labels(run, rank, training_peer_group=group.get(rank, "")), value) for rank, value in own.items()
         ],
@@ -149,8 +150,8 @@ def test_the_peer_is_the_usual_one_of_the_culprits_group() -> None:
     slow = [firing("TrainingGpuThrottled", "r", "4"), firing("TrainingStraggler", "r", "2")]
     dead = [firing("TrainingRankDied", "r", "0", severity="critical")]
     # Of 1 and 3, which no verdict names, the lower is the median of an even number.
-    assert chosen(series, dead + slow) == Choice("r", culprit=2, peer=1, alert="TrainingStraggler")
-    assert chosen(series, slow[:1]) == Choice("r", culprit=4, peer=1, alert="TrainingGpuThrottled")
+    assert chosen(series, dead + slow) == Choice(Run("", "r"), culprit=2, peer=1, alert="TrainingStraggler")
+    assert chosen(series, slow[:1]) == Choice(Run("", "r"), culprit=4, peer=1, alert="TrainingGpuThrottled")
     assert chosen(series, dead) == "no verdict names a rank that goes on; give --ranks"
     alone = known("r", {0: 0.1, 1: 0.2}, groups=["a", "b"])
     assert chosen(alone, [firing("TrainingStraggler", "r", "1")]) == (
@@ -160,7 +161,7 @@ def test_the_peer_is_the_usual_one_of_the_culprits_group() -> None:
 
 def test_a_run_is_needed_where_several_have_a_culprit() -> None:
     """The line names them."""
-    series: dict[str, Series] = {"count by (training_run)": [({"training_run": run}, 1) for run in "ab"]}
+    series: dict[str, Series] = {"count by (cluster, training_run)": [({"training_run": run}, 1) for run in "ab"]}
     alerts = [firing("TrainingStraggler", run, "1") for run in "ab"]
     assert chosen(series, alerts) == "--run is needed: verdicts name ranks of a, b"
 

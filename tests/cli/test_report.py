@@ -136,7 +136,7 @@ def test_symptoms_stand_behind_their_cause() -> None:
         (alerts,) = (each.split('"')[1] for each in matchers if each.startswith("alertname"))
         return {alert.removeprefix("Training") for alert in alerts.split("|")}
 
-    wanted = [(names(rule["source_matchers"]), names(rule["target_matchers"]), rule["equal"][1:]) for rule in inhibits]
+    wanted = [(names(rule["source_matchers"]), names(rule["target_matchers"]), rule["equal"][2:]) for rule in inhibits]
     assert [(set(a.split()), set(b.split()), [c] if c else []) for a, b, c in causes.FOLLOWS] == wanted
 
     slow = problem("r", "5", "node-0")
@@ -331,7 +331,7 @@ class _Fake(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = parse_qs(url.query).get("query", [""])[0]
-        known = "count by (training_run)" in query
+        known = "group by (cluster, training_run)" in query
         result = [{"metric": {"training_run": name}, "value": [0, "1"]} for name in ("one", "two") if known]
         kind = "matrix" if url.path.endswith("query_range") else "vector"
         body: dict[str, Any] = {"status": "success", "data": {"resultType": kind, "result": result}}
@@ -378,7 +378,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 #: A server, arguments, and what is said of them.
 REFUSED = {
     ("down",): "cannot be reached: [Errno 111] Connection refused",
-    ("private",): "wants to know who asks: HTTP 401 at /api/v1/query_range; --http.config.file gives a password",
+    ("private",): "wants to know who asks: HTTP 401 at /api/v1/query; --http.config.file gives a password",
     ("https",): "; --http.config.file names the authority to trust",
     ("allowed",): "--run 'r' is not in Prometheus at",
     ("http", "--from", "2026-01-02", "--to", "2026-01-01"): (

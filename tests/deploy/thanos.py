@@ -24,6 +24,15 @@ def _often(interval: re.Match[str]) -> str:
     return f"{interval[1]}: {min(max(int(interval[2]), 2), 8)}s"
 
 
+def write_rules(folder: Path) -> None:
+    """Write the rules of the fast profile, somewhat slower."""
+    folder.mkdir()
+    for name, text in render("fast").items():
+        # A minute in production; longer than a dead member is asked, which is six seconds in every profile.
+        bridged = text.replace("[8s]", "[14s]")
+        (folder / name).write_text(_INTERVAL.sub(_often, bridged), encoding="utf-8")
+
+
 class Thanos(Topology):
     """The four processes. Rules are those of the fast profile, somewhat slower."""
 
@@ -34,11 +43,7 @@ class Thanos(Topology):
         self._started = started
         #: Where the rules are.
         self.rules = folder / "rules"
-        self.rules.mkdir()
-        for name, text in render("fast").items():
-            # A minute in production; longer than a dead member is asked, which is six seconds in every profile.
-            bridged = text.replace("[8s]", "[14s]")
-            (self.rules / name).write_text(_INTERVAL.sub(_often, bridged), encoding="utf-8")
+        write_rules(self.rules)
 
     def start(self, *hosts: str) -> None:
         """Start what runs on some hosts, by the commands of the document, and wait until each is ready."""

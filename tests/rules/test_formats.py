@@ -13,9 +13,12 @@ import _gojsonnet as jsonnet
 import pytest
 import yaml
 
+from laggard_cli.errors import CommandError
+from laggard_cli.labels import parse_names, renamed
 from laggard_cli.main import main
-from laggard_cli.rules import RulesError, render
-from laggard_cli.rules.labels import parse_names
+from laggard_cli.pack import pack_folder
+from laggard_cli.rules import render
+from laggard_cli.rules.beside import alertmanager, dashboards
 from laggard_cli.rules.render import rule_files
 from tests.rules.conftest import NEWEST
 
@@ -116,13 +119,14 @@ def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
 
     In one version of Prometheus: under the pack's own names the same tests run in each.
     """
-    names = {"training_run": "run_id", "training_rank": "rank", "host_name": "node"}
+    names = {"cluster": "site", "training_run": "run_id", "training_rank": "rank", "host_name": "node"}
     folder = tmp_path / "rules"
     folder.mkdir()
     for name, text in render("fast", labels=names).items():
         (folder / name).write_text(text, encoding="utf-8")
         for rule in (rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]):
-            annotations = " ".join(rule.get("annotations", {}).values()).replace("var-training_run", "")
+            annotations = " ".join(rule.get("annotations", {}).values())
+            annotations = re.sub("var-(training_run|cluster)=", "", annotations)
             # node_exporter's adapter makes the label, under its new name too.
             assert not names.keys() & set(re.findall(r"[a-zA-Z_:][\w:]*", rule["expr"] + annotations))
     tests = FAST_TESTS.read_text(encoding="utf-8")
@@ -135,7 +139,7 @@ def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ("job=x", "label 'job=x': 'job' cannot be renamed; give OLD=NEW with training_run, training_rank"),
+        ("job=x", "label 'job=x': 'job' cannot be renamed; give OLD=NEW with cluster, training_run, training_rank"),
         ("training_run", "label 'training_run': '' is no label's name; give OLD=NEW"),
         ("training_run=run-id", "label 'training_run=run-id': 'run-id' is no label's name; give OLD=NEW"),
         ("training_run=uuid", "label 'training_run=uuid': two labels would be called uuid"),
@@ -143,11 +147,47 @@ def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
 )
 def test_wrong_label_names_are_refused(pair: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A label that is not there, a name that is none, and one that is taken are errors in one line."""
-    with pytest.raises(RulesError) as refused:
+    with pytest.raises(CommandError) as refused:
         parse_names([pair])
     assert str(refused.value).startswith(message)
     assert main(["rules", "render", "--output", "/nowhere", "--label", pair]) == 2
     assert capsys.readouterr().err.startswith(f"laggard rules: error: {message}")
+
+
+def test_values_keep_their_names() -> None:
+    """A label has another name wherever an expression names it; what a run or a cluster is called stays."""
+    names = {"cluster": "site", "training_run": "run_id"}
+    expr = 'max by (cluster) (label_replace(a{training_run="cluster", cluster=~ \'cluster\'}, "cluster", "x", "", ""))'
+    assert renamed(expr, names) == (
+        'max by (site) (label_replace(a{run_id="cluster", site=~ \'cluster\'}, "site", "x", "", ""))'
+    )
+
+
+def test_dashboards_and_alertmanager_have_the_names_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Queries, columns and legends of dashboards, and what Alertmanager compares; variables of dashboards stay."""
+    boards, file = tmp_path / "boards", tmp_path / "alertmanager" / "alertmanager.yml"
+    names = ["--label", "cluster=site", "--label", "training_rank=rank"]
+    arguments = ["--output", str(tmp_path / "rules"), "--dashboards", str(boards), "--alertmanager", str(file)]
+    assert main(["rules", "render", *arguments, *names]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:] == [f"{len(dashboards({}))} dashboards in {boards}", f"Alertmanager's configuration in {file}"]
+
+    text = (boards / "laggard-ranks.json").read_text(encoding="utf-8")
+    board = json.loads(text)
+    assert [each["name"] for each in board["templating"]["list"]][:3] == ["datasource", "cluster", "training_run"]
+    assert board["templating"]["list"][2]["query"]["query"] == (
+        'label_values(run:training_ranks_expected:max{site="$cluster"}, training_run)'
+    )
+    assert 'site=\\"$cluster\\"' in text
+    assert not re.search(r'(?<!\$)(?<!"name": ")(?<!"refId": ")\b(cluster|training_rank)\b', text)
+    assert json.loads(dashboards({})["laggard-ranks.json"]) != board
+
+    given = pack_folder("deploy/alertmanager").joinpath("alertmanager.yml").read_text(encoding="utf-8")
+    assert alertmanager({}) == given
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert content["route"]["routes"][1]["group_by"] == ["site", "training_run"]
+    assert all(each["equal"][0] == "site" for each in content["inhibit_rules"])
+    assert "training_rank" not in {label for each in content["inhibit_rules"] for label in each["equal"]}
 
 
 def test_forms_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,15 @@ def firing(name: str, run: str, rank: str = "", severity: str = "warning") -> di
     return {"labels": labels, "annotations": annotations, "state": "firing", "activeAt": since, "value": "1.5"}
 
 
+def _rule(alert: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule of an alert as Thanos query has it: the labels of its server are those of the rule alone."""
+    labels = alert["labels"]
+    given = {name: text for name, text in labels.items() if name in ("cluster", "site")}
+    own = {name: text for name, text in labels.items() if name not in given}
+    rule = {"type": "alerting", "name": labels["alertname"], "query": "", "labels": given, "annotations": {}}
+    return {**rule, "alerts": [{**alert, "labels": own}]}
+
+
 @contextlib.contextmanager
 def fake_prometheus(series: Mapping[str, Series], alerts: Sequence[Mapping[str, Any]]) -> Generator[str]:
     """Serve; a query gets the series of the first key that it contains. Yield the address."""
@@ -30,6 +39,8 @@ def fake_prometheus(series: Mapping[str, Series], alerts: Sequence[Mapping[str, 
             url = urlsplit(self.path)
             if url.path.endswith("/alerts"):
                 data: dict[str, Any] = {"alerts": list(alerts)}
+            elif url.path.endswith("/rules"):
+                data = {"groups": [{"rules": [_rule(alert) for alert in alerts]}]}
             else:
                 query = parse_qs(url.query)["query"][0]
                 found = next((each for key, each in series.items() if key in query), ())

@@ -114,7 +114,7 @@ def _alertmanager(pager: int) -> dict[str, Any]:
     return {
         "route": {
             "receiver": "pager",
-            "group_by": ["training_run", "alertname"],
+            "group_by": ["cluster", "training_run", "alertname"],
             "group_wait": "1s",
             "group_interval": "2s",
             "routes": [{"receiver": "nobody", "matchers": ["alertname=LaggardWatchdog"]}],

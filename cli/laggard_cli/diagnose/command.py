@@ -13,11 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from laggard import environment
+from laggard_cli.clusters import add_cluster
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
 from laggard_cli.errors import CommandError
 from laggard_cli.past.times import moment
-from laggard_cli.prometheus import Prometheus, add_server
+from laggard_cli.prometheus import Prometheus, add_server, connect
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import one_line, printable, to_json
 
@@ -34,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Example: laggard diagnose --prometheus http://localhost:9090 --run llama-7b-17"
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
+    add_cluster(parser, "runs of one cluster, by the label of the series; by default of all")
     parser.add_argument(
         "--at",
         metavar="TIME",
@@ -89,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     if options.at and (options.watch or options.stacks):
         raise CommandError("--at is about the past: neither --watch nor --stacks goes with it")
     options.at = moment("--at", options.at) if options.at else None
-    prometheus = Prometheus(options.prometheus, options.http_config)
+    prometheus = connect(options)
     try:
         answer = _ask(prometheus, options)
         if options.watch is None:
@@ -104,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ask(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
-    diagnoses = diagnose(prometheus, options.name, options.at)
+    diagnoses = diagnose(prometheus, options.name, options.at, options.cluster)
     directory = options.state_dir or environment.state_directory()
     return _Answer(diagnoses, _stacks(diagnoses, directory) if options.stacks else {})
 

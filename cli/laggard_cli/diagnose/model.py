@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
@@ -24,24 +25,24 @@ _FACTS = {
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
 
-_RUNS = "count by (training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
+_RUNS = "count by (cluster, training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
 #: In which ranks are compared, in each interval as verdicts are; but without data in runs that wait for it as a whole.
 OWN_TIMES = (
-    "run_rank:training_step_own_seconds:compared unless on (training_run) run:training_data_limited:info"
-    " or on (training_run, training_rank) run_rank:training_step_own_seconds:mean"
+    "run_rank:training_step_own_seconds:compared unless on (cluster, training_run) run:training_data_limited:info"
+    " or on (cluster, training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
 #: Steps of the last minutes that are no measure of the others, by reason.
 _EXCLUDED = (
-    "sum by (training_run, training_reason) ("
-    "max by (training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
+    "sum by (cluster, training_run, training_reason) ("
+    "max by (cluster, training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
 )
 #: When the newest end without a clean end of each run began, of a day, with who ended first and how.
 _FAILED = (
     'last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d])'
-    " unless on (training_run) run:training_ranks_live:count"
-    " unless on (training_run) (max by (training_run)"
+    " unless on (cluster, training_run) run:training_ranks_live:count"
+    " unless on (cluster, training_run) (max by (cluster, training_run)"
     ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
-    " < on (training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
+    " < on (cluster, training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
 )
 #: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
 _UNTRANSLATED = 'group({__name__=~"training([.]steps.*|_steps)"})'
@@ -58,7 +59,7 @@ _REASONS = {
     "no_signal": "cannot tell its waiting from its own work",
 }
 _WATCHDOG = "LaggardWatchdog"
-_RUN, _RANK, _REASON = "training_run", "training_rank", "training_reason"
+_RUN, _RANK, _REASON = RUN, "training_rank", "training_reason"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
 _SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
@@ -84,6 +85,8 @@ class Verdict:
     runbook_url: str
     peer_group: str = ""
     """The group of ranks that is compared within, such as a stage of a pipeline, where the verdict is on one."""
+    cluster: str = ""
+    """What the site calls the cluster of the run, where its series say so."""
 
     @property
     def gravity(self) -> str:
@@ -132,6 +135,8 @@ class Diagnosis:
     uncompared_ranks: dict[str, str] = field(default_factory=dict[str, str])
     """Which these are, each with its reason, where they are few."""
 
+    cluster: str = ""
+    """What the site calls its cluster; empty where its series do not say."""
     failure: Failure | None = None
     """How it failed, of a run of which nothing lives."""
 
@@ -189,13 +194,17 @@ class Diagnosis:
         return tuple(missing)
 
 
-def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -> list[Diagnosis]:
+def diagnose(
+    prometheus: Prometheus, run: str | None, at: float | None = None, cluster: str | None = None
+) -> list[Diagnosis]:
     """Return the named run, or every run that Prometheus knows of now, or at a time in seconds since 1970.
+
+    Of all clusters, or of the named one: in several, one name is that of several runs.
 
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
     failures = _failures(prometheus, at)
-    runs = sorted({sample.labels[_RUN] for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
+    runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
     if not runs and prometheus.query(_UNTRANSLATED, at):
         raise CommandError(
             f"Prometheus at {prometheus.name} keeps OpenTelemetry's own names, such as training.steps, which the rules "
@@ -205,31 +214,34 @@ def diagnose(prometheus: Prometheus, run: str | None, at: float | None = None) -
         raise CommandError(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
         )
-    if run is not None and run not in runs:
+    wanted = [found for found in runs if run in (None, found.name) and cluster in (None, found.cluster)]
+    asked = " ".join(f"--{flag} {value!r}" for flag, value in (("run", run), ("cluster", cluster)) if value is not None)
+    if asked and not wanted:
         then = "now" if at is None else f"at {iso(at)}"
-        known = f"runs {then}: {', '.join(runs)}" if runs else f"there is no run {then}"
-        raise CommandError(f"--run {run!r} is not in Prometheus at {prometheus.name}; {known}")
-    verdicts = _verdicts(_alerts_now(prometheus) if at is None else alerts_at(prometheus, at))
+        known = f"runs {then}: {', '.join(map(str, runs))}" if runs else f"there is no run {then}"
+        raise CommandError(f"{asked} is not in Prometheus at {prometheus.name}; {known}")
+    clusters = any(found.cluster for found in runs)
+    verdicts = _verdicts(_alerts_now(prometheus, clusters=clusters) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     ranks = _ranks(prometheus, at)
-    scores: dict[str, dict[str, float]] = {}
+    scores: dict[Run, dict[str, float]] = {}
     for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
-        scores.setdefault(sample.labels[_RUN], {})[sample.labels[_RANK]] = sample.value
-    uncompared: dict[str, dict[str, float]] = {}
+        scores.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.value
+    uncompared: dict[Run, dict[str, float]] = {}
     for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
-        uncompared.setdefault(sample.labels[_RUN], {})[sample.labels[_REASON]] = sample.value
-    named: dict[str, dict[str, str]] = {}
+        uncompared.setdefault(run_of(sample), {})[sample.labels[_REASON]] = sample.value
+    named: dict[Run, dict[str, str]] = {}
     for sample in prometheus.query(_UNCOMPARED_RANKS, at, by=(_RUN, _RANK, _REASON)):
-        named.setdefault(sample.labels[_RUN], {})[sample.labels[_RANK]] = sample.labels[_REASON]
-    wanted = [run] if run is not None else runs
-    excluded: dict[str, dict[str, float]] = {}
+        named.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.labels[_REASON]
+    excluded: dict[Run, dict[str, float]] = {}
     if any(name not in ranks for name in wanted):
         for sample in prometheus.query(_EXCLUDED, at, by=(_RUN, "training_reason")):
-            excluded.setdefault(sample.labels[_RUN], {})[sample.labels["training_reason"]] = sample.value
+            excluded.setdefault(run_of(sample), {})[sample.labels["training_reason"]] = sample.value
     return [
         Diagnosis(
-            run=name,
-            verdicts=tuple(verdict for verdict in verdicts if verdict.run == name),
+            run=name.name,
+            cluster=name.cluster,
+            verdicts=tuple(verdict for verdict in verdicts if (verdict.cluster, verdict.run) == name),
             facts={fact: values[name] for fact, values in facts.items() if name in values},
             ranks=tuple(ranks.get(name, ())),
             standing_out=scores.get(name, {}),
@@ -257,15 +269,21 @@ def firing(prometheus: Prometheus) -> list[Verdict]:
 
 def _verdicts(alerts: list[Alert]) -> list[Verdict]:
     fire = [alert for alert in alerts if alert["state"] == "firing"]
-    verdicts = [_verdict(alert) for alert in fire if alert["labels"].get("alertname", "").startswith("Training")]
+    # Each of a pair of servers has its own; the one that was first is told.
+    once: dict[frozenset[tuple[str, str]], Alert] = {}
+    for alert in sorted(fire, key=lambda alert: alert["activeAt"]):
+        labels = {name: text for name, text in alert["labels"].items() if not is_of_a_replica(name)}
+        if labels.get("alertname", "").startswith("Training"):
+            once.setdefault(frozenset(labels.items()), alert)
+    verdicts = map(_verdict, once.values())
     return sorted(
         verdicts, key=lambda verdict: (SEVERITIES.index(verdict.gravity), verdict.since, verdict.alert, verdict.rank)
     )
 
 
-def _alerts_now(prometheus: Prometheus) -> list[Alert]:
+def _alerts_now(prometheus: Prometheus, *, clusters: bool) -> list[Alert]:
     """Return the alerts; :class:`CommandError` where they cannot be all, as from Thanos query without its ruler."""
-    alerts = prometheus.alerts()
+    alerts = prometheus.alerts_in_clusters() if clusters else prometheus.alerts()
     told = any(alert["labels"].get("alertname") == _WATCHDOG for alert in alerts)
     if not told and prometheus.query(f'ALERTS{{alertname="{_WATCHDOG}",alertstate="firing"}}'):
         raise CommandError(
@@ -291,17 +309,18 @@ def _verdict(alert: Alert) -> Verdict:
         recommendation=annotations.get("recommendation", "").strip(),
         runbook_url=annotations.get("runbook_url", ""),
         peer_group=labels.get("training_peer_group", ""),
+        cluster=labels.get(CLUSTER, ""),
     )
 
 
-def _failures(prometheus: Prometheus, at: float | None) -> dict[str, Failure]:
+def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
     # The last one counts: the newest, and of one end what was said once all its ranks were seen.
     newest = sorted(
         prometheus.query(_FAILED, at, by=(_RUN, "training_ended_by")),
         key=lambda each: (each.value, bool(each.labels.get(_RANK))),
     )
     return {
-        sample.labels[_RUN]: Failure(
+        run_of(sample): Failure(
             rank=sample.labels.get(_RANK, ""),
             host=sample.labels.get("host_name", ""),
             phase=sample.labels.get("training_phase", ""),
@@ -313,19 +332,18 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[str, Failure]:
     }
 
 
-def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[str, float]:
-    return {sample.labels[_RUN]: sample.value for sample in prometheus.query(series, at, by=(_RUN,))}
+def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[Run, float]:
+    return {run_of(sample): sample.value for sample in prometheus.query(series, at, by=(_RUN,))}
 
 
-def _ranks(prometheus: Prometheus, at: float | None) -> dict[str, list[Rank]]:
+def _ranks(prometheus: Prometheus, at: float | None) -> dict[Run, list[Rank]]:
     waits = {
-        (sample.labels[_RUN], sample.labels[_RANK]): sample.value
-        for sample in prometheus.query(_WAIT, at, by=(_RUN, _RANK))
+        (run_of(sample), sample.labels[_RANK]): sample.value for sample in prometheus.query(_WAIT, at, by=(_RUN, _RANK))
     }
-    ranks: dict[str, list[Rank]] = {}
+    ranks: dict[Run, dict[str, Rank]] = {}
     for sample in prometheus.query(OWN_TIMES, at, by=(_RUN, _RANK)):
-        run, rank = sample.labels[_RUN], sample.labels[_RANK]
-        ranks.setdefault(run, []).append(Rank(rank, sample.value, waits.get((run, rank))))
-    for found in ranks.values():
-        found.sort(key=lambda rank: rank.own_seconds, reverse=True)
-    return ranks
+        run, rank = run_of(sample), sample.labels[_RANK]
+        ranks.setdefault(run, {})[rank] = Rank(rank, sample.value, waits.get((run, rank)))
+    return {
+        run: sorted(found.values(), key=lambda rank: rank.own_seconds, reverse=True) for run, found in ranks.items()
+    }

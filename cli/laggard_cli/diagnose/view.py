@@ -51,6 +51,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     return replace(
         diagnosis,
         run=printable(diagnosis.run),
+        cluster=printable(diagnosis.cluster),
         verdicts=verdicts,
         ranks=ranks,
         standing_out=standing_out,
@@ -61,7 +62,9 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
-    parts: list[RenderableType] = [Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _facts(diagnosis))]
+    parts: list[RenderableType] = [
+        Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _cluster(diagnosis), _facts(diagnosis))
+    ]
     if diagnosis.verdicts:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.failure is not None:
@@ -90,6 +93,10 @@ def _failed(failure: Failure) -> str:
         return f"failed at {failure.at} {how}; which rank ended first is not known"
     where = f" on host {failure.host}" if failure.host else ""
     return f"failed at {failure.at}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
+
+
+def _cluster(diagnosis: Diagnosis) -> str:
+    return f"  cluster {diagnosis.cluster}" if diagnosis.cluster else ""
 
 
 def _why_not_yet(standing_out: dict[str, float]) -> str:

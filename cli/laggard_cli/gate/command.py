@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from laggard.conventions import Phase
+from laggard_cli.clusters import add_cluster
 from laggard_cli.errors import CommandError
 from laggard_cli.gate import baseline as saved
 from laggard_cli.gate.files import junit, plain
@@ -20,7 +21,7 @@ from laggard_cli.gate.measured import Measured, joined
 from laggard_cli.gate.steps import read_steps, step_files
 from laggard_cli.gate.verdict import PAUSES, WHOLE, Outcome, judge
 from laggard_cli.gate.view import markdown, show
-from laggard_cli.prometheus import Prometheus, add_server
+from laggard_cli.prometheus import add_server, connect
 from laggard_cli.terminal import to_json
 
 #: Exit code for a verdict that there are too few steps for; 2 is bad input, as everywhere.
@@ -59,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="leave out N more steps at the start of each run in JSON lines",
     )
     add_server(parser, "the server that has the runs", required=False)
+    add_cluster(parser, "the cluster of the runs, where several have some of those names")
     parser.add_argument(
         "--interval", type=float, default=60.0, metavar="SECONDS", help="of means from Prometheus (default 60)"
     )
@@ -112,8 +114,8 @@ def _read_one(flag: str, source: str, options: argparse.Namespace) -> Measured:
     if is_span(source):
         if options.prometheus is None:
             raise CommandError(f"{flag} {source} is a run of Prometheus: --prometheus URL is needed")
-        with contextlib.closing(Prometheus(options.prometheus, options.http_config)) as server:
-            return read_span(server, parse(source), options.interval)
+        with contextlib.closing(connect(options)) as server:
+            return read_span(server, parse(source), options.interval, options.cluster)
     files = step_files(source)
     if len(files) == 1 and saved.is_baseline(files[0]):
         return saved.load(files[0])

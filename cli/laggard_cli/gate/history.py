@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 import numpy as np
@@ -23,10 +23,11 @@ from laggard.conventions import (
     prometheus_label,
     prometheus_name,
 )
+from laggard_cli.clusters import CLUSTER, Run, find_run
 from laggard_cli.errors import CommandError
 from laggard_cli.gate.measured import PAUSES, Array, Measured
 from laggard_cli.past.times import parse_moment
-from laggard_cli.prometheus import Prometheus, quoted
+from laggard_cli.prometheus import Prometheus
 
 #: How a run of Prometheus is given.
 FORM = "run:NAME or run:NAME@FROM/TO"
@@ -47,6 +48,11 @@ class Span:
     run: str
     begin: float
     end: float
+    cluster: str = ""
+
+    def matcher(self) -> str:
+        """Return the matchers of the run's series."""
+        return Run(self.cluster, self.run).matcher()
 
     def __str__(self) -> str:
         """Return the run and the time, as an error names them."""
@@ -87,20 +93,24 @@ def _moment(source: str, text: str) -> float:
         raise CommandError(f"{source!r}: {text!r} is no time; example: {example}") from None
 
 
-def read_span(server: Prometheus, span: Span, interval: float) -> Measured:
+def read_span(server: Prometheus, span: Span, interval: float, cluster: str | None = None) -> Measured:
     """Return a run.
 
     Args:
         server: that has the ranks' series.
         span: which run, and when.
         interval: seconds over which means are taken; at least twice the time between two scrapes.
+        cluster: of the run, where several have one of that name.
 
     Raises:
         CommandError: the server does not answer, the run is not there, or its number of ranks changed.
     """
+    seconds = math.ceil(span.end - span.begin)
+    found = find_run(server, span.run, cluster, prometheus_name(STEPS), seconds=seconds, at=span.end)
+    span = replace(span, cluster=found.cluster)
     length = max(interval, math.ceil((span.end - span.begin) / _MAX_INTERVALS / interval) * interval)
     ranks = _ranks(server, span)
-    run = f"{{{_RUN}={quoted(span.run)}}}[{length:.0f}s]"
+    run = span.matcher() + f"[{length:.0f}s]"
 
     def values(expression: str) -> dict[str, dict[float, float]]:
         begin = min(span.begin + length, span.end)
@@ -139,11 +149,13 @@ def read_span(server: Prometheus, span: Span, interval: float) -> Measured:
 def _ranks(server: Prometheus, span: Span) -> int:
     """Return the number of ranks of a run, all of which must have been there."""
     seconds = f"[{math.ceil(span.end - span.begin)}s]"
-    own = f"{{{_RUN}={quoted(span.run)}}}{seconds}"
+    own = span.matcher() + seconds
     seen = server.query(f"count(group by ({_RANK}) (last_over_time({prometheus_name(STEPS)}{own})))", span.end)
     if not seen:
-        known = server.query(f"group by ({_RUN}) (last_over_time({prometheus_name(STEPS)}{seconds}))", span.end)
-        names = sorted(sample.labels.get(_RUN, "") for sample in known)
+        known = server.query(
+            f"group by (cluster, {_RUN}) (last_over_time({prometheus_name(STEPS)}{seconds}))", span.end
+        )
+        names = sorted({str(Run(each.labels.get(CLUSTER, ""), each.labels.get(_RUN, ""))) for each in known})
         there = f"runs there: {', '.join(names)}" if names else "there is no run at that time"
         raise CommandError(f"{span.source}: Prometheus at {server.name} has no steps of run {span}; {there}")
     expected = {
@@ -161,7 +173,7 @@ def _ranks(server: Prometheus, span: Span) -> int:
 
 
 def _memory(server: Prometheus, span: Span) -> dict[str, float]:
-    own = f"{prometheus_name(MEMORY_USAGE)}{{{_RUN}={quoted(span.run)}}}[{math.ceil(span.end - span.begin)}s]"
+    own = f"{prometheus_name(MEMORY_USAGE)}{span.matcher()}[{math.ceil(span.end - span.begin)}s]"
     found = server.query(f"max by ({_KIND}) (max_over_time({own}))", span.end)
     return {sample.labels[_KIND]: sample.value for sample in found if _KIND in sample.labels}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laggard_cli.errors import CommandError
 from laggard_cli.past.rules import AlertRules, matches_of
 from laggard_cli.past.templates import Query, TemplateError, render
 from laggard_cli.past.times import form
@@ -40,12 +41,16 @@ def _said(rule: Rule | None, labels: dict[str, str], since: str, ask: Query) -> 
         annotations["description"] = "Nobody knows its rule any more."
     else:
         annotations |= rule["annotations"]
-        matches = matches_of(rule, ask(rule["query"]), [labels])
+        try:
+            matches, why = matches_of(rule, ask(rule["query"]), [labels]), "its rule has no answer for that time."
+        except CommandError as error:
+            # As of a pair of servers that records twice, and is not asked as one.
+            matches, why = [], str(error)
         if matches:
             value = matches[0][0]
             annotations = {name: _text(template, labels, matches[0][0], ask) for name, template in annotations.items()}
         else:
-            annotations["description"] = "What it said cannot be repeated: its rule has no answer for that time."
+            annotations["description"] = f"What it said cannot be repeated: {why}"
             annotations["recommendation"] = ""
     return {"labels": labels, "annotations": annotations, "state": "firing", "activeAt": since, "value": value}
 
@@ -53,7 +58,7 @@ def _said(rule: Rule | None, labels: dict[str, str], since: str, ask: Query) -> 
 def _text(template: str, labels: dict[str, str], value: float, ask: Query) -> str:
     try:
         return render(template, labels, value, ask)
-    except TemplateError:
+    except (CommandError, TemplateError):
         # A rule of somebody else may use what is not known here: better as it stands than not at all.
         return template
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from laggard_cli.clusters import RUN, Run, run_of
 from laggard_cli.diagnose.model import OWN_TIMES, Diagnosis, diagnose
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
@@ -19,37 +20,38 @@ _FIRST = "TrainingStraggler"
 class Choice:
     """A run, the rank that a verdict names, and a peer that none names."""
 
-    run: str
+    run: Run
     culprit: int
     peer: int
     alert: str
 
 
-def choose_pair(prometheus: Prometheus, run: str | None) -> Choice:
+def choose_pair(prometheus: Prometheus, run: str | None, cluster: str | None = None) -> Choice:
     """Return culprit and healthy peer of a run, or of the only one with a culprit.
 
     Raises:
         CommandError: no verdict names a rank that goes on, or it has no peer.
     """
-    found: dict[str, tuple[int, str, Diagnosis]] = {}
-    for diagnosis in diagnose(prometheus, run):
+    found: dict[Run, tuple[int, str, Diagnosis]] = {}
+    for diagnosis in diagnose(prometheus, run, cluster=cluster):
         verdicts = [each for each in diagnosis.verdicts if each.rank.isdecimal() and each.alert not in _STANDS_STILL]
         verdicts.sort(key=lambda verdict: verdict.alert != _FIRST)
         if verdicts:
-            found[diagnosis.run] = int(verdicts[0].rank), verdicts[0].alert, diagnosis
+            found[Run(diagnosis.cluster, diagnosis.run)] = int(verdicts[0].rank), verdicts[0].alert, diagnosis
     if not found:
         of = f" of {run}" if run else ""
         raise CommandError(f"no verdict names a rank{of} that goes on; give --ranks")
     if len(found) > 1:
-        raise CommandError(f"--run is needed: verdicts name ranks of {', '.join(sorted(found))}")
+        flag = "--cluster" if len({each.name for each in found}) == 1 else "--run"
+        raise CommandError(f"{flag} is needed: verdicts name ranks of {', '.join(map(str, sorted(found)))}")
     ((name, (culprit, alert, diagnosis)),) = found.items()
     named = {verdict.rank for verdict in diagnosis.verdicts}
     return Choice(name, culprit, _healthy(prometheus, name, culprit, named), alert)
 
 
-def _healthy(prometheus: Prometheus, run: str, culprit: int, named: set[str]) -> int:
+def _healthy(prometheus: Prometheus, run: Run, culprit: int, named: set[str]) -> int:
     """Return the peer with the median own time among those of the culprit's group that no verdict names."""
-    own = [sample for sample in prometheus.query(OWN_TIMES) if sample.labels["training_run"] == run]
+    own = [sample for sample in prometheus.query(OWN_TIMES, by=(RUN,)) if run_of(sample) == run]
     groups = {sample.labels["training_rank"]: sample.labels.get("training_peer_group", "") for sample in own}
     peers = sorted(
         (sample.value, int(sample.labels["training_rank"]))
@@ -62,16 +64,16 @@ def _healthy(prometheus: Prometheus, run: str, culprit: int, named: set[str]) ->
     return peers[(len(peers) - 1) // 2][1]
 
 
-def addresses(prometheus: Prometheus, run: str, ranks: Sequence[int]) -> dict[int, tuple[str, str]]:
+def addresses(prometheus: Prometheus, run: Run, ranks: Sequence[int]) -> dict[int, tuple[str, str]]:
     """Return by rank the address at which Prometheus scrapes the node exporter that sees it, and the host's name."""
-    wanted = "|".join(map(str, ranks))
+    wanted = f'training_rank=~"{"|".join(map(str, ranks))}"'
     series = prometheus.query(
-        f'group by (training_run, training_rank, instance) (training_process_up{{training_rank=~"{wanted}"}} == 1)'
+        f"group by (cluster, training_run, training_rank, instance) (training_process_up{{{wanted}}} == 1)", by=(RUN,)
     )
     hosts = {
         int(sample.labels["training_rank"]): sample.labels.get("host_name", "")
-        for sample in prometheus.query(f'run_rank:training_place:info{{training_rank=~"{wanted}"}}')
-        if sample.labels["training_run"] == run
+        for sample in prometheus.query(f"run_rank:training_place:info{{{wanted}}}", by=(RUN,))
+        if run_of(sample) == run
     }
     return {
         int(sample.labels["training_rank"]): (
@@ -79,5 +81,5 @@ def addresses(prometheus: Prometheus, run: str, ranks: Sequence[int]) -> dict[in
             hosts.get(int(sample.labels["training_rank"]), ""),
         )
         for sample in series
-        if sample.labels["training_run"] == run and sample.labels.get("instance")
+        if run_of(sample) == run and sample.labels.get("instance")
     }

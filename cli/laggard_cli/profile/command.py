@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,18 @@ from rich.console import Console
 from laggard import environment
 from laggard.control import MAX_STEPS
 from laggard_cli.asking import ask
+from laggard_cli.clusters import Run, add_cluster, find_run
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
 from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, ask_exporter
-from laggard_cli.prometheus import Prometheus, add_server
+from laggard_cli.prometheus import Prometheus, add_server, connect
 
 _COMPARED = 2
+#: How far back the clusters of a run are looked for.
+_LIVE_SECONDS = 300.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
     parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="how long to wait (default 300)")
     add_server(parser, "a server that runs laggard's rules, to know the culprit and other hosts", required=False)
+    add_cluster(parser, "with --prometheus the cluster of the run, where several have one of that name")
     remote = parser.add_argument_group("ranks on other hosts, which their node exporters ask")
     remote.add_argument(
         "--exporter-url",
@@ -68,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         name, ranks = choose(directory, options.name, options.ranks)
         plan = _Plan(name, ranks, (), None)
     else:
-        with contextlib.closing(Prometheus(options.prometheus, options.http_config)) as prometheus:
+        with contextlib.closing(connect(options)) as prometheus:
             plan = _planned(prometheus, options, directory)
     found = _asked(plan, options, directory, output)
     if len(found) >= _COMPARED:
@@ -89,11 +94,13 @@ class _Plan:
 
 def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Path) -> _Plan:
     culprit: int | None = None
+    run: Run | None = None
     name: str | None = options.name
     if options.ranks is None:
-        chosen = choice.choose_pair(prometheus, name)
-        name, culprit, numbers = chosen.run, chosen.culprit, sorted((chosen.culprit, chosen.peer))
-        print(f"{chosen.alert} names rank {culprit} of {name}; rank {chosen.peer} is a healthy peer", flush=True)
+        chosen = choice.choose_pair(prometheus, name, options.cluster)
+        run, culprit, numbers = chosen.run, chosen.culprit, sorted((chosen.culprit, chosen.peer))
+        name = run.name
+        print(f"{chosen.alert} names rank {culprit} of {run}; rank {chosen.peer} is a healthy peer", flush=True)
     else:
         numbers = rank_numbers(options.ranks)
         if name is None:
@@ -108,7 +115,10 @@ def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Pat
         exporters = Exporters(
             options.exporter_url, options.exporter_credentials, options.exporter_ca, options.exporter_certificate
         )
-        known = choice.addresses(prometheus, name, missing)
+        run = run or find_run(
+            prometheus, name, options.cluster, "training_process_up", seconds=_LIVE_SECONDS, at=time.time()
+        )
+        known = choice.addresses(prometheus, run, missing)
         elsewhere = [exporters.rank(name, number, known.get(number)) for number in missing]
     return _Plan(name, local, elsewhere, culprit)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from laggard_cli.clusters import Run
 from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose
 from laggard_cli.diagnose.view import show
 from laggard_cli.errors import CommandError
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if traces:
         return _judge(options, traces)
     recording = read(options.recordings)
-    truths = read_truth(options.truth, recording.runs) if options.truth else []
+    truths = read_truth(options.truth, [each.name for each in recording.runs]) if options.truth else []
     pace = pace_of(recording)
     console = Console(stderr=bool(options.json), markup=False, emoji=False)
     console.print(printable(_announcement(recording, pace)), soft_wrap=True)
@@ -186,19 +187,20 @@ class _Seen:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._fired: dict[tuple[str, str, str, str], Fired] = {}
-        self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
-        self._known: dict[str, Diagnosis] = {}
+        self._fired: dict[tuple[str, ...], Fired] = {}
+        self._verdicts: dict[tuple[str, ...], Verdict] = {}
+        self._known: dict[Run, Diagnosis] = {}
 
     def add(self, position: float, diagnoses: list[Diagnosis]) -> None:
         """Take what Prometheus knows now."""
         now = position - self._pace.begin
-        firing: set[tuple[str, str, str, str]] = set()
+        firing: set[tuple[str, ...]] = set()
         for diagnosis in diagnoses:
-            if diagnosis.ranks or diagnosis.run not in self._known:
-                self._known[diagnosis.run] = diagnosis
+            run = Run(diagnosis.cluster, diagnosis.run)
+            if diagnosis.ranks or run not in self._known:
+                self._known[run] = diagnosis
             for verdict in diagnosis.verdicts:
-                key = (verdict.alert, verdict.run, verdict.rank, verdict.phase)
+                key = (verdict.alert, verdict.cluster, verdict.run, verdict.rank, verdict.phase)
                 firing.add(key)
                 if key not in self._fired:
                     self._fired[key] = Fired(
@@ -214,12 +216,12 @@ class _Seen:
         """Return what fired, the first first."""
         return sorted(self._fired.values(), key=lambda fired: fired.begin)
 
-    def diagnoses(self, runs: list[str]) -> list[Diagnosis]:
+    def diagnoses(self, runs: list[Run]) -> list[Diagnosis]:
         """Return each run with its verdicts, also those that ended before the recording did."""
         return [
             replace(
-                self._known.get(run, Diagnosis(run, (), {}, ())),
-                verdicts=tuple(verdict for verdict in self._verdicts.values() if verdict.run == run),
+                self._known.get(run, Diagnosis(run.name, (), {}, (), cluster=run.cluster)),
+                verdicts=tuple(each for each in self._verdicts.values() if (each.cluster, each.run) == run),
             )
             for run in runs
         ]
@@ -227,7 +229,7 @@ class _Seen:
 
 def _announcement(recording: Recording, pace: Pace) -> str:
     length = pace.end - pace.begin
-    text = f"{len(recording.series)} series of {', '.join(recording.runs)} over {length:.0f} s"
+    text = f"{len(recording.series)} series of {', '.join(map(str, recording.runs))} over {length:.0f} s"
     if pace.stretch > 1:
         text += f", stretched {pace.stretch:.3g} times for the windows of the rules (durations keep their values)"
     return f"{text}; takes {pace.seconds:.0f} s"

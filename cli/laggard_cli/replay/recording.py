@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard_cli.clusters import CLUSTER, RUN, Run
 from laggard_cli.errors import CommandError
 
 Labels = tuple[tuple[str, str], ...]
@@ -56,9 +57,10 @@ class Recording:
         return max(float(series.times[-1]) for series in self.series)
 
     @property
-    def runs(self) -> list[str]:
-        """Names of the runs."""
-        return sorted({value for series in self.series for label, value in series.labels if label == "training_run"})
+    def runs(self) -> list[Run]:
+        """The runs, each in its cluster."""
+        labels = (dict(series.labels) for series in self.series)
+        return sorted({Run(each.get(CLUSTER, ""), each[RUN]) for each in labels if RUN in each})
 
 
 def read_openmetrics(path: Path, lines: Iterable[str]) -> Recording:

@@ -12,17 +12,18 @@ from pathlib import Path
 
 from rich.console import Console
 
+from laggard_cli.clusters import Run, add_cluster, find_run
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES
 from laggard_cli.past.times import moment, seconds
-from laggard_cli.prometheus import Prometheus, add_server
+from laggard_cli.prometheus import Prometheus, add_server, connect
 from laggard_cli.report import history as runs
 from laggard_cli.report.causes import cause
 from laggard_cli.report.costs import cost, losses
 from laggard_cli.report.evidence import beside
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import Report, Told, page
-from laggard_cli.report.span import Span, find, matcher
+from laggard_cli.report.span import EXPECTED, Span, find, seconds_back
 from laggard_cli.report.verdicts import read
 from laggard_cli.terminal import printable
 
@@ -42,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", required=True, metavar="RUN", help="the run; it may have ended")
+    add_cluster(parser, "the cluster of the run, where several have one of that name")
     parser.add_argument("--from", dest="begin", metavar="TIME", help="such as 2026-01-31T08:00:00Z; UTC without a zone")
     parser.add_argument("--to", dest="end", metavar="TIME", help="alike; by default the run's end, or now")
     parser.add_argument("--last", metavar="DURATION", help="instead of --from: such as 90m or 2h before the end")
@@ -63,13 +65,15 @@ def run(options: argparse.Namespace) -> int:
     # Before minutes of queries, not after them.
     with (
         _written(options.output) as write,
-        contextlib.closing(Prometheus(options.prometheus, options.http_config)) as prometheus,
+        contextlib.closing(connect(options)) as prometheus,
         _progress() as tell,
     ):
         tell("looking for the run")
-        span = find(prometheus, options.name, begin, end, last)
+        reach, until = seconds_back(begin, end)
+        name = find_run(prometheus, options.name, options.cluster, EXPECTED, seconds=reach, at=until)
+        span = find(prometheus, name, begin, end, last)
         server = runs.Counted(prometheus, tell)
-        report = gather(server, prometheus, options.name, span)
+        report = gather(server, prometheus, name, span)
         tell("drawing")
         size = write(page(report))
     print(printable(report.judged.headline))
@@ -80,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) -> Report:
+def gather(server: runs.Counted, prometheus: Prometheus, name: Run, span: Span) -> Report:
     """Return all that the page shows."""
     history = runs.read(server, name, span)
     problems, remarks = read(server, prometheus, name, span, sorted(set(history.hosts.values())))
@@ -95,7 +99,7 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: str, span: Span) 
     told = tuple(sorted(told, key=_rank))
     lost = losses(server, history)
     exporters = bool(
-        server.over(f"group(training_process_up{matcher(name)})", span, max(span.step, (span.end - span.begin) / 12))
+        server.over(f"group(training_process_up{name.matcher()})", span, max(span.step, (span.end - span.begin) / 12))
     )
     unknown = tuple(missing(history, lost, exporters=exporters, remarks=remarks))
     return Report(

@@ -10,7 +10,7 @@ import numpy as np
 from laggard_cli.pack import threshold
 from laggard_cli.report.arrays import Array, by_time, known, mean, middle, most, there
 from laggard_cli.report.history import GROUP, HOST, RANK, Counted, History
-from laggard_cli.report.span import Span, matcher
+from laggard_cli.report.span import Span
 from laggard_cli.report.verdicts import Problem
 from laggard_cli.units import duration
 
@@ -163,7 +163,7 @@ def losses(server: Counted, history: History) -> Losses | None:
     The rules say it for the last hour, or the life of a younger run: so it is taken at the end and each hour before.
     """
     server.say("what is lost")
-    own = matcher(history.run)
+    own = history.run.matcher()
     good_at = f"run:training_goodput:ratio{own}"
     evaluated = f"max_over_time((timestamp({good_at}) and {good_at} >= 0)[15m:15s])"
     moments = (sample.value for sample in server.at(evaluated, history.span.end))

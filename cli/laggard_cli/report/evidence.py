@@ -10,7 +10,6 @@ from laggard.conventions import PHASE_DURATION, STEP_DURATION, prometheus_name
 from laggard_cli.prometheus import quoted
 from laggard_cli.report.costs import concerned
 from laggard_cli.report.history import PHASE, RANK, Counted, History
-from laggard_cli.report.span import matcher
 from laggard_cli.report.verdicts import Problem
 
 #: Verdicts on ranks that work longer than their peers.
@@ -41,7 +40,7 @@ def beside(server: Counted, history: History, problem: Problem) -> Beside | None
     length = max(history.span.window, math.ceil(problem.end - problem.begin))
 
     def phases(operator: str) -> dict[str, float]:
-        whose = matcher(history.run, f"{RANK}{operator}{names}") + f"[{length:.0f}s]"
+        whose = history.run.matcher(f"{RANK}{operator}{names}") + f"[{length:.0f}s]"
         expression = (
             f"sum by ({PHASE}) (max by ({RANK}, {PHASE}) (rate({prometheus_name(PHASE_DURATION)}_sum{whose}))) "
             f"/ on () group_left () sum(max by ({RANK}) (rate({prometheus_name(STEP_DURATION)}_count{whose})))"

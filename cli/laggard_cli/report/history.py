@@ -22,9 +22,10 @@ from laggard.conventions import (
     prometheus_label,
     prometheus_name,
 )
+from laggard_cli.clusters import CLUSTER, RUN, Run
 from laggard_cli.prometheus import Prometheus, Range, Sample
 from laggard_cli.report.arrays import Array
-from laggard_cli.report.span import Span, matcher
+from laggard_cli.report.span import Span
 
 RANK, PHASE, HOST = (prometheus_label(each) for each in (Attribute.RANK, Attribute.PHASE, Attribute.HOST_NAME))
 GROUP, KIND, SIGNAL = (
@@ -77,7 +78,7 @@ class Counted:
 class History:
     """One run over a span. Rows are ``ranks``, columns are ``times``."""
 
-    run: str
+    run: Run
     span: Span
     times: Array
     ranks: list[str]
@@ -125,11 +126,11 @@ class History:
         return slice(min(first, len(self.times) - 1), max(first + 1, int(np.searchsorted(self.times, end + 1e-3))))
 
 
-def read(server: Counted, run: str, span: Span) -> History:
+def read(server: Counted, run: Run, span: Span) -> History:
     """Return a run over a span."""
     times = span.times
     window = f"[{span.window:.0f}s]"
-    own_run, by_rank = matcher(run), f"max by ({RANK}, {GROUP})"
+    own_run, by_rank = run.matcher(), f"max by ({RANK}, {GROUP})"
     own_count = f"rate({prometheus_name(STEP_OWN_DURATION)}_count{own_run}{window})"
     count = f"rate({prometheus_name(STEP_DURATION)}_count{own_run}{window})"
     phase_sum = f"{prometheus_name(PHASE_DURATION)}_sum"
@@ -145,7 +146,7 @@ def read(server: Counted, run: str, span: Span) -> History:
     own, reports = (table(series, ranks, times, RANK) for series in (found, reporting))
 
     server.say("waits of the ranks")
-    communication = matcher(run, f'{PHASE}="communication"')
+    communication = run.matcher(f'{PHASE}="communication"')
     waits = f"rate({phase_sum}{communication}{window})"
     wait = table(server.over(f"max by ({RANK}) ({waits}) / max by ({RANK}) ({count})", span), ranks, times, RANK)
 
@@ -157,7 +158,11 @@ def read(server: Counted, run: str, span: Span) -> History:
     )
     phases = {each.labels[PHASE]: line(each, times) for each in found if PHASE in each.labels}
     found = server.over('{__name__=~"run:(training|gpu|host)_.+",' + own_run[1:], span)
-    facts = {each.labels.get("__name__", ""): line(each, times) for each in found if len(each.labels) == 2}  # noqa: PLR2004 - name and run
+    facts = {
+        each.labels.get("__name__", ""): line(each, times)
+        for each in found
+        if each.labels.keys() <= {"__name__", CLUSTER, RUN}
+    }
     expected = facts.get("run:training_ranks_expected:max", np.full(len(times), np.nan))
     history = History(
         run=run,
@@ -179,7 +184,7 @@ def read(server: Counted, run: str, span: Span) -> History:
 def _read_configuration(server: Counted, history: History) -> None:
     """Add what changes seldom: hosts, restarts, what the run runs on, signals and thresholds."""
     server.say("hosts and configuration")
-    span, own_run = history.span, matcher(history.run)
+    span, own_run = history.span, history.run.matcher()
     seldom = max(span.step, (span.end - span.begin) / _FEW)
     starts = server.over(f"max by ({RANK}, {HOST}) ({_START}{own_run})", span, seldom)
     information = server.over(
@@ -204,9 +209,9 @@ def _read_configuration(server: Counted, history: History) -> None:
 def read_places(server: Counted, history: History) -> None:
     """Add where each rank stood, from the state files."""
     server.say("where the ranks stood")
-    own_run = matcher(history.run)
+    own_run = history.run.matcher()
 
-    ended = matcher(history.run, 'training_state="finished"')
+    ended = history.run.matcher('training_state="finished"')
     expression = f" or on ({RANK}) ".join(
         (
             f"(max by ({RANK}) (training_process_state{ended}) == 1) * 0 + 4",
@@ -235,11 +240,11 @@ def read_memory(server: Counted, history: History, kinds: Iterable[str]) -> None
     server.say("memory of the ranks")
     name = prometheus_name(MEMORY_USAGE)
     for kind in sorted(set(kinds)):
-        own_kind = matcher(history.run, f'{KIND}="{kind}"')
+        own_kind = history.run.matcher(f'{KIND}="{kind}"')
         found = server.over(f"max by ({RANK}) ({name}{own_kind})", history.span)
         if found:
             history.memory[kind] = table(found, history.ranks, history.times, RANK)
-    limits = f"min by ({KIND}) (last_over_time(training_memory_limit_bytes{matcher(history.run)}[10m]))"
+    limits = f"min by ({KIND}) (last_over_time(training_memory_limit_bytes{history.run.matcher()}[10m]))"
     history.capacity = {sample.labels.get(KIND, ""): sample.value for sample in server.at(limits, history.span.end)}
 
 

@@ -216,6 +216,6 @@ def _pictures(report: Report, axis: Axis, problems: Sequence[Problem]) -> str:
 def _footer(report: Report) -> str:
     said = (
         f"Made by laggard {__version__} at {iso(report.made)} from {report.server}. Verdicts, limits and advice "
-        f"are those of the rules. What is known now: laggard diagnose --run {report.history.run}"
+        f"are those of the rules. What is known now: laggard diagnose --run {report.history.run.name}"
     )
     return element("footer", element("p", text(said), class_="quiet"))

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard_cli.clusters import RUN, Run, run_of
 from laggard_cli.errors import CommandError
 from laggard_cli.past.times import iso
-from laggard_cli.prometheus import Prometheus, quoted
+from laggard_cli.prometheus import Prometheus
 from laggard_cli.report.arrays import Array
 
+#: A series that each run has.
+EXPECTED = "run:training_ranks_expected:max"
 #: How far back a run is looked for, and in which steps: a server gives at most 11,000 points.
 _REACH_SECONDS, _COARSE_SECONDS, _MOST_POINTS = 30 * 86400.0, 300.0, 10_000
 #: How long evaluations are watched to tell how often they happen, and how often that usually is.
@@ -39,7 +42,14 @@ class Span:
         return np.array([self.begin + self.step * number for number in range(count)])
 
 
-def find(server: Prometheus, run: str, begin: float | None, end: float | None, last: float | None) -> Span:
+def seconds_back(begin: float | None, end: float | None) -> tuple[float, float]:
+    """Return how many seconds are looked at, and until when, in seconds since 1970."""
+    now = time.time()
+    until = min(now if end is None else end, now)
+    return _REACH_SECONDS if begin is None else until - begin, until
+
+
+def find(server: Prometheus, run: Run, begin: float | None, end: float | None, last: float | None) -> Span:
     """Return the time of a report on a run.
 
     Args:
@@ -52,9 +62,8 @@ def find(server: Prometheus, run: str, begin: float | None, end: float | None, l
     Raises:
         CommandError: there is no such run, or it was not there in that time.
     """
-    now = time.time()
-    until = min(now if end is None else end, now)
-    since = until - _REACH_SECONDS if begin is None else begin
+    reach, until = seconds_back(begin, end)
+    since = until - reach
     if since >= until:
         raise CommandError(f"--from {iso(since)} is not before --to {iso(until)}: the range is empty")
     seen = _seen(server, run, since, until)
@@ -64,9 +73,9 @@ def find(server: Prometheus, run: str, begin: float | None, end: float | None, l
     until = min(until, seen[1])
     since = max(seen[0], until - last if last is not None else seen[0])
     if until <= since:
-        raise CommandError(f"run {run!r} was seen at {iso(until)} only; a report needs some minutes of it")
+        raise CommandError(f"run {str(run)!r} was seen at {iso(until)} only; a report needs some minutes of it")
     interval = _interval(server, until)
-    length = f"{matcher(run)}[{math.ceil(until - since)}s]"
+    length = f"{run.matcher()}[{math.ceil(until - since)}s]"
     ranks = _value(server, f"max(max_over_time(run:training_ranks_expected:max{length}))", until)
     columns = min(_COLUMNS, max(_FEWEST_COLUMNS, _POINTS / (ranks or 1)))
     step = math.ceil((until - since) / columns / interval) * interval
@@ -80,14 +89,9 @@ def find(server: Prometheus, run: str, begin: float | None, end: float | None, l
     return Span(since, until, float(step), float(window))
 
 
-def matcher(run: str, *more: str) -> str:
-    """Return the matchers of a run's series; its name may hold anything."""
-    return "{" + ",".join((f"training_run={quoted(run)}", *more)) + "}"
-
-
-def _seen(server: Prometheus, run: str, since: float, until: float) -> tuple[float, float] | None:
+def _seen(server: Prometheus, run: Run, since: float, until: float) -> tuple[float, float] | None:
     """Return the first and the last time at which a run was there, or nothing if it was not."""
-    expected = f"run:training_ranks_expected:max{matcher(run)}"
+    expected = f"run:training_ranks_expected:max{run.matcher()}"
 
     def times(begin: float, end: float, each: float) -> list[float]:
         """Return the moments with a sample in the time ``each`` before them."""
@@ -105,10 +109,12 @@ def _seen(server: Prometheus, run: str, since: float, until: float) -> tuple[flo
     return max(since, first[0] - fine), last[-1]
 
 
-def _absent(server: Prometheus, run: str, since: float, until: float) -> str:
+def _absent(server: Prometheus, run: Run, since: float, until: float) -> str:
     length = f"[{math.ceil(until - since)}s]"
-    known = server.query(f"count by (training_run) (last_over_time(run:training_ranks_expected:max{length}))", until)
-    names = sorted(sample.labels.get("training_run", "") for sample in known)
+    known = server.query(
+        f"group by (cluster, training_run) (last_over_time(run:training_ranks_expected:max{length}))", until
+    )
+    names = sorted(str(run_of(sample)) for sample in known if sample.labels.get(RUN))
     if names:
         shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")  # noqa: PLR2004 - a line
         there = f"runs there: {shown}"
@@ -116,7 +122,7 @@ def _absent(server: Prometheus, run: str, since: float, until: float) -> str:
         there = "there is no run at that time"
     else:
         there = "no series laggard_rules_info: does it run laggard's rules?"
-    return f"--run {run!r} is not in Prometheus at {server.name} from {iso(since)} to {iso(until)}; {there}"
+    return f"--run {run.name!r} is not in Prometheus at {server.name} from {iso(since)} to {iso(until)}; {there}"
 
 
 def _interval(server: Prometheus, at: float) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from laggard_cli.clusters import CLUSTER, Run, is_of_a_replica
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, gravity, pack_folder
 from laggard_cli.past.rules import AlertRules, matches_of
 from laggard_cli.past.templates import TemplateError, render
 from laggard_cli.prometheus import Prometheus, Rule, Sample, quoted
 from laggard_cli.report.history import GROUP, HOST, PHASE, RANK, Counted, ordered
-from laggard_cli.report.span import Span, matcher
+from laggard_cli.report.span import Span
 
 #: Labels that tell members of one problem apart; all others say which problem it is.
 _MEMBERS = (RANK, HOST, "uuid", "hw_id", GROUP, "gpu")
@@ -82,18 +83,22 @@ class Problem:
 
 
 def read(
-    server: Counted, prometheus: Prometheus, run: str, span: Span, hosts: list[str]
+    server: Counted, prometheus: Prometheus, run: Run, span: Span, hosts: list[str]
 ) -> tuple[list[Problem], list[str]]:
     """Return the problems of a run, the gravest first, and what could not be found out about them."""
     server.say("verdicts")
-    selectors = [matcher(run, 'alertstate="firing"', 'alertname=~"Training.+"')]
+    selectors = [run.matcher('alertstate="firing"', 'alertname=~"Training.+"')]
     if 0 < len(hosts) <= _MOST_HOSTS:
         names = quoted("|".join(map(re.escape, hosts)))
-        selectors.append(f'{{training_run="",alertstate="firing",alertname=~"Training.+",{HOST}=~{names}}}')
+        selectors.append(
+            f'{{{CLUSTER}={quoted(run.cluster)},training_run="",alertstate="firing",alertname=~"Training.+",{HOST}=~{names}}}'
+        )
     firings: dict[tuple[tuple[str, str], ...], list[Firing]] = {}
     for selector in selectors:
         for series in server.over(f"ALERTS{selector}", span):
-            labels = {name: text for name, text in series.labels.items() if name not in _SKIPPED}
+            labels = {
+                name: text for name, text in series.labels.items() if name not in _SKIPPED and not is_of_a_replica(name)
+            }
             shared = tuple(sorted((name, text) for name, text in labels.items() if name not in _MEMBERS))
             firings.setdefault(shared, []).extend(_firings(labels, sorted(series.values), span))
     problems = [_problem(dict(shared), found, span) for shared, found in firings.items() if found]

@@ -15,13 +15,14 @@ import promql_parser
 import yaml
 from promql_parser import Call, NumberLiteral
 
+from laggard_cli.labels import in_ours
 from laggard_cli.rules.render import rule_files, rules_folder
 
 RECORD = "laggard_threshold_override"
 
 _GROUP_FIELDS = {"name", "interval", "limit", "labels", "query_offset", "rules"}
 _RULE_FIELDS = {"record", "expr", "labels"}
-_LABELS = {"name", "training_run"}
+_LABELS = {"name", "training_run", "cluster"}
 
 
 def overridable(folder: Path | None = None) -> frozenset[str]:
@@ -38,12 +39,13 @@ def overridable(folder: Path | None = None) -> frozenset[str]:
 _READ = re.compile(rf'{RECORD}\{{name="(\w+)"\}}')
 
 
-def mistakes(text: str, names: frozenset[str]) -> Iterator[str]:
+def mistakes(text: str, names: frozenset[str], renamed: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yield what is wrong with a file of overrides, place and remedy in one line each.
 
     Args:
         text: content of the file.
         names: the thresholds that may be overridden.
+        renamed: label to the name that the rules were rendered with.
     """
     try:
         content: Any = yaml.safe_load(text)
@@ -53,7 +55,7 @@ def mistakes(text: str, names: frozenset[str]) -> Iterator[str]:
     if not _is_mapping(content) or not isinstance(content.get("groups"), list):
         yield "no list of groups; a rule file begins with 'groups:'"
         return
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, ...], str] = {}
     for number, group in enumerate(content["groups"], 1):
         place = f"group {group.get('name', number)}" if _is_mapping(group) else f"group {number}"
         if not _is_mapping(group) or not isinstance(group.get("rules"), list):
@@ -63,20 +65,23 @@ def mistakes(text: str, names: frozenset[str]) -> Iterator[str]:
             yield f"{place}: no name; Prometheus refuses the file"
         yield from _unknown(group, _GROUP_FIELDS, place)
         for position, rule in enumerate(group["rules"], 1):
-            yield from _rule(rule, f"{place}, rule {position}", names, seen)
+            yield from _rule(rule, f"{place}, rule {position}", names, seen, renamed or {})
 
 
-def _rule(rule: Any, place: str, names: frozenset[str], seen: dict[tuple[str, str], str]) -> Iterator[str]:
+def _rule(
+    rule: Any, place: str, names: frozenset[str], seen: dict[tuple[str, ...], str], renamed: Mapping[str, str]
+) -> Iterator[str]:
     if not _is_mapping(rule) or rule.get("record") != RECORD:
         found = rule.get("record") or rule.get("alert") if _is_mapping(rule) else rule
         yield f"{place}: records {found!r}; a file of overrides records {RECORD} alone"
         return
     yield from _unknown(rule, _RULE_FIELDS, place)
-    labels: Any = rule.get("labels")
-    if not _is_mapping(labels):
+    given: Any = rule.get("labels")
+    if not _is_mapping(given):
         yield f"{place}: no labels; write labels: {{name: THRESHOLD, training_run: RUN}}"
         return
-    name, run = labels.get("name"), labels.get("training_run")
+    labels: dict[str, Any] = in_ours({str(label): value for label, value in given.items()}, renamed)
+    name, run, cluster = labels.get("name"), labels.get("training_run"), labels.get("cluster", "")
     if not isinstance(name, str) or name not in names:
         near = difflib.get_close_matches(str(name), names, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
@@ -84,9 +89,9 @@ def _rule(rule: Any, place: str, names: frozenset[str], seen: dict[tuple[str, st
         return
     if not isinstance(run, str) or not run:
         yield f"{place}: training_run is {run!r}; name one run, in quotes if it is a number"
-    for label in sorted(set(map(str, labels)) - _LABELS):
+    for label in sorted(labels.keys() - _LABELS):
         yield f"{place}: label {label} has no meaning here; remove it"
-    if (earlier := seen.setdefault((name, str(run)), place)) != place:
+    if (earlier := seen.setdefault((name, str(run), str(cluster)), place)) != place:
         yield f"{place}: overrides {name} of {run} again, as {earlier} does; remove one"
     yield from _expression(rule.get("expr"), name, place)
 

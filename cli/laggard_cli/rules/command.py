@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from laggard_cli.errors import CommandError
+from laggard_cli.labels import add_labels, parse_names
+from laggard_cli.rules.beside import alertmanager, dashboards
 from laggard_cli.rules.check import mistakes, overridable
 from laggard_cli.rules.formats import FORMATS
-from laggard_cli.rules.labels import parse_names
 from laggard_cli.rules.profiles import RulesError
 from laggard_cli.rules.render import render
 
@@ -32,12 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="prometheus",
         help="rule files, PrometheusRule manifests, namespaces for mimirtool, or a jsonnet mixin (default %(default)s)",
     )
+    add_labels(rendering, "another name for a label, for example training_run=run_id or cluster=k8s_cluster")
     rendering.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        metavar="OLD=NEW",
-        help="another name for a label, for example training_run=run_id; may be repeated",
+        "--dashboards", type=Path, metavar="FOLDER", help="write the dashboards too, with the same names of labels"
+    )
+    rendering.add_argument(
+        "--alertmanager", type=Path, metavar="FILE", help="write Alertmanager's configuration too, with the same names"
     )
     rendering.set_defaults(action=_render)
     checking = actions.add_parser(
@@ -45,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     checking.epilog = "Example: laggard rules check /etc/prometheus/overrides.yml"
     checking.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a rule file that records overrides")
+    add_labels(checking, "another name for a label, as the rules were rendered with")
     checking.set_defaults(action=_check)
 
 
@@ -55,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     """Print each mistake in one line; say how many files are right."""
-    names = overridable()
+    names, labels = overridable(), parse_names(options.label)
     found = 0
     for file in options.files:
         try:
@@ -63,7 +66,7 @@ def _check(options: argparse.Namespace) -> int:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
             raise CommandError(f"{file}: {reason}") from error
-        for mistake in mistakes(text, names):
+        for mistake in mistakes(text, names, labels):
             found += 1
             print(f"{file}: {mistake}", file=sys.stderr)
     if found:
@@ -78,20 +81,33 @@ def _render(options: argparse.Namespace) -> int:
     if (folder / _SOURCE).exists():
         raise CommandError(f"--output {folder}: it is a rule pack itself ({_SOURCE}), which stays; name another folder")
     links = {"runbook_url": options.runbook_base, "dashboard_url": options.dashboard_base}
+    labels = parse_names(options.label)
     try:
         texts = render(
             options.profile,
             links={name: base for name, base in links.items() if base},
-            labels=parse_names(options.label),
+            labels=labels,
             form=options.format,
         )
     except RulesError as error:
         raise CommandError(str(error)) from error
+    _write("--output", folder, texts)
+    print(f"{len(texts)} rule files of profile {options.profile} in {folder}")
+    if options.dashboards:
+        boards = dashboards(labels)
+        _write("--dashboards", options.dashboards, boards)
+        print(f"{len(boards)} dashboards in {options.dashboards}")
+    if options.alertmanager:
+        file: Path = options.alertmanager
+        _write("--alertmanager", file.parent, {file.name: alertmanager(labels)})
+        print(f"Alertmanager's configuration in {file}")
+    return 0
+
+
+def _write(flag: str, folder: Path, texts: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"--output {folder}: {error.strerror}") from error
-    print(f"{len(texts)} rule files of profile {options.profile} in {folder}")
-    return 0
+        raise CommandError(f"{flag} {folder}: {error.strerror}") from error

@@ -17,9 +17,9 @@ import promql_parser
 import yaml
 from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, display_duration, parse_duration
 
+from laggard_cli.labels import rename
 from laggard_cli.pack import pack_folder
 from laggard_cli.rules.formats import FORMATS
-from laggard_cli.rules.labels import rename
 from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
 
 #: The layers; each reads those before it. ``LAYER.yml`` holds the core, ``LAYER-FAMILY.yml`` a family of verdicts. An
@@ -68,7 +68,7 @@ def render(
     Args:
         profile: a profile of ``profiles.yaml`` by its name, or one that is made up.
         links: annotation (``runbook_url``, ``dashboard_url``) to where its address begins instead.
-        labels: label to its new name, see :func:`laggard_cli.rules.labels.parse_names`.
+        labels: label to its new name, see :func:`laggard_cli.labels.parse_names`.
         form: one of :data:`laggard_cli.rules.formats.FORMATS`.
         folder: where the rule pack lies, when not in :func:`rules_folder`.
 
