@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from laggard.statefile import StateWriter
+from laggard import statefile
+from laggard.statefile import StateWriter, boottime_ns
 from laggard_cli.hang.command import collect
 from laggard_cli.main import main
-from tests.exporter.support import fresh
+from tests.exporter.support import dead_file, fresh, live_rank
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.recorded_job import RecordedJob, mesh
 
@@ -160,6 +161,30 @@ def test_the_state_files_beside_the_dumps_say_how_many_ranks_there_are(
     found = json.loads(printed)
     assert (code, found["ranks"], found["left_out"]) == (0, 4, {})
     assert [(culprit["rank"], culprit["reason"]) for culprit in found["culprits"]] == [(3, "no_dump")]
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        ({}, [(3, "gone")]),
+        # The process of another run, and one that ended before those began that live.
+        ({"run": "another"}, []),
+        ({"start_boottime_ns": 1}, []),
+    ],
+)
+def test_a_rank_whose_process_has_ended_is_named_with_two_dumps_lost(
+    edit: dict[str, Any], named: list[tuple[int, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its state file says so, while others of the run live on this host; without it two are not told apart."""
+    job = RecordedJob({"0": (0, 1, 2, 3)}, [("0", "all_reduce")] * 2, stops={3: 1})
+    job.write(tmp_path, as_pickle=False, left_out={1, 3})
+    code, printed, _ = hang(tmp_path, capsys)
+    assert (code, "not told apart: ranks 1, 3 left no dump" in printed) == (1, True)
+    with live_rank(tmp_path, fresh(run="my-run", rank=0, world_size=4)):
+        ended = 0 if "start_boottime_ns" in edit else boottime_ns()
+        dead_file(tmp_path, fresh(**{"run": "my-run", "rank": 3, "world_size": 4, **edit}), {statefile.ENDED: ended})
+        _, printed, _ = hang(tmp_path, capsys, "--json")
+    assert [(culprit["rank"], culprit["reason"]) for culprit in json.loads(printed)["culprits"]] == named
 
 
 def test_a_live_dump_of_an_older_process_is_left_out(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_a_verdict_is_told_in_words() -> None:
         "MISMATCH": "calls another collective than most",
         "SIZE": "brings another size than most",
         "NO_DUMP": "left no dump",
+        "GONE": "has ended",
     }
     assert judge({}) == Verdict(remarks=("no collective is waited in",), ranks=0, dumps=0)
     assert Verdict() == Verdict((), (), (), 0, 0)
@@ -97,13 +98,13 @@ def test_a_job_that_goes_on_or_has_ended_has_no_culprit() -> None:
     assert found.remarks == ("no collective is waited in",)
 
 
-def test_a_rank_without_a_dump_is_named_where_most_have_one() -> None:
-    """What was killed leaves none; but where half of the dumps are not there, that proves nothing."""
+def test_a_rank_without_a_dump_is_named_where_all_others_wait_for_it() -> None:
+    """What was killed leaves none; but where more dumps are not there, that proves nothing."""
     job = RecordedJob(*mesh(8, 2, steps=3), stops={5: 7})
     assert named(verdict(job, without=(5,))) == {5: Reason.NO_DUMP}
     found = verdict(job, without=(1, 3, 5, 7))
     assert named(found) == {}
-    assert "left no dump, so nothing is known there" in found.remarks[0]
+    assert found.remarks[0] == "not told apart: ranks 1, 3, 5, 7 left no dump"
 
 
 def test_a_rank_that_calls_another_collective_is_named() -> None:

@@ -25,22 +25,21 @@ def dumps_of(job: Job, ranks: set[int], *, keep: int = 2000) -> dict[int, Dump]:
 
 
 def named(verdict: Verdict) -> set[int]:
-    """Who is named, but for who left no dump."""
-    return {culprit.rank for culprit in verdict.culprits if culprit.reason is not Reason.NO_DUMP}
+    """Who is named."""
+    return {culprit.rank for culprit in verdict.culprits}
 
 
 def test_who_is_guilty_is_named_and_nobody_else() -> None:
-    """Precision is 1, recall 0.98 of those whom the dumps can show.
+    """Precision is 1, recall 0.98 of those whom their dumps can show.
 
-    Pipelines, meshes, experts, NCCL and gloo, short rings, lost dumps, aborted communicators, ranks that stop, leave a
-    call out, bring another size or whose device does not begin.
+    Pipelines, meshes, experts, NCCL and gloo, short rings, dumps lost at random, aborted communicators, ranks that
+    stop, leave a call out, bring another size or whose device does not begin.
     """
     known = found = 0
     for seed in range(CASES):
         case = draw(seed)
         verdict = judge(case.dumps(), case.job.ranks)
         assert named(verdict) <= case.guilty, (case.name, verdict)
-        assert {culprit.rank for culprit in verdict.culprits} - named(verdict) <= case.absent
         known, found = known + len(case.known), found + len(case.known & named(verdict))
     assert known > CASES / 4
     assert found / known >= 0.98, f"{found} of {known}"
@@ -52,6 +51,18 @@ def test_one_of_thousands_is_named() -> None:
     verdict = judge(dumps_of(job, set(range(4096))))
     assert [(culprit.rank, culprit.reason) for culprit in verdict.culprits] == [(1234, Reason.OUTSIDE)]
     assert (verdict.ranks, verdict.dumps) == (4096, 4096)
+
+
+@pytest.mark.parametrize(
+    ("lost", "names"),
+    [({1234}, {1234: Reason.NO_DUMP}), ({1234, 77}, {}), ({77}, {1234: Reason.OUTSIDE}), (set(range(1, 4096, 3)), {})],
+)
+def test_one_of_thousands_that_left_no_dump(lost: set[int], names: dict[int, Reason]) -> None:
+    """It is named where nobody else can be the culprit, and with a second dump that is lost nobody is."""
+    job = Job(random.Random(3), Shape(data=512, tensor=8), steps=1, stops={1234: 6})
+    assert not job.waits(1234)
+    found = judge(dumps_of(job, set(range(4096)) - lost), 4096)
+    assert {culprit.rank: culprit.reason for culprit in found.culprits} == names
 
 
 @pytest.mark.parametrize("ranks", [4, 16, 256])

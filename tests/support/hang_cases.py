@@ -55,6 +55,17 @@ class HangCase:
         }
 
 
+def lost(chance: random.Random, ranks: int) -> set[int]:
+    """Return whose dumps are lost, at random: nobody's, one, or of each rank with a chance."""
+    kind = chance.random()
+    if kind < 0.6:
+        return set()
+    if kind < 0.75:
+        return {chance.randrange(ranks)}
+    share = chance.choice([0.02, 0.1, 0.3, 0.6])
+    return {rank for rank in range(1, ranks) if chance.random() < share}
+
+
 def draw(seed: int, *, all_dumps: bool = False, shapes: list[Shape] = SHAPES) -> HangCase:
     """Return the case of a seed."""
     chance = random.Random(f"hang {seed}")
@@ -80,9 +91,7 @@ def draw(seed: int, *, all_dumps: bool = False, shapes: list[Shape] = SHAPES) ->
         wrong=(rank, chance.choice(collective)) if fault == "wrong" else None,
         busy={rank: chance.choice(collective)} if fault == "busy" and not gloo else {},
     )
-    ranks = set(range(shape.ranks))
-    if not all_dumps and chance.random() < 0.2:
-        ranks -= set(chance.sample(range(shape.ranks), chance.randrange(shape.ranks // 3 + 1)))
+    ranks = set(range(shape.ranks)) - (set() if all_dumps else lost(random.Random(f"lost {seed}"), shape.ranks))
     keep = chance.choice([2000, 2000, 2000, 24, 12, 5])
     guilty = {*job.stops, *job.skips, *job.busy, *([job.wrong[0]] if job.wrong else [])}
     name = f"{seed}: {fault} {guilty or ''} {'gloo' if gloo else 'nccl'} {shape}"

@@ -122,4 +122,4 @@ def mesh(ranks: int, tensor: int, steps: int) -> tuple[dict[str, tuple[int, ...]
 
 
 def _description(group: str) -> str:
-    return "default_pg" if group == "0" else f"mesh_{group}"
+    return "default_pg" if group == "0" else f"mesh_{group.rstrip('0123456789') or group}"

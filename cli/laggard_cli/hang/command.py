@@ -18,13 +18,14 @@ from typing import Any
 
 from laggard import control, environment, statefile
 from laggard import dumps as own_dumps
-from laggard.conventions import Phase
+from laggard.conventions import Phase, RankState
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable
 from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
-from laggard_exporter.hang.verdict import Culprit, Verdict, Wait, judge, ranks_as_text
+from laggard_exporter.hang.evidence import Wait
+from laggard_exporter.hang.verdict import Culprit, Verdict, judge, ranks_as_text
 
 #: Dumps come from elsewhere: what reads them gets so much memory and no more.
 _READER_BYTES = 4 * 2**30
@@ -70,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     dumps, left_out = collect(options.folder)
     if options.ranks is not None and (beyond := [rank for rank in dumps if rank >= options.ranks]):
         raise CommandError(f"--ranks {options.ranks}: there is a dump of rank {max(beyond)}")
-    verdict = judge(dumps, options.ranks or _world_size(options.folder, dumps))
+    world_size = options.ranks or _world_size(options.folder, dumps)
+    verdict = judge(dumps, world_size, gone=_gone(options.folder, world_size))
     culprits = [(name, culprit.rank) for culprit in verdict.culprits[:_SHOWN]]
     stacks = of_ranks(directory, culprits) if options.stacks else {}
     if options.json:
@@ -142,9 +144,13 @@ def _starts(folder: Path) -> dict[str, int]:
 
 
 def _state_files(folder: Path) -> Iterator[statefile.Facts]:
+    yield from (process.facts for process in _processes(folder))
+
+
+def _processes(folder: Path) -> Iterator[statefile.Snapshot]:
     for path in folder.glob(f"*{statefile.SUFFIX}"):
         with contextlib.suppress(statefile.StateFileError, OSError):
-            yield statefile.read(path).facts
+            yield statefile.read(path)
 
 
 def _job(name: str) -> str:
@@ -179,6 +185,31 @@ def _world_size(folder: Path, dumps: Iterable[int]) -> int | None:
     sizes = {size for _, size in found.values()}
     size = sizes.pop() if len(sizes) == 1 else 0
     return size if size > max(dumps) else None
+
+
+def _gone(folder: Path, ranks: int | None) -> set[int]:
+    """Return the ranks whose newest process has ended, and not cleanly, while others of the run live on this host."""
+    newest: dict[tuple[str, int], statefile.Snapshot] = {}
+    for process in _processes(folder):
+        key = (process.facts.run, process.facts.rank)
+        newest[key] = max(
+            newest.get(key, process), process, key=lambda each: (each.alive, each.facts.start_boottime_ns)
+        )
+    runs = {run for run, _ in newest}
+    alive = [process for process in newest.values() if process.alive]
+    # Of several runs it is not known which one the dumps are of.
+    if len(runs) != 1 or not alive:
+        return set()
+    # As for the alert, one that gave its last sign before any that lives now began is of an earlier attempt.
+    began = min(process.facts.start_boottime_ns for process in alive)
+    return {
+        rank
+        for (_, rank), process in newest.items()
+        if not process.alive
+        and process.state is not RankState.FINISHED
+        and max(process.last_step_ns, process.phase_entered_ns, process.ended_ns) > began
+        and (ranks is None or rank < ranks)
+    }
 
 
 def _read_all(paths: dict[int, Path]) -> dict[int, Dump | str]:

@@ -27,7 +27,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -100,6 +100,8 @@ class Operation:
     shape: tuple[tuple[str, str], ...]
     #: A device has begun to work on it. Never with gloo, which does not say.
     started: bool
+    #: Of a coalesced call, a mark of what is coalesced.
+    parts: str = ""
 
     def __str__(self) -> str:
         return " ".join((self.name, ", ".join(map(" ".join, self.shape)))).rstrip()
@@ -149,6 +151,10 @@ class Dump:
     hidden: bool = False
     #: The rank was in a call of torch.distributed, whatever the recorder shows; `None` where nobody says.
     calling: bool | None = None
+    #: The groups that the rank is a member of, as far as the dump lists them, whether it has used them or not.
+    groups: tuple[Group, ...] = ()
+    #: There are sends or receives, done or not, which gloo's recorder does not show.
+    sends: bool = False
 
 
 def rank_of(path: Path) -> int | None:
@@ -245,7 +251,7 @@ class _Reading:
         self._created: list[int] = []
         #: Those that the rank is a member of, whether it has used them or not.
         self._groups: list[Group] = []
-        self._truncated = self._short = self._hidden = False
+        self._truncated = self._short = self._hidden = self._sends = False
         self._timeout = 0
         self.read = 0
         #: Why the first unreadable entry cannot be read.
@@ -277,6 +283,7 @@ class _Reading:
                 calls.setdefault((group, call.operation.sequence), []).append(call)
             if call.transfer or entry.get("p2p_seq_id"):
                 uncounted.add(group)
+                self._sends = True
             elif group.gloo and entry.get("op_id", call.operation.sequence) != call.operation.sequence:
                 uncounted.add(group)
                 self._hidden = True
@@ -341,7 +348,9 @@ class _Reading:
             if _NEEDS_ALL.match(operation.name):
                 self._ended[group] = max(self._ended.get(group, 0), sequence)
         else:
-            self._open.setdefault(group, []).append(operation)
+            parts = " ".join(str(call.operation) for call in calls[:-1])
+            mark = f"{zlib.crc32(parts.encode()):08x}" if parts else ""
+            self._open.setdefault(group, []).append(replace(operation, parts=mark))
 
     def _take_transfer(self, number: int, calls: list[_Call]) -> None:
         """Take the sends and receives of one number, in the order in which they were issued."""
@@ -407,6 +416,8 @@ class _Reading:
             self._timeout,
             self._ended,
             self._hidden,
+            groups=tuple(self._groups),
+            sends=self._sends,
         )
 
 

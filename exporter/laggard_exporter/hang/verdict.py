@@ -9,12 +9,14 @@ decide, there is no culprit.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
+from laggard_exporter.hang.absent import why_not_proven
 from laggard_exporter.hang.attempts import of_earlier_attempts
 from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
+from laggard_exporter.hang.evidence import Evidence, Wait, everybody_of, evidence_of, members_of, newest_of
 
 #: Spans of ranks that a person reads.
 _SPANS = 16
@@ -29,27 +31,7 @@ class Reason(Enum):
     MISMATCH = "calls another collective than most"
     SIZE = "brings another size than most"
     NO_DUMP = "left no dump"
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A collective in which ranks wait, or a send or receive in which one does."""
-
-    group: Group
-    #: Of a send or receive, the number on the rank that waits.
-    sequence: int
-    #: What the ranks call, with how many of them do; several where they disagree.
-    operations: Mapping[str, int]
-    waiting: tuple[int, ...]
-    #: Members that have not issued it.
-    missing: tuple[int, ...]
-    #: Members whose dumps are too short to say whether they have.
-    unknown: tuple[int, ...] = ()
-    transfer: bool = False
-
-    def __str__(self) -> str:
-        calls = " / ".join(self.operations)
-        return f"{calls} of group {self.group}" if self.transfer else f"{calls} {self.sequence} of group {self.group}"
+    GONE = "has ended"
 
 
 @dataclass(frozen=True)
@@ -92,37 +74,21 @@ class _Found:
             self.culprits[rank] = Culprit(rank, reason, wait, newest, difference)
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    dumps: Mapping[int, Dump]
-    members: Mapping[Group, set[int]]
-    waits: list[Wait]
-    #: What each rank calls in the collectives in which ranks wait.
-    pending: Mapping[tuple[Group, int], Mapping[int, Operation]]
-    #: What a rank waits in for somebody.
-    held_by: Mapping[int, list[Wait]]
-    #: Sends and receives of which both sides were issued, with the other side.
-    met: Sequence[tuple[Transfer, Transfer]]
-    #: The newest collective of each group that is done on a rank and needed all members: its numbers on all ranks.
-    ended: Mapping[Group, set[int]]
-    #: Some rank has made sends or receives that its recorder does not show.
-    hidden: bool
-
-
-def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
+def judge(dumps: Mapping[int, Dump], ranks: int | None = None, *, gone: Collection[int] = ()) -> Verdict:
     """Return who keeps the job from going on.
 
     Args:
         dumps: what each rank wrote.
         ranks: of the job; without it, as many as the dumps speak of.
+        gone: ranks whose processes are known to have ended while others live. Their dumps, of before, do not count.
     """
-    everybody = _everybody(dumps.values(), ranks)
+    everybody = everybody_of(dumps.values(), ranks)
     found = _Found()
     foreign = of_earlier_attempts(dumps)
     if foreign:
         found.remarks.append(f"{_dumps_of(foreign)} of an earlier attempt, so nothing is known there of this one")
-    given, dumps = len(dumps), {rank: dump for rank, dump in dumps.items() if rank not in foreign}
-    evidence = _evidence(dumps, _members(dumps.values(), everybody))
+    given, dumps = len(dumps), {rank: dump for rank, dump in dumps.items() if rank not in foreign.union(gone)}
+    evidence = evidence_of(dumps, members_of(dumps.values(), everybody))
     absent: list[tuple[int, Wait]] = []
     for wait in evidence.waits:
         for rank in wait.unknown:
@@ -131,7 +97,7 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None) -> Verdict:
         # Those who left no dump may have issued it.
         if not wait.transfer and dumps.keys().isdisjoint(wait.missing):
             _look_at_complete(wait, evidence, found)
-    _look_at_absent([each for each in absent if each[0] not in foreign], dumps, everybody, found)
+    _look_at_absent([each for each in absent if each[0] not in foreign], everybody, evidence, gone, found)
     if not found.culprits:
         _look_for_circle(evidence, found)
         if found.complete and not evidence.held_by:
@@ -175,85 +141,7 @@ def ranks_as_text(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(known) != 1 else ''} {spans(known)}"
 
 
-def _everybody(dumps: Iterable[Dump], ranks: int | None) -> set[int]:
-    if ranks is not None:
-        return set(range(ranks))
-    known = {dump.rank for dump in dumps}
-    known |= {rank for dump in dumps for group in dump.newest for rank in group.members or ()}
-    return set(range(max(known) + 1)) if known else set()
-
-
-def _members(dumps: Iterable[Dump], everybody: set[int]) -> dict[Group, set[int]]:
-    """Return the members of each group: as the dumps say, or else whoever has used it."""
-    members: dict[Group, set[int]] = defaultdict(set)
-    for dump in dumps:
-        for group in dump.newest:
-            if group.members is not None:
-                # One that numbers its members in another way, such as by replicas, says nothing of ranks.
-                if dump.rank in group.members:
-                    members[group] = set(group.members)
-            elif group.is_default:
-                members[group] = everybody
-            else:
-                members[group].add(dump.rank)
-    return members
-
-
-def _evidence(dumps: Mapping[int, Dump], members: Mapping[Group, set[int]]) -> _Evidence:
-    pending: dict[tuple[Group, int], dict[int, Operation]] = defaultdict(dict)
-    for rank, dump in dumps.items():
-        for operation in dump.pending:
-            if operation.group in members:
-                pending[operation.group, operation.sequence][rank] = operation
-    waits: list[Wait] = []
-    for (group, sequence), operations in pending.items():
-        newest = {rank: _newest(dumps[rank], group) for rank in members[group] & dumps.keys()}
-        arrived = {rank for rank, number in newest.items() if (number or 0) >= sequence}
-        unknown = {rank for rank, number in newest.items() if number is None and dumps[rank].truncated}
-        names = Counter(operation.name for operation in operations.values())
-        missing = sorted(members[group] - arrived - unknown)
-        waiting, calls = tuple(sorted(operations)), dict(names.most_common())
-        waits.append(Wait(group, sequence, calls, waiting, tuple(missing), tuple(sorted(unknown))))
-    transfers, met = _transfers(dumps)
-    waits += transfers
-    held_by: dict[int, list[Wait]] = defaultdict(list)
-    for wait in waits:
-        for rank in wait.waiting if wait.missing else ():
-            held_by[rank].append(wait)
-    ended: dict[Group, set[int]] = defaultdict(set)
-    for dump in dumps.values():
-        for group, sequence in dump.ended.items():
-            ended[group].add(sequence)
-    return _Evidence(dumps, members, waits, pending, held_by, met, ended, any(dump.hidden for dump in dumps.values()))
-
-
-def _newest(dump: Dump, group: Group) -> int | None:
-    """Return the newest collective that a rank has issued in a group, `None` where its dump has none of it."""
-    return dump.newest.get(group, dump.newest.get(replace(group, members=None)))
-
-
-def _transfers(dumps: Mapping[int, Dump]) -> tuple[list[Wait], list[tuple[Transfer, Transfer]]]:
-    """Return the sends and receives of which the other side was not issued, and those of which both were."""
-    waits: list[Wait] = []
-    met: list[tuple[Transfer, Transfer]] = []
-    for rank, dump in dumps.items():
-        for each in dump.transfers:
-            if each.peer is None:
-                continue
-            others = dumps[each.peer].transfers if each.peer in dumps else ()
-            sides = [(each, other) for other in others if _are_sides(each, other, rank)]
-            met += sides[:1]
-            if not sides:
-                waits.append(Wait(each.group, each.sequence, {each.name: 1}, (rank,), (each.peer,), transfer=True))
-    return waits, met
-
-
-def _are_sides(one: Transfer, other: Transfer, rank: int) -> bool:
-    """Return whether one, which a rank has issued, and what its peer has issued may be the sides of a transfer."""
-    return one.group == other.group and one.name[:4] != other.name[:4] and other.peer in (rank, None)
-
-
-def _look_at_missing(wait: Wait, evidence: _Evidence, absent: list[tuple[int, Wait]], found: _Found) -> None:
+def _look_at_missing(wait: Wait, evidence: Evidence, absent: list[tuple[int, Wait]], found: _Found) -> None:
     for rank in wait.missing:
         dump = evidence.dumps.get(rank)
         if dump is None:
@@ -263,13 +151,13 @@ def _look_at_missing(wait: Wait, evidence: _Evidence, absent: list[tuple[int, Wa
             if why:
                 found.excuses[rank] = why
             else:
-                newest = None if wait.transfer else _newest(dump, wait.group) or 0
+                newest = None if wait.transfer else newest_of(dump, wait.group) or 0
                 found.name(rank, Reason.OUTSIDE, wait, newest)
 
 
-def _excuse(dump: Dump, wait: Wait, evidence: _Evidence) -> str:
+def _excuse(dump: Dump, wait: Wait, evidence: Evidence) -> str:
     """Return why a rank that is waited for and waits for nobody is no culprit, nothing where it is one."""
-    newest, group = _newest(dump, wait.group), wait.group
+    newest, group = newest_of(dump, wait.group), wait.group
     # What others still wait in was given up where it is done.
     ended = evidence.ended.get(group, set()) - {wait.sequence}
     peers = "of an unknown peer" if any(each.peer is None for each in dump.transfers) else "that both sides have issued"
@@ -293,7 +181,7 @@ def _excuse(dump: Dump, wait: Wait, evidence: _Evidence) -> str:
     return next((why for holds, why in known if holds), "")
 
 
-def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
+def _look_at_complete(wait: Wait, evidence: Evidence, found: _Found) -> None:
     """Look at a collective that every member with a dump has issued and that is not done on all of them."""
     operations = evidence.pending[wait.group, wait.sequence]
     members = evidence.members[wait.group].difference(wait.unknown, wait.missing)
@@ -324,7 +212,7 @@ def _look_at_complete(wait: Wait, evidence: _Evidence, found: _Found) -> None:
             found.name(rank, reason, wait, dump.newest[wait.group])
 
 
-def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evidence: _Evidence, found: _Found) -> bool:
+def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evidence: Evidence, found: _Found) -> bool:
     """Name those who call something else than most, or bring another size; return whether any do."""
     calls = Counter(map(str, operations.values()))
     names = {operation.name for operation in operations.values()}
@@ -371,20 +259,31 @@ def _dumps_of(ranks: Iterable[int]) -> str:
 
 
 def _look_at_absent(
-    absent: list[tuple[int, Wait]], dumps: Mapping[int, Dump], everybody: set[int], found: _Found
+    absent: list[tuple[int, Wait]], everybody: set[int], evidence: Evidence, gone: Collection[int], found: _Found
 ) -> None:
-    """Judge ranks without a dump: culprits only where nothing better is known and most others left one."""
-    if not absent:
+    """Judge ranks without a dump that are waited for: culprits only where something else proves it."""
+    ended = [(rank, wait) for rank, wait in absent if rank in gone]
+    if ended:
+        # As for the alert: who is dead comes first.
+        found.culprits.clear()
+        for rank, wait in ended:
+            found.name(rank, Reason.GONE, wait, None)
+    waited_for = {rank for rank, _ in absent}.difference(gone)
+    if not waited_for:
         return
-    without = everybody - dumps.keys()
-    if found.culprits or 2 * len(without) >= len(everybody):
-        found.remarks.append(f"{ranks_as_text(rank for rank, _ in absent)} left no dump, so nothing is known there")
+    without = everybody.difference(evidence.dumps, gone)
+    if found.culprits:
+        found.remarks.append(f"{ranks_as_text(waited_for)} left no dump, so nothing is known there")
+        return
+    why = why_not_proven(min(without), evidence) if len(without) == 1 else ""
+    if why or len(without) > 1:
+        found.remarks.append(f"not told apart: {ranks_as_text(without)} left no dump" + (f"; {why}" if why else ""))
         return
     for rank, wait in absent:
         found.name(rank, Reason.NO_DUMP, wait, None)
 
 
-def _look_for_circle(evidence: _Evidence, found: _Found) -> None:
+def _look_for_circle(evidence: Evidence, found: _Found) -> None:
     """Say which ranks wait for each other, where nobody else is to blame."""
     waits, held_by, dumps = evidence.waits, evidence.held_by, evidence.dumps
     # Whoever waits, in the end, for a rank that waits for nobody is not in a circle.
@@ -423,14 +322,14 @@ def _differ(one: Transfer, other: Transfer) -> bool:
     return bool(one.shape and other.shape) and one.shape != other.shape
 
 
-def _nothing_pending(evidence: _Evidence) -> str:
+def _nothing_pending(evidence: Evidence) -> str:
     if any(dump.transfers for dump in evidence.dumps.values()):
         return "only sends and receives are not done, whose peers are not known"
     for group, numbers in evidence.ended.items():
         behind = [
             rank
             for rank in evidence.members[group] & evidence.dumps.keys()
-            if (_newest(evidence.dumps[rank], group) or 0) < max(numbers)
+            if (newest_of(evidence.dumps[rank], group) or 0) < max(numbers)
         ]
         if behind:
             has_not = _plural("has not issued it", len(behind))
