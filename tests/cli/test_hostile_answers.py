@@ -21,7 +21,7 @@ from tests.fuzz.test_parsers import fuzz
 from tests.support.answering import Answer, Answering, answering
 from tests.support.fake_prometheus import fake_prometheus, firing
 
-#: Each command as it is asked about a server; FILE is a new file.
+#: Each command as it is asked about a server; FILE is a new file, CREDENTIALS one that holds some.
 COMMANDS = (
     ("diagnose",),
     ("diagnose", "--json"),
@@ -34,6 +34,8 @@ COMMANDS = (
     ("gate", "--baseline", "run:r", "--candidate", "run:r"),
     ("gate", "--baseline", "run:r", "--candidate", "run:r", "--json"),
     ("gate", "--candidate", "run:r", "--save", "FILE"),
+    ("profile", "--timeout", "0.1"),
+    ("profile", "--run", "r", "--ranks", "0,1", "--exporter-credentials", "CREDENTIALS", "--timeout", "0.1"),
 )
 _NAMES = ("r", "r", "r", "", "x\x1b]0;owned\x07\nline", "[/bold]", "[red]", ":boom:", "\ud800", "9" * 5000, "a/../b")
 _RANKS = ("0", "1", "2", "10", "-1", "٣", "9" * 5000, "", "zwei", "[/]")
@@ -83,7 +85,9 @@ class _Watched(Exception):  # noqa: N818 - an end, and no error
 
 def ask(command: tuple[str, ...], url: str, folder: Path) -> tuple[int, str, str]:
     """Run a command; return its exit code, and what it printed."""
-    arguments = [str(folder / "made") if each == "FILE" else each for each in command]
+    files = {"FILE": str(folder / "made"), "CREDENTIALS": str(folder / "credentials")}
+    (folder / "credentials").write_text("user:password")
+    arguments = [files.get(each, each) for each in command]
     passed = 0
 
     def sleep(_: float) -> None:

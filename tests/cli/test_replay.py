@@ -6,12 +6,14 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from laggard_cli.main import main
 from laggard_cli.replay.command import TooFastError, play, read
 from laggard_cli.replay.server import pace_of, sample
+from laggard_cli.replay.steps import parse_step, recording_of
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
 
 RUN = "recorded"
@@ -117,6 +119,27 @@ def test_a_replay_that_is_too_fast_is_an_error(tmp_path: Path) -> None:
         play(recording, replace(pace_of(recording), tick=0.001))
 
 
+STEPS: list[tuple[int, str | None]] = [(1, "warmup"), (2, "first_batch"), (3, None), (4, "first_batch")]
+
+
+def test_excluded_steps_keep_their_reasons() -> None:
+    """So a run whose steps are all excluded says why it is not judged, as a live one does."""
+    lines = [step_line(step=number, started_unix_ns=10**18 + number * 10**8, excluded=why) for number, why in STEPS]
+    made = recording_of({("r", 0): [parse_step(line) for line in lines]})
+    left_out = {
+        dict(series.labels)["training_reason"]: list(series.values)
+        for series in made.series
+        if series.name == "training_steps_excluded_total"
+    }
+    assert left_out == {"warmup": [0, 1, 1, 1, 1], "first_batch": [0, 0, 1, 1, 2]}
+
+
+def step_line(**changes: Any) -> str:
+    """A step as ``dump_trace`` writes it, with some values changed."""
+    step = {"run": "r", "rank": 0, "step": 1, "started_unix_ns": 10**18, "duration_ns": 10**8, "phases_ns": {"data": 1}}
+    return json.dumps({**step, **changes}) + "\n"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -140,6 +163,19 @@ def test_a_replay_that_is_too_fast_is_an_error(tmp_path: Path) -> None:
             "a trace for a viewer; a dump to a path that ends in .jsonl can be",
         ),
         ("a.om", "\n", "the file is empty"),
+        ("a.om", 'training_steps_total{training_run="r"} NaN 1700000000\n', "there is no sample with a value in it"),
+        ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "line 1: no JSON object"),
+        ("a.jsonl", step_line(phases_ns={"data": "x"}), "phase 'data' must be a number of nanoseconds, got 'x'"),
+        (
+            "a.jsonl",
+            step_line(phases_ns={"data": float("nan")}),
+            "phase 'data' must be a number of nanoseconds, got 'nan'",
+        ),
+        ("a.jsonl", step_line(phases_ns={"data": -1}), "phase 'data' must be a number of nanoseconds, got '-1'"),
+        ("a.jsonl", step_line(duration_ns=10**25), "'duration_ns' must be 0 to 604799999999999, got 1000000000"),
+        ("a.jsonl", step_line(started_unix_ns=-1), "'started_unix_ns' must be 0 to 9223372036854775807, got -1"),
+        ("a.jsonl", step_line(rank=-1), "'rank' must be 0 to 1048575, got -1"),
+        ("a.jsonl", step_line(excluded=7), "'excluded' must be a reason or null"),
     ],
 )
 def test_a_wrong_file_is_one_line(

@@ -55,6 +55,7 @@ def _file(**changes: object) -> str:
     ("text", "line"),
     [
         ("groups: [", "no YAML: while parsing a flow node expected the node content, but found '<stream end>' "),
+        ("[" * 100_000, "no rule file: its lists are nested too deeply"),
         ("rules: []", "no list of groups; a rule file begins with 'groups:'"),
         ("groups: [{name: mine}]", "group mine: no list of rules"),
         ("groups: [7]", "group 1: no list of rules"),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from laggard_cli.clusters import RUN, Run, run_of
 from laggard_cli.diagnose.model import OWN_TIMES, Diagnosis, diagnose
 from laggard_cli.errors import CommandError
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, Sample
 
 #: Verdicts on a rank that takes no request: its process is dead or stands still.
 _STANDS_STILL = frozenset({"TrainingRankDied", "TrainingRankMissing", "TrainingStalled", "TrainingRankFrozen"})
 #: The verdict that compares ranks goes before those on a GPU or a host.
 _FIRST = "TrainingStraggler"
+#: A rank as a label has it. What a server answers besides is of nobody that can be asked.
+_RANK = re.compile(r"[0-9]{1,7}\Z")
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def choose_pair(prometheus: Prometheus, run: str | None, cluster: str | None = N
     """
     found: dict[Run, tuple[int, str, Diagnosis]] = {}
     for diagnosis in diagnose(prometheus, run, cluster=cluster):
-        verdicts = [each for each in diagnosis.verdicts if each.rank.isdecimal() and each.alert not in _STANDS_STILL]
+        verdicts = [each for each in diagnosis.verdicts if _RANK.match(each.rank) and each.alert not in _STANDS_STILL]
         verdicts.sort(key=lambda verdict: verdict.alert != _FIRST)
         if verdicts:
             found[Run(diagnosis.cluster, diagnosis.run)] = int(verdicts[0].rank), verdicts[0].alert, diagnosis
@@ -51,7 +54,7 @@ def choose_pair(prometheus: Prometheus, run: str | None, cluster: str | None = N
 
 def _healthy(prometheus: Prometheus, run: Run, culprit: int, named: set[str]) -> int:
     """Return the peer with the median own time among those of the culprit's group that no verdict names."""
-    own = [sample for sample in prometheus.query(OWN_TIMES, by=(RUN,)) if run_of(sample) == run]
+    own = list(_of_run(prometheus.query(OWN_TIMES, by=(RUN,)), run))
     groups = {sample.labels["training_rank"]: sample.labels.get("training_peer_group", "") for sample in own}
     peers = sorted(
         (sample.value, int(sample.labels["training_rank"]))
@@ -72,14 +75,20 @@ def addresses(prometheus: Prometheus, run: Run, ranks: Sequence[int]) -> dict[in
     )
     hosts = {
         int(sample.labels["training_rank"]): sample.labels.get("host_name", "")
-        for sample in prometheus.query(f"run_rank:training_place:info{{{wanted}}}", by=(RUN,))
-        if run_of(sample) == run
+        for sample in _of_run(prometheus.query(f"run_rank:training_place:info{{{wanted}}}", by=(RUN,)), run)
     }
     return {
         int(sample.labels["training_rank"]): (
             sample.labels["instance"],
             hosts.get(int(sample.labels["training_rank"]), ""),
         )
-        for sample in series
-        if run_of(sample) == run and sample.labels.get("instance")
+        for sample in _of_run(series, run)
+        if sample.labels.get("instance")
     }
+
+
+def _of_run(samples: Iterable[Sample], run: Run) -> Iterator[Sample]:
+    """Yield the samples of a run's ranks."""
+    for sample in samples:
+        if RUN in sample.labels and run_of(sample) == run and _RANK.match(sample.labels.get("training_rank", "")):
+            yield sample

@@ -23,6 +23,7 @@ from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_nu
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, ask_exporter
 from laggard_cli.prometheus import Prometheus, add_server, connect
+from laggard_cli.terminal import printable
 
 _COMPARED = 2
 #: How far back the clusters of a run are looked for.
@@ -100,7 +101,8 @@ def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Pat
         chosen = choice.choose_pair(prometheus, name, options.cluster)
         run, culprit, numbers = chosen.run, chosen.culprit, sorted((chosen.culprit, chosen.peer))
         name = run.name
-        print(f"{chosen.alert} names rank {culprit} of {run}; rank {chosen.peer} is a healthy peer", flush=True)
+        shown = printable(f"{chosen.alert} names rank {culprit} of {run}; rank {chosen.peer} is a healthy peer")
+        print(shown, flush=True)
     else:
         numbers = rank_numbers(options.ranks)
         if name is None:

@@ -17,6 +17,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.terminal import printable
 
 _PATH = "/-/profile"
+_FOREIGN = "does not answer as laggard's node exporter"
 _POLL_SECONDS = 0.5
 _TIMEOUT_SECONDS = 30.0
 #: A rank looks for requests once a second; one that takes none for so long does not obey the exporter.
@@ -94,13 +95,15 @@ def ask_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds: float) 
     try:
         with rank.exporters.client(rank.url) as client:
             asked = _post(client, {"run": rank.run, "rank": rank.number, "steps": steps})
-            print(f"asked rank {rank.number} of {rank.run} for {steps} steps, at {printable(rank.url)}", flush=True)
-            reason = _wait(client, rank, str(asked["id"]), seconds)
+            id_ = str(asked.get("id"))  # one that nobody gave is refused
+            where = printable(f"{rank.run} for {steps} steps, at {rank.url}")
+            print(f"asked rank {rank.number} of {where}", flush=True)
+            reason = _wait(client, rank, id_, seconds)
             if not reason:
-                _fetch(client, str(asked["id"]), target)
+                _fetch(client, id_, target)
     except _RefusedError as error:
         reason = f"{printable(rank.url)}: {error}"
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = f"{printable(rank.url)}: {error or type(error).__name__}"
     except OSError as error:
         reason = f"{target}: {error.strerror}"
@@ -136,10 +139,10 @@ def _post(client: httpx.Client, content: dict[str, Any]) -> dict[str, Any]:
         raise _RefusedError(_said(response))
     try:
         answer: Any = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise _RefusedError("does not answer as laggard's node exporter")
+        raise _RefusedError(_FOREIGN)
     return answer  # pyright: ignore[reportUnknownVariableType] - its values are looked at one by one
 
 

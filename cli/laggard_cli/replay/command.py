@@ -133,6 +133,8 @@ def read(paths: list[Path]) -> Recording:
         else:
             recording.series += read_openmetrics(path, lines).series
     recording.series += recording_of(steps).series
+    if not recording.series:
+        raise CommandError(f"{paths[0]}: there is no sample with a value in it")
     if recording.end <= recording.begin:
         raise CommandError(f"{paths[0]}: all samples are of one time; a recording needs at least a few steps")
     return recording

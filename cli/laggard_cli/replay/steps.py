@@ -24,6 +24,7 @@ from laggard.conventions import (
     STEP_DURATION,
     STEP_OWN_DURATION,
     STEPS,
+    STEPS_EXCLUDED,
     Attribute,
     Phase,
     RankState,
@@ -36,6 +37,8 @@ from laggard_cli.replay.recording import Labels, Recording, Series
 #: What a line must have, with its type. What else it has is not read.
 _FIELDS = {"run": str, "rank": int, "step": int, "started_unix_ns": int, "duration_ns": int, "phases_ns": dict}
 _PHASES = {phase.label: phase for phase in Phase}
+#: What each number is below, and not negative; a step lasts a week at most.
+_LIMITS = {"rank": 2**20, "step": 2**53, "started_unix_ns": 2**63, "duration_ns": 7 * 86_400 * 10**9}
 
 
 def read_steps(path: Path, lines: Iterable[str]) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
@@ -63,7 +66,7 @@ def parse_step(line: str) -> dict[str, Any]:
     """
     try:
         content: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("no JSON object") from None
     if not isinstance(content, dict):
         raise ValueError("no JSON object")  # noqa: TRY004  # one kind of error for the whole line
@@ -74,7 +77,19 @@ def parse_step(line: str) -> dict[str, Any]:
     unknown = sorted(step["phases_ns"].keys() - _PHASES)
     if unknown:
         raise ValueError(f"no phase {unknown[0]!r}; phases are {', '.join(_PHASES)}")
+    _check_values(step)
     return step
+
+
+def _check_values(step: Mapping[str, Any]) -> None:
+    for name, limit in _LIMITS.items():
+        if not 0 <= step[name] < limit:
+            raise ValueError(f"{name!r} must be 0 to {limit - 1}, got {str(step[name])[:20]}")
+    for phase, length in step["phases_ns"].items():
+        if type(length) not in (int, float) or not 0 <= length < _LIMITS["duration_ns"]:
+            raise ValueError(f"phase {phase!r} must be a number of nanoseconds, got {str(length)[:20]!r}")
+    if not isinstance(step.get("excluded"), str | None):
+        raise ValueError("'excluded' must be a reason or null")  # noqa: TRY004  # one kind of error for the whole line
 
 
 def recording_of(steps: Mapping[tuple[str, int], list[Mapping[str, Any]]]) -> Recording:
@@ -93,11 +108,20 @@ def recording_of(steps: Mapping[tuple[str, int], list[Mapping[str, Any]]]) -> Re
     return made
 
 
+def _group(step: Mapping[str, Any]) -> dict[str, str]:
+    group = step.get("peer_group")
+    return {Attribute.PEER_GROUP: group} if isinstance(group, str) and group else {}
+
+
+def _excluded(steps: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return by reason which steps were excluded."""
+    reasons = [step.get("excluded") or "" for step in steps]
+    return {reason: np.array([each == reason for each in reasons], float) for reason in sorted({*reasons} - {""})}
+
+
 def _rank(run: str, rank: int, size: int, steps: list[Mapping[str, Any]]) -> list[Series]:
     identity = {Attribute.RUN: run, Attribute.RANK: str(rank)}
-    group = steps[-1].get("peer_group")
-    if isinstance(group, str) and group:
-        identity[Attribute.PEER_GROUP] = group
+    identity |= _group(steps[-1])
     started = np.array([step["started_unix_ns"] for step in steps]) / 1e9
     lengths = np.array([step["duration_ns"] for step in steps]) / 1e9
     ends = np.maximum.accumulate(started + lengths)
@@ -126,10 +150,12 @@ def _rank(run: str, rank: int, size: int, steps: list[Mapping[str, Any]]) -> lis
         if seconds.any():
             add(f"{prometheus_name(PHASE_DURATION)}_sum", total(seconds * counted), **{Attribute.PHASE: phase.label})
             add(f"{prometheus_name(PHASE_DURATION)}_count", total(counted), **{Attribute.PHASE: phase.label})
-    first = np.array([step.get("excluded") == "first_batch" for step in steps])
-    if first.any():
-        add(f"{prometheus_name(DATALOADER_FIRST_BATCH_DURATION)}_sum", total(phases[Phase.DATA] * first))
-        add(f"{prometheus_name(DATALOADER_FIRST_BATCH_DURATION)}_count", total(first))
+    for reason, left_out in _excluded(steps).items():
+        add(prometheus_name(STEPS_EXCLUDED), total(left_out), **{Attribute.REASON: reason})
+        if reason == "first_batch":
+            waited = prometheus_name(DATALOADER_FIRST_BATCH_DURATION)
+            add(f"{waited}_sum", total(phases[Phase.DATA] * left_out))
+            add(f"{waited}_count", total(left_out))
     waits = phases[Phase.COMMUNICATION]
     if waits.any():
         floor = [waits[max(0, end - RECENT_STEPS) : end].min() for end in range(1, len(steps) + 1)]

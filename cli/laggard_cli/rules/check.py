@@ -52,6 +52,9 @@ def mistakes(text: str, names: frozenset[str], renamed: Mapping[str, str] | None
     except yaml.YAMLError as error:
         yield f"no YAML: {' '.join(str(error).split())}"
         return
+    except RecursionError:
+        yield "no rule file: its lists are nested too deeply"
+        return
     if not _is_mapping(content) or not isinstance(content.get("groups"), list):
         yield "no list of groups; a rule file begins with 'groups:'"
         return
