@@ -144,15 +144,29 @@ def test_verdicts_come_from_the_rules(
         watching = [*heeding, "diagnose", "--prometheus", address, "--watch", "0.2"]
         one_line_each_time([*watching, "--json"])
         as_it_was(capsys, address, verdict, healthy_at)
+        lines = after.enter_context(ended(subprocess.Popen([*watching, "--json"], stdout=subprocess.PIPE)))
         screen, terminal = after.enter_context(on_a_terminal(watching))
         shown = b""
         while shown.count(b"TrainingStraggler") < 3:
             shown += os.read(terminal, 65536)
+    _go_on_without_the_server(screen, terminal, lines)
+
+
+def _go_on_without_the_server(screen: subprocess.Popen[Any], terminal: int, lines: subprocess.Popen[Any]) -> None:
+    """The server is gone: the terminal keeps the last answer, each line of JSON says why there is none."""
+    shown = b""
     while b"since then: Prometheus at" not in shown:
         shown += os.read(terminal, 65536)
     assert shown.rindex(b"TrainingStraggler") > shown.rindex(b"since then: Prometheus at"), "the last answer stays"
-    screen.send_signal(signal.SIGINT)
-    assert screen.wait(10) == 130
+    assert lines.stdout is not None
+    answers = [json.loads(lines.stdout.readline())]
+    while "error" not in answers[-1]:
+        answers.append(json.loads(lines.stdout.readline()))
+    assert "runs" in answers[0]
+    assert answers[-1]["error"].startswith("Prometheus at")
+    for process in (screen, lines):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
 
 
 class Recorded(Play):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import threading
 import time
 import urllib.request
@@ -17,6 +18,7 @@ import yaml
 from laggard_cli.demo import stack
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.demo.stack import Stack
+from laggard_cli.diagnose.model import diagnose
 from laggard_cli.prometheus import Prometheus
 from tests.collector.support import agent, gateway, named, newest_prometheus, processes, wait_until
 from tests.support.otlp import Receiver
@@ -98,6 +100,11 @@ def verdicts(server: Prometheus) -> set[Labels]:
     return {frozenset(sample.labels.items()) for sample in server.query('ALERTS{alertstate="firing"}')}
 
 
+def failed(server: Prometheus) -> list[str]:
+    """Return the ranks of which one path says that they ended first."""
+    return [dict(each)["training_rank"] for each in verdicts(server) if ("alertname", "TrainingRunFailed") in each]
+
+
 def measured(server: Prometheus, job: str) -> set[Labels]:
     """Return the labels of what ranks measure, by one way; those of the target, and of buckets, are left out."""
     query = f'{{__name__=~"training_.*",__name__!~".*_bucket",job="{job}"}}'
@@ -114,7 +121,8 @@ def own_times(server: Prometheus) -> dict[str, float]:
 def test_three_paths_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rules record and what they say of a slow rank is the same, label for label; spans arrive as well.
 
-    The agent gets what ranks measure twice, pushed and by a scrape, and it counts once.
+    The agent gets what ranks measure twice, pushed and by a scrape, and it counts once. Then a rank is killed, and the
+    launcher ends the other: each path names the one that ended first.
     """
     newest = newest_prometheus()
     monkeypatch.setattr(stack, "RANKS", RANKS)
@@ -163,6 +171,15 @@ def test_three_paths_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 at_end.callback(server.close)
             _compare(servers)
             wait_until(lambda: ranks_in_traces(back_end) == {"0", "1"}, "no trace has all ranks")
+            job.signal_ranks(signal.SIGKILL, 1)
+            killed = time.monotonic()
+            for server in servers:
+                wait_until(lambda server=server: failed(server) == ["1"], "the killed rank is not named")
+            print(f"the killed rank is named by all after {time.monotonic() - killed:.1f} s")
+            for server in servers:
+                (found,) = diagnose(server, RUN)
+                assert found.failure is not None
+                assert found.failure.rank == "1"
 
 
 def _compare(servers: list[Prometheus]) -> None:

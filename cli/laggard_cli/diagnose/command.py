@@ -41,7 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="what was known then, such as 2026-01-31T08:00:00Z; UTC without a zone",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch a line each time")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON; with --watch a line each time, with the key error where the server gave no answer",
+    )
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -119,10 +123,15 @@ def _print(answer: _Answer, *, as_json: bool) -> None:
 
 
 def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:
+    """Print a line each time, also while the server does not answer."""
+    told = answer.plain()
     while True:
-        print(to_json({"time": time.time(), **answer.plain()}), flush=True)
+        print(to_json({"time": time.time(), **told}), flush=True)
         time.sleep(options.watch)
-        answer = _ask(prometheus, options)
+        try:
+            told = _ask(prometheus, options).plain()
+        except CommandError as error:
+            told = {"error": one_line(str(error))}
 
 
 def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:
