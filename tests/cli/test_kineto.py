@@ -294,6 +294,8 @@ ENDS = "ends in the middle, so it was not written to its end; what is missing ca
         (EMPTY + EVENT + ", ", ENDS),
         (gzip.compress((EMPTY + EVENT + "]}").encode())[:-9], ENDS),
         (gzip.compress(EMPTY.encode() * 9)[:-8] + b"12345678", "the compressed file is damaged: CRC check failed"),
+        (EMPTY + EVENT + "]} {}", "'{}' stands behind the end of the trace: take a file of one trace"),
+        (gzip.compress(f"[{EVENT}]".encode()) * 2, "'[{"),
         (EMPTY + "{'ph': 1}" + " " * 99 + "]}", "no JSON after 0 events: Expecting property name"),
         (EMPTY + "[" * 100_000 + "]}", "no JSON after 0 events: nested too deeply"),
         (
@@ -315,6 +317,8 @@ ENDS = "ends in the middle, so it was not written to its end; what is missing ca
         "cut",
         "compressed-cut",
         "compressed-damaged",
+        "two",
+        "two-compressed",
         "single-quotes",
         "deep",
         "python-only",

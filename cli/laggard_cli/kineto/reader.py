@@ -53,6 +53,7 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
         text = _Text(path, file)
         if text.take("["):
             yield from _events(text)
+            text.end()
             return
         text.expect("{")
         while not text.take("}"):
@@ -69,7 +70,8 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
                 yield key, text.value(count)
             if not text.take(","):
                 text.expect("}")
-                return
+                break
+        text.end()
 
 
 def _events(text: _Text) -> Iterator[tuple[str, Any]]:
@@ -130,6 +132,12 @@ class _Text:
         if not self.take(letter):
             found = self._text[self._position : self._position + 20]
             raise CommandError(f"{self._path}: no trace: {letter!r} expected at {found!r}" if found else self._short())
+
+    def end(self) -> None:
+        """Make sure that nothing comes any more: of two traces in one file neither is known to be meant."""
+        if self._next():
+            found = self._text[self._position : self._position + 20]
+            raise CommandError(f"{self._path}: {found!r} stands behind the end of the trace: take a file of one trace")
 
     def value(self, count: int = 0) -> Any:
         """Return the next value; ``count`` events came before it."""
