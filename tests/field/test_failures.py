@@ -16,7 +16,7 @@ from laggard_cli.demo.servers import Servers, free_ports
 from laggard_cli.diagnose.model import diagnose, firing
 from laggard_cli.prometheus import Prometheus
 from tests.field.live.ends import CULPRIT
-from tests.field.live.launch import BINARIES, environment
+from tests.field.live.launch import job
 
 pytestmark = pytest.mark.timed
 
@@ -53,24 +53,10 @@ def prometheus(servers: Servers) -> Iterator[Prometheus]:
         yield server
 
 
-@contextlib.contextmanager
-def _job(servers: Servers, how: str, *torchrun: str) -> Iterator[subprocess.Popen[bytes]]:
+def _job(servers: Servers, how: str, *torchrun: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     port = str(free_ports(1)[0])
     launcher = ["torchrun", f"--master-port={port}", "--nproc-per-node=2", *torchrun]
-    launcher = [sys.executable] if how == "spawn" else launcher
-    command = [str(BINARIES / "laggard"), "run", "--run", how, *launcher, str(PROGRAM), how, port]
-    with (servers.folder / f"{how}.log").open("wb") as log:
-        job = subprocess.Popen(
-            command, env=environment(servers), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield job
-    finally:
-        job.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(40)
-        job.kill()
-        job.wait()
+    return job(servers, how, *([sys.executable] if how == "spawn" else launcher), str(PROGRAM), how, port)
 
 
 def _failed(prometheus: Prometheus, run: str) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 
 from laggard import statefile
 from laggard_cli.demo.servers import Servers, free_ports
-from tests.field.live.launch import BINARIES, environment
+from tests.field.live.launch import BINARIES, job
 
 pytestmark = [pytest.mark.field, pytest.mark.timeout(900)]
 
@@ -35,24 +35,6 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     """A node exporter, and Prometheus with the rules."""
     with Servers(tmp_path, "stopped", 2) as running:
         yield running
-
-
-@contextlib.contextmanager
-def _job(servers: Servers) -> Iterator[None]:
-    launcher = ["torchrun", f"--master-port={free_ports(1)[0]}", "--nproc-per-node=2", str(PROGRAM), "request"]
-    command = [str(BINARIES / "laggard"), "run", "--run", "stopped", *launcher]
-    with (servers.folder / "job.log").open("wb") as log:
-        job = subprocess.Popen(
-            command, env=environment(servers), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield
-    finally:
-        job.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(40)
-        job.kill()
-        job.wait()
 
 
 class Asked:
@@ -125,7 +107,8 @@ def test_a_standstill_of_five_minutes_is_told_each_time(servers: Servers, tmp_pa
     """`diagnose` in all its forms and `report` name the stopped rank, and after it goes on nobody."""
     asked = Asked(servers)
     states = str(servers.state_directories[0])
-    with _job(servers), contextlib.ExitStack() as watching:
+    launcher = ["torchrun", f"--master-port={free_ports(1)[0]}", "--nproc-per-node=2", str(PROGRAM), "request"]
+    with job(servers, "stopped", *launcher), contextlib.ExitStack() as watching:
         _wait_until(asked.healthy, 90, "the run was never healthy")
         watching.enter_context(asked.watch())
         pid = _process(servers, CULPRIT)

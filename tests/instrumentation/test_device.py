@@ -440,3 +440,17 @@ def test_an_edge_that_can_not_be_noted_ends_the_clock(monkeypatch: pytest.Monkey
     host.recorder.end(host.recorder.begin(Phase.FORWARD))
     assert [event[0] for event in hook.translate(host.recorder.take())] == [Phase.FORWARD]
     assert not available([hook], {Phase.FORWARD})["forward"]
+
+
+def test_a_model_that_was_wrapped_before_has_no_wait_that_is_guessed() -> None:
+    """Its parameters are not known: an edge that another model noted says nothing of it."""
+    host = Host()
+    host.recorder.device = lambda _at: None
+    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType]
+    hook.installed = hook._follows = True
+    hook._prepared(reducer := Reducer())
+    started = time.perf_counter_ns()
+    host.exposure.issued_at = started + 1
+    hook._after_backward(started, started + 2)
+    assert reducer.get_backward_stats() == [2]
+    assert (hook.available, host.recorder.take()) == (False, [])

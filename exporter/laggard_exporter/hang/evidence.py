@@ -50,7 +50,7 @@ class Evidence:
 
 
 def everybody_of(dumps: Iterable[Dump], ranks: int | None) -> set[int]:
-    """Return the ranks of the job: so many, or those that the dumps speak of."""
+    """Return the ranks of the job: from its size, or those that the dumps speak of."""
     if ranks is not None:
         return set(range(ranks))
     known = {dump.rank for dump in dumps}

@@ -157,10 +157,12 @@ class DistributedDataParallelHook(Hook):
 
     def _follow(self, clock: _Clock, times: list[int], newest: int) -> bool:
         """Have an edge noted where the last gradient of the next backward is ready. Return whether this one's was."""
-        if not self._follows or not clock.parameters:
+        if not self._follows:
             return True
+        if not clock.parameters:
+            return False
         if clock.last >= 0 and times[clock.last] == newest:
-            return True
+            return clock.handle is not None
         if clock.handle is not None:
             clock.handle.remove()
             clock.handle = None
