@@ -187,12 +187,18 @@ def test_self_time_is_what_the_hooks_took() -> None:
             pass
 
     recorder.device = slow
+    longest = 0
     for _ in range(13):
+        began = perf_counter_ns()
         token = recorder.begin(Phase.DATA)
+        entered = perf_counter_ns()
         threading.Event().wait(0.02)
+        left = perf_counter_ns()
         recorder.end(token)
+        longest = max(longest, entered - began, perf_counter_ns() - left)
     assert edges == 26
-    assert 26_000_000 <= recorder.self_time_ns < 130_000_000
+    # Two calls are timed. A busy machine may stop the thread in one of them, so the bound is what a call took here.
+    assert 26_000_000 <= recorder.self_time_ns <= 2 * 13 * longest
 
 
 def test_a_recorder_that_is_off_records_nothing() -> None:
