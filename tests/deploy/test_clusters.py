@@ -1,4 +1,4 @@
-"""Two clusters with runs of one name, under one Thanos query and one Alertmanager: one has a pair of servers."""
+"""Two clusters with runs of one name, each with a pair of servers, under one Thanos query and one Alertmanager."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.rules.engine import RUN, Play, serving
 
 SECONDS = 120
 #: Server to its cluster, and to the replica that it is in it.
-SERVERS = {"east-0": ("east", "0"), "east-1": ("east", "1"), "west-0": ("west", "0")}
+SERVERS = {f"{cluster}-{replica}": (cluster, replica) for cluster in ("east", "west") for replica in ("0", "1")}
 #: Whoever is slow in each cluster.
 SLOW = {"east": 2, "west": 1}
 

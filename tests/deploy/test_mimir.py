@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -15,10 +16,12 @@ from laggard import conventions
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
-from tests.collector.support import agent, gateway, named, processes, wait_until
+from tests.collector.support import Processes, agent, gateway, named, processes, wait_until
 from tests.deploy.mimir import OVERRIDES, TENANT, Mimir, mimirtool
 from tests.rules.engine import RUN, Play, serving
 
+#: Whoever is slow in each cluster.
+SLOW = {"east": 2, "west": 1}
 #: Of a rank with every signal in use; tests/instrumentation/test_series.py counts them.
 SERIES_PER_RANK = 200
 INTERVAL = 15
@@ -49,13 +52,15 @@ def test_limits_suffice() -> None:
     assert limits["out_of_order_time_window"] == "10m"
 
 
-def test_a_real_mimir_names_the_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the commands of docs/deploy.md: rules loaded by its tool, samples from a gateway, the verdict by diagnose.
+def test_a_real_mimir_names_the_slow_rank_of_each_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the commands of docs/deploy.md: rules loaded by its tool, samples from gateways, the verdicts by diagnose.
 
-    Nothing is refused, no rule fails, and what another tenant asks for is not there.
+    Two clusters have a run of one name, each with another slow rank. Nothing is refused, no rule fails, and what
+    another tenant asks for is not there.
     """
-    play = Play()
-    with processes(tmp_path) as started, serving(play) as target:
+    plays = {cluster: Play() for cluster in SLOW}
+    with processes(tmp_path) as started, contextlib.ExitStack() as after:
+        targets = {cluster: after.enter_context(serving(play)) for cluster, play in plays.items()}
         mimir = Mimir(tmp_path, started)
         mimir.start()
         # Names such as laggard_threshold are no level:metric:operation, which is what `check` asks for; `lint` parses.
@@ -67,13 +72,8 @@ def test_a_real_mimir_names_the_slow_rank(tmp_path: Path, capsys: pytest.Capture
         assert "msg=SUCCESS" in mimirtool("rules", "lint", "--dry-run", *files)
         mimirtool("rules", "load", f"--address={mimir.url}", f"--id={TENANT}", *files)
 
-        ports = free_ports(7)
-        ours, theirs = named(ports[:4], "grpc", "http", "health", "self"), named(ports[4:], "grpc", "health", "self")
-        headers = {"METRICS_HEADERS": f"{{X-Scope-OrgID: {TENANT}}}"}
-        command, environment = gateway(tmp_path, theirs, f"{mimir.url}/api/v1/push", "http://127.0.0.1:1")
-        started.start("gateway", command, {**environment, **headers})
-        started.wait("gateway", f"http://127.0.0.1:{theirs['health']}/")
-        started.start("agent", *agent(tmp_path, {**ours, "exporter": int(target.rpartition(":")[2])}, [theirs["grpc"]]))
+        for cluster, target in targets.items():
+            _collect(started, cluster, int(target.rpartition(":")[2]), f"{mimir.url}/api/v1/push")
 
         def asked(tenant: str, path: str, **parameters: str) -> Any:
             answer = httpx.get(
@@ -85,16 +85,15 @@ def test_a_real_mimir_names_the_slow_rank(tmp_path: Path, capsys: pytest.Capture
             alerts = [alert["labels"] for alert in asked(TENANT, "alerts")["alerts"] if alert["state"] == "firing"]
             return [labels for labels in alerts if labels["alertname"].startswith("Training")]
 
-        wait_until(lambda: asked(TENANT, "query", query="run:training_ranks_live:count")["result"], "no rule, no run")
-        play.data[2] += 0.05
-        wait_until(verdicts, "no straggler", 120)
-        (found,) = verdicts()
-        assert {name: found[name] for name in ("alertname", "training_run", "training_rank", "training_phase")} == {
-            "alertname": "TrainingStraggler",
-            "training_run": RUN,
-            "training_rank": "2",
-            "training_phase": "data",
-        }
+        live = "run:training_ranks_live:count"
+        wait_until(lambda: len(asked(TENANT, "query", query=live)["result"]) == len(SLOW), "no rule, no run")
+        for cluster, rank in SLOW.items():
+            plays[cluster].data[rank] += 0.05
+        wait_until(lambda: len(verdicts()) == len(SLOW), "no straggler in each cluster", 120)
+        names = ("alertname", "cluster", "training_run", "training_rank", "training_phase")
+        assert sorted(tuple(found[name] for name in names) for found in verdicts()) == [
+            ("TrainingStraggler", cluster, RUN, str(rank), "data") for cluster, rank in SLOW.items()
+        ]
         rules = [rule for group in asked(TENANT, "rules")["groups"] for rule in group["rules"]]
         assert len(rules) == sum(
             len(group["rules"]) for file in files for group in yaml.safe_load(file.read_text())["groups"]
@@ -117,7 +116,21 @@ def test_a_real_mimir_names_the_slow_rank(tmp_path: Path, capsys: pytest.Capture
         ]
         capsys.readouterr()
         assert main([*command, "--json"]) == 0
-        (run,) = json.loads(capsys.readouterr().out)["runs"]
-        assert [(each["alert"], each["rank"], each["phase"]) for each in run["verdicts"]] == [
-            ("TrainingStraggler", "2", "data")
-        ]
+        runs = json.loads(capsys.readouterr().out)["runs"]
+        assert [
+            (run["cluster"], each["alert"], each["rank"], each["phase"]) for run in runs for each in run["verdicts"]
+        ] == [(cluster, "TrainingStraggler", str(rank), "data") for cluster, rank in SLOW.items()]
+
+
+def _collect(started: Processes, cluster: str, exporter: int, push: str) -> None:
+    """Start a cluster's agent and its gateway, which sets the label."""
+    folder = started.folder / cluster
+    folder.mkdir()
+    ports = free_ports(7)
+    ours, theirs = named(ports[:4], "grpc", "http", "health", "self"), named(ports[4:], "grpc", "health", "self")
+    command, environment = gateway(folder, theirs, push, "http://127.0.0.1:1")
+    label = ["--set", f"exporters.prometheus_remote_write.external_labels.cluster={cluster}"]
+    headers = {"METRICS_HEADERS": f"{{X-Scope-OrgID: {TENANT}}}"}
+    started.start(f"gateway-{cluster}", [*command, *label], {**environment, **headers})
+    started.wait(f"gateway-{cluster}", f"http://127.0.0.1:{theirs['health']}/")
+    started.start(f"agent-{cluster}", *agent(folder, {**ours, "exporter": exporter}, [theirs["grpc"]]))
