@@ -443,6 +443,26 @@ static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size
     return batch;
 }
 
+/* `__iter__` of a DataLoader. */
+static PyObject *call_making(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
+    Timed *self = (Timed *)callable;
+    HotPath *hot = self->hot;
+    Token token;
+    if (PyVectorcall_NARGS(flags) < 1 || !mine(hot) || within(hot->swallows_fetch, hot->phase))
+        return PyObject_Vectorcall(self->call, arguments, flags, names);
+    PyObject *number = PyObject_CallOneArg(self->first, arguments[0]);
+    if (number == NULL) return NULL;
+    long long loader = PyLong_Check(number) ? PyLong_AsLongLong(number) : 0;
+    Py_DECREF(number);
+    int recorded = enter(hot, self->code | (int64_t)loader << hot->identity_shift, &token);
+    if (recorded < 0) return NULL;
+    Py_INCREF(callable); /* the patch may be undone while it runs */
+    PyObject *iterator = PyObject_Vectorcall(self->call, arguments, flags, names);
+    if (recorded && leave(hot, &token) < 0) Py_CLEAR(iterator);
+    Py_DECREF(callable);
+    return iterator;
+}
+
 /* `__call__` of an outermost module. Without a function of its own to call, it calls what its base has at that moment:
    torch.fx puts another one there while it traces, and is left alone then. */
 static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
@@ -654,6 +674,17 @@ static PyObject *HotPath_timed_fetch(HotPath *self, PyObject *arguments) {
     return (PyObject *)made;
 }
 
+/* timed_making(call, code, what says the number of a loader) */
+static PyObject *HotPath_timed_making(HotPath *self, PyObject *arguments) {
+    PyObject *call, *number_of;
+    int code;
+    if (!PyArg_ParseTuple(arguments, "OiO:timed_making", &call, &code, &number_of)) return NULL;
+    Timed *made = make_timed(self, call_making, call, code);
+    if (made == NULL) return NULL;
+    made->first = Py_NewRef(number_of);
+    return (PyObject *)made;
+}
+
 /* timed_forward(call, code, code in eval mode, code without gradients, torch.compiler, what is traced, graphs' class,
    is_grad_enabled, what is told of each outermost module or None, the class whose `__call__` it calls or None, what says
    whether a module without gradients evaluates) */
@@ -809,6 +840,7 @@ static PyMethodDef HotPath_methods[] = {
     {"step_begins", FAST(HotPath_step_begins), NULL},
     {"step_ends", FAST(HotPath_step_ends), NULL},
     {"timed_fetch", (PyCFunction)HotPath_timed_fetch, METH_VARARGS, NULL},
+    {"timed_making", (PyCFunction)HotPath_timed_making, METH_VARARGS, NULL},
     {"timed_forward", (PyCFunction)HotPath_timed_forward, METH_VARARGS, NULL},
     {"timed_backward", (PyCFunction)HotPath_timed_backward, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -25,6 +25,7 @@ from laggard._recorder import (
     FIRST_BATCH,
     GRADIENT,
     IDENTITY_SHIFT,
+    ITERATOR,
     NO_GRAD_FORWARD,
     OPTIMIZER_STEP,
     RESUME,
@@ -98,7 +99,7 @@ class _Segment:
     def __init__(self, reading: Reading, started: int, fetch: int) -> None:
         self.reading = reading
         self.started = started
-        #: How long the fetch took, and whether it gave the first batch of an iterator.
+        #: How long the fetch took, the making of its iterator included, and whether it gave the first batch of one.
         self.fetch = fetch
         self.first = False
         #: When training began in it, 0 where it did not.
@@ -130,6 +131,10 @@ class StepPartition:
         #: First and newest time of each kind of mark since the open step began.
         self._marks: dict[int, tuple[int, int]] = {}
         self._loaders = Loaders()
+        #: Iterators that were made since anything was trained and not fetched from, by their loaders: from when to when.
+        self._made: dict[int, tuple[int, int]] = {}
+        #: The end of the newest fetch.
+        self._fetched = 0
         #: Optimizers that have updated in the open step, with the time; and all, with the number of their newest step.
         self._updated: dict[int, int] = {}
         self._optimizers: dict[int, int] = {}
@@ -153,10 +158,12 @@ class StepPartition:
         for code, started, ended in events:
             kind = code & CODE_BITS
             phase = _PHASES.get(kind)
-            if phase is None:
-                self._take_mark(code, started, finished)
-            elif kind == _DATA:
+            if kind == _DATA:
                 self._fetch(code >> IDENTITY_SHIFT, started, ended, finished)
+            elif kind == ITERATOR:
+                self._made[code >> IDENTITY_SHIFT] = started, ended
+            elif phase is None:
+                self._take_mark(code, started, finished)
             else:
                 self._take(code, (phase, started, ended), finished)
         return finished
@@ -195,12 +202,22 @@ class StepPartition:
         self._marks[code] = (self._marks.get(code, (at,))[0], at)
 
     def _fetch(self, loader: int, started: int, ended: int, finished: list[Step]) -> None:
+        # An iterator's first fetch begins where the iterator was made, unless something else was fetched in between.
+        made = self._made.pop(loader, None)
+        began = made[0] if made is not None and made[0] >= self._fetched else started
+        self._fetched = ended
         if not self._explicit and (self._open is None or UPDATE in self._marks):
-            self._cut(started, finished)
+            self._cut(began, finished)
         reading = self._loaders.fetch(loader)
-        if self._open is not None:
-            self._open.segments.append(_Segment(reading, started, ended - started))
-            self._open.intervals.append((Phase.DATA, started, ended))
+        step = self._open
+        if step is None:
+            return
+        waited = ended - started
+        if made is not None and made[0] >= step.started:
+            waited += made[1] - made[0]
+            step.intervals.append((Phase.DATA, *made))
+        step.segments.append(_Segment(reading, max(began, step.started), waited))
+        step.intervals.append((Phase.DATA, started, ended))
 
     def _take(self, code: int, interval: Interval, finished: list[Step]) -> None:
         """Take an interval that is no fetch."""
@@ -233,6 +250,7 @@ class StepPartition:
 
     def _train(self, kind: int, started: int) -> None:
         """Take note of something that only training does."""
+        self._made.clear()
         if kind == _FORWARD:
             self._loaders.forward()
         else:

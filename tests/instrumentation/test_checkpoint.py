@@ -21,7 +21,7 @@ from laggard import _process
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, RESUME, UPDATE, Event
+from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, ITERATOR, RESUME, UPDATE, Event
 from laggard.conventions import Phase
 from tests.support.measured import measure
 
@@ -107,7 +107,7 @@ def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: Checkpoint
             return torch.load(tmp_path / "model.pt", weights_only=False).weight
 
     assert len(list(DataLoader(Samples()))) == 2
-    assert codes(process) == [Phase.DATA, FIRST_BATCH, Phase.DATA, Phase.DATA, EXHAUSTED]
+    assert codes(process) == [ITERATOR, Phase.DATA, FIRST_BATCH, Phase.DATA, Phase.DATA, EXHAUSTED]
     assert counts(hook) == {}
     assert isinstance(torch.load(tmp_path / "model.pt", weights_only=False), nn.Linear)
     assert counts(hook) == {"load": 1}

@@ -9,19 +9,21 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from laggard import statefile
 from laggard._hooks.fetch import FetchHook, _timed
 from laggard._hooks.prefetch import PrefetchHook
+from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH
+from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH, ITERATOR
 from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named, instrumented
 from tests.support.launch import PROGRAMS, Launcher
@@ -100,6 +102,14 @@ class Stream(IterableDataset[int]):
         return iter(range(5))
 
 
+class SlowOrder(Sampler[int]):
+    """Two indices, and 0.2 s for a new iterator to have them, as other loaders need to start their workers."""
+
+    def __iter__(self) -> Iterator[int]:
+        time.sleep(0.2)
+        return iter([0, 1])
+
+
 def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) -> None:
     """No queue, no worker's memory, no fetch duration: the data phase says it all. Every epoch has a first batch."""
     hooks = {hook.name: hook for hook in process._hooks}
@@ -108,7 +118,7 @@ def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) ->
     for _ in range(2):
         assert len(list(loader)) == 3
         codes = [code & CODE_BITS for code, _, _ in process.recorder.take()]
-        assert codes == [Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
+        assert codes == [ITERATOR, Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
     assert measure(hooks["prefetch"]) == {("training.dataloader.workers",): [0]}
     assert measure(hooks["fetch"]) == {}
 
@@ -241,6 +251,7 @@ def test_a_stateful_loader_is_watched_as_torchs_own_is(
         # The worker also looks once for the batch that is not there.
         assert len(durations) in (5, 6)
         assert [code & CODE_BITS for code, _, _ in process.recorder.take()] == [
+            ITERATOR,
             Phase.DATA,
             FIRST_BATCH,
             *[Phase.DATA] * 5,
@@ -250,6 +261,37 @@ def test_a_stateful_loader_is_watched_as_torchs_own_is(
     module = sys.modules["torchdata.stateful_dataloader.stateful_dataloader"]
     worker = sys.modules["torchdata.stateful_dataloader.worker"]
     assert module._worker_loop is worker._worker_loop
+
+
+def test_an_iterator_is_made_for_the_loop_that_it_serves(process: Process) -> None:
+    """To make one after an evaluation is training data, and before one it is evaluation, as the script's clock says."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    took: list[float] = []
+
+    def batches(loader: DataLoader[torch.Tensor]) -> Iterator[torch.Tensor]:
+        began = time.perf_counter()
+        iterator = iter(loader)
+        took.append(time.perf_counter() - began)
+        yield from iterator
+
+    training, evaluation = (
+        DataLoader(TensorDataset(torch.ones(2, 1)), batch_size=None, sampler=SlowOrder()) for _ in range(2)
+    )
+    for _ in range(2):
+        for (batch,) in batches(training):
+            model(batch).sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            for (batch,) in batches(evaluation):
+                model.eval()(batch)
+            model.train()
+    partition = StepPartition(warmup_steps=0)
+    steps = [*partition.feed(process.recorder.take()), *partition.finish()]
+    seconds = [{phase: step.phases[phase] * 1e-9 for phase in (Phase.DATA, Phase.EVALUATION)} for step in steps]
+    assert [round(each[Phase.EVALUATION] / took[1], 1) for each in seconds] == [0, 0, 1, 0]
+    assert [round(each[Phase.DATA] / took[2], 1) for each in seconds[1:]] == [0, 1, 0]
+    assert round(steps[2].first_batch * 1e-9 / took[2], 1) == 1
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="then memory is pinned and torch warns of nothing")

@@ -26,7 +26,7 @@ from laggard import _process
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
-from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, OPTIMIZER_STEP
+from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, ITERATOR, OPTIMIZER_STEP
 from laggard.conventions import Phase
 
 
@@ -115,6 +115,7 @@ def test_one_step_gives_one_event_a_phase(process: _process.Process) -> None:
     model = Model()
     optimizer = NestedStep(model.parameters(), lr=0.1)
     batches = iter(DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2))
+    assert codes(process) == [ITERATOR]
     for expected in ([FIRST_BATCH], []):
         (batch,) = next(batches)
         train_step(model, optimizer, batch)
@@ -369,7 +370,13 @@ def test_what_only_an_evaluation_calls_is_searched_for_with_each_iterator(proces
             other(next(batches)[0])
             hook.steps_ended([])
             assert (vars(nn.Module)["__call__"] is searched) == (number == 2)
-    assert codes(process) == [Phase.DATA, FIRST_BATCH, *[EVALUATION_FORWARD, Phase.DATA] * 2, EVALUATION_FORWARD]
+    assert codes(process) == [
+        ITERATOR,
+        Phase.DATA,
+        FIRST_BATCH,
+        *[EVALUATION_FORWARD, Phase.DATA] * 2,
+        EVALUATION_FORWARD,
+    ]
     assert "__call__" in vars(Other)
 
 

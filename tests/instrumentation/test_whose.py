@@ -16,6 +16,7 @@ from laggard._recorder import (
     FIRST_BATCH,
     GRADIENT,
     IDENTITY_SHIFT,
+    ITERATOR,
     NO_GRAD_FORWARD,
     OPTIMIZER_STEP,
     Event,
@@ -54,6 +55,8 @@ class Loop:
     """Whether the evaluation takes gradients, and accumulates none."""
     sanity_check: bool
     """Whether an evaluation comes before all training."""
+    makes: str
+    """How iterators are made: in no time, each before its first fetch, or all of a loop before the first fetch."""
     gap: int
     """Host work behind each call."""
 
@@ -74,6 +77,7 @@ LOOPS = st.builds(
     in_training_mode=st.booleans(),
     forces=st.booleans(),
     sanity_check=st.booleans(),
+    makes=st.sampled_from(["", "each", "together"]),
     gap=st.integers(0, 3),
 )
 
@@ -103,11 +107,26 @@ class Script:
         self.now += self.loop.gap
         self.spent["evaluation" if self.evaluating else "other"] += self.loop.gap
 
-    def fetch(self, loader: int, mark: int = 0) -> None:
-        """Fetch a batch, or find the end."""
+    def make(self, *loaders: int) -> None:
+        """Make iterators, which starts workers."""
+        self.start_over()
+        for loader in loaders:
+            self.events.append((ITERATOR | loader << IDENTITY_SHIFT, self.now, self.now + 19))
+            self.now += 19
+            self.spent["evaluation" if self.evaluating else "data"] += 19
+            self.work()
+
+    def start_over(self) -> None:
+        """The step ends here if it has its update."""
         if self.updated:
             self.updated = False
             self.whole = self.spent.copy()
+
+    def fetch(self, loader: int, mark: int = 0) -> None:
+        """Fetch a batch, or find the end."""
+        if mark == FIRST_BATCH and self.loop.makes == "each":
+            self.make(loader)
+        self.start_over()
         self.events.append((Phase.DATA | loader << IDENTITY_SHIFT, self.now, self.now + 7))
         self.now += 7
         self.spent["evaluation" if self.evaluating else "data"] += 7
@@ -120,6 +139,8 @@ class Script:
         loop = self.loop
         loaders = [VALIDATION, TEST] if loop.two_evaluated else [VALIDATION]
         self.evaluating = True
+        if loop.makes == "together":
+            self.make(*loaders)
         for number in range(loop.evaluated):
             for loader in loaders:
                 self.fetch(loader, 0 if number else FIRST_BATCH)
@@ -140,6 +161,8 @@ class Script:
     def batch(self, *, first: bool) -> None:
         """Fetch what one forward needs."""
         self.evaluating = False
+        if first and self.loop.makes == "together":
+            self.make(*[LABELLED, UNLABELLED][: 1 + self.loop.two_loaders])
         self.fetch(LABELLED, FIRST_BATCH if first else 0)
         if self.loop.two_loaders:
             if self.loop.labels == "between":

@@ -1,7 +1,8 @@
 """Batch fetches: how long the training thread waits in ``next()`` of a DataLoader's iterator, and whose batch it is.
 
 A fetch belongs to its loader: by that the partition tells training data from an evaluation's. An iterator does not know
-its loader, but it has the loader's sampler, which no other loader has. By that an iterator gets a number.
+its loader, but it has the loader's sampler, which no other loader has. By that an iterator gets a number. What a loader
+needs to make an iterator, as to start its workers, is a part of the iterator's first fetch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, SWALLOWS_FETCH
+from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH
 from laggard.conventions import Phase
 
 #: Where an iterator keeps the number of its loader.
@@ -27,7 +28,10 @@ def loader_of(iterator: Any) -> int:
 
 
 class DataLoaderHook(Hook):
-    """Wraps ``_BaseDataLoaderIter.__next__``, which every kind of loader and every way to iterate go through."""
+    """Wraps ``_BaseDataLoaderIter.__next__``, which every kind of loader and every way to iterate go through.
+
+    And ``DataLoader.__iter__``, where the iterator is made.
+    """
 
     name = "dataloader"
     signal = "data"
@@ -39,11 +43,26 @@ class DataLoaderHook(Hook):
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for the loader's module."""
-        return {"torch.utils.data.dataloader": self._patch}
+        """Wait for the modules of the loaders."""
+        return {
+            "torch.utils.data.dataloader": self._patch,
+            "torchdata.stateful_dataloader.stateful_dataloader": self._patch_stateful,
+        }
 
     def _patch(self, module: ModuleType) -> None:
         self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001
+        self.replace(module.DataLoader, "__iter__", self._wrap_making)
+
+    def _patch_stateful(self, module: ModuleType) -> None:
+        self.replace(module.StatefulDataLoader, "__iter__", self._wrap_making)
+
+    def _number_of_loader(self, loader: Any) -> int:
+        """Return a loader's number; 0, which says nothing, after a failure."""
+        try:
+            return self._number(getattr(loader, "_index_sampler", None))
+        except Exception as error:
+            self.host.hook_failed(self, error)
+            return 0
 
     def _adopt(self, iterator: Any) -> int:
         """Give a new iterator the number of its loader and return it; 0, which says nothing, after a failure."""
@@ -96,3 +115,23 @@ class DataLoaderHook(Hook):
                     add(mark, ended, ended)
 
         return __next__
+
+    def _wrap_making(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        recorder = self.recorder
+        compiled = recorder.compiled
+        number_of = self._number_of_loader
+        if compiled is not None:
+            return functools.update_wrapper(compiled.timed_making(make, ITERATOR, number_of), make)
+        begin, end = recorder.begin, recorder.end
+
+        @functools.wraps(make)
+        def __iter__(loader: Any) -> Any:  # noqa: N807 - it stands in for the method
+            if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
+                return make(loader)
+            token = begin(ITERATOR | number_of(loader) << IDENTITY_SHIFT)
+            try:
+                return make(loader)
+            finally:
+                end(token)
+
+        return __iter__

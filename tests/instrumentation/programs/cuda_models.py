@@ -120,9 +120,9 @@ class Loop:
         self.losses: list[torch.Tensor] = []
         self.marks: list[list[Event]] = []
 
-    def train(self, steps: int, *, workers: int = 2, marked: bool = False) -> float:
+    def train(self, steps: int, *, marked: bool = False) -> float:
         """Train and return the seconds of a step by the clock, device included."""
-        loader = DataLoader(Rows(steps * 32, 512), batch_size=32, num_workers=workers, pin_memory=True)
+        loader = DataLoader(Rows(steps * 32, 512), batch_size=32, num_workers=2, pin_memory=True)
         self.marks.clear()
         iterator = iter(loader)
         rows = next(iterator, None)
@@ -345,7 +345,7 @@ def evaluation() -> Figures:
     before = newest()
     own = 0.0
     for _ in range(3):
-        loop.train(8, workers=0)  # whose start is nobody's evaluation
+        loop.train(8)
         begin, end = Event(enable_timing=True), Event(enable_timing=True)
         begin.record()
         with torch.no_grad():
@@ -354,7 +354,7 @@ def evaluation() -> Figures:
         end.record()
         end.synchronize()
         own += begin.elapsed_time(end)
-    loop.train(8, workers=0)
+    loop.train(8)
     time.sleep(DRAINS_SECONDS)
     kept = steps_since(before)
     evaluated = sum(step.phases[Phase.EVALUATION] for step in kept) / 1e6
