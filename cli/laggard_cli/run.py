@@ -23,6 +23,7 @@ _DEFAULTS = {
     "OTEL_TRACES_EXPORTER": "none",
     "OTEL_LOGS_EXPORTER": "none",
     "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "laggard,otel",
+    environment.LAGGARD_PROVIDERS: "replaceable",
 }
 
 #: Where an OTLP endpoint is given, everything goes there; a run of minutes must not wait a minute for its first point.

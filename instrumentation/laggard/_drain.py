@@ -182,6 +182,8 @@ class Drain:
             time.sleep(0)  # lets the training thread have the interpreter
         if last:
             self._take(self._partition.finish(), last=True)
+        if _providers.renewed() and not last:
+            self._ending.come_first()
         if _providers.script_has_set_one() or not self._reporting.open:
             self._identify(last=last)
         elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:

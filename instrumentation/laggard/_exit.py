@@ -83,9 +83,14 @@ class ExitHandling:
         if sigaction is not None and os.getpid() != _INIT:
             sigaction.delay(signal.SIGTERM, self._descriptor, _DELAY_SECONDS)
 
+    def come_first(self) -> None:
+        """Report before handlers that providers have registered since: they send what is reported. On any thread."""
+        atexit.register(self._report)
+
     def remove(self) -> None:
         """Undo :meth:`install`; what others have installed since stays."""
         atexit.unregister(self._at_exit)
+        atexit.unregister(self._report)
         if self._finalizer is not None:
             self._finalizer.cancel()
         if sigaction is not None:
@@ -102,14 +107,19 @@ class ExitHandling:
         """Have SIGTERM act now that all is reported. On the drain thread."""
         sigaction.end(signal.SIGTERM)
 
-    def _at_exit(self, *, flush: bool = False) -> None:
-        began = time.monotonic()
+    def _report(self, *, flush: bool = False) -> float:
+        """Report once. Return how long the end may take, in seconds."""
         if sigaction is not None:
             sigaction.leave()
         ending = how_it_ends()
         seconds = _FAILURE_SECONDS if ending.failed else _END_SECONDS
         if self._done.acquire(blocking=False):
             self._finish(ending, min(seconds, FLUSH_SECONDS), flush=flush)
+        return seconds
+
+    def _at_exit(self, *, flush: bool = False) -> None:
+        began = time.monotonic()
+        seconds = self._report(flush=flush)
         if not flush:
             _providers.end(max(0.0, began + seconds - time.monotonic()))
         if sigaction is not None:

@@ -131,7 +131,7 @@ class StepPartition:
         #: First and newest time of each kind of mark since the open step began.
         self._marks: dict[int, tuple[int, int]] = {}
         self._loaders = Loaders()
-        #: Iterators that were made since anything was trained and not fetched from, by their loaders: from when to when.
+        #: Iterators made since anything was trained, and not fetched from, by their loaders: from when to when.
         self._made: dict[int, tuple[int, int]] = {}
         #: The end of the newest fetch.
         self._fetched = 0

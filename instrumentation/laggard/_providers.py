@@ -1,7 +1,8 @@
 """Where metrics go, and the process's OpenTelemetry providers at its end: what is left is sent, but never waited for.
 
 Metrics go to the meter provider of the process. ``laggard.instrument()`` makes one for a process without, and keeps it
-to itself: the script can still set its own, before or after, and from then on metrics go there.
+to itself; under ``laggard run`` OpenTelemetry's launcher makes one. Either way the script can set its own, and from
+then on metrics go there.
 
 The SDK sends what it holds when the interpreter exits, and tries for 10 seconds and more where nobody listens. Here
 all providers flush at once, within a time limit. Where that works at once, everything else is left to the SDK. Where
@@ -32,6 +33,16 @@ _logger = logging.getLogger(__name__)
 
 #: What :func:`make_own` made, while the process has no meter provider.
 _own: Any = None
+#: What the launcher made, while the script may set another one and has not.
+_launched: Any = None
+#: Meter and tracer provider at the last call of :func:`renewed`.
+_seen: tuple[Any, ...] = ()
+#: Where OpenTelemetry keeps that a provider was set: it takes another one only where none was.
+_SET_ONCE = (
+    ("opentelemetry.metrics._internal", "_METER_PROVIDER_SET_ONCE"),
+    ("opentelemetry.trace", "_TRACER_PROVIDER_SET_ONCE"),
+    ("opentelemetry._logs._internal", "_LOGGER_PROVIDER_SET_ONCE"),
+)
 
 
 def make_own() -> None:
@@ -47,6 +58,18 @@ def make_own() -> None:
         _own = MeterProvider([reader for reader in readers if reader is not None])
 
 
+def yield_to_script() -> None:
+    """Let the script set providers in place of those that the launcher made."""
+    global _launched  # noqa: PLW0603 - a process has one
+    if not _process_has_one():
+        return
+    _launched = get_meter_provider()
+    for module, name in _SET_ONCE:
+        once = getattr(sys.modules.get(module), name, None)
+        if once is not None:
+            setattr(sys.modules[module], name, type(once)())
+
+
 def drop_own() -> bool:
     """Shut down what :func:`make_own` made, if it is there; return whether it was."""
     global _own
@@ -57,8 +80,21 @@ def drop_own() -> bool:
 
 
 def script_has_set_one() -> bool:
-    """Return, once, whether the script has set a meter provider in place of ours."""
+    """Return, once, whether the script has set a meter provider in place of ours, which is shut down then."""
+    global _launched  # noqa: PLW0603 - as above
+    launched = _launched
+    if launched is not None and get_meter_provider() is not launched:
+        _launched = None
+        _call(launched.shutdown)
+        return True
     return _own is not None and _process_has_one() and drop_own()
+
+
+def renewed() -> bool:
+    """Return, once for each time, whether the process has set a provider since the last call."""
+    global _seen
+    before, _seen = _seen, (get_meter_provider(), get_tracer_provider())
+    return any(one is not other for one, other in zip(before, _seen, strict=False))
 
 
 def meter(name: str, version: str) -> Meter:

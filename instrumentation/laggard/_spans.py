@@ -50,7 +50,6 @@ class Spans:
         self._every = every
         self._slow = slow
         self._durations: deque[int] = deque(maxlen=names.RECENT_STEPS)
-        self._tracer = trace.get_tracer(names.METER_NAME, __version__)
         self._left = _MAX_STEPS
         self._slow_from = 0
 
@@ -75,7 +74,9 @@ class Spans:
     def _write(self, step: Step, *, slow: bool) -> None:
         offset = unix_offset_ns()
         attributes = {**self._attributes, Attribute.STEP: step.number}
-        root = self._tracer.start_span(
+        # Of the provider that the process has now: the script may have set one.
+        tracer = trace.get_tracer(names.METER_NAME, __version__)
+        root = tracer.start_span(
             "training.step",
             context=step_context(self._run, step.number),
             start_time=step.started + offset,
@@ -84,7 +85,7 @@ class Spans:
         if root.is_recording():
             inside = trace.set_span_in_context(root)
             for phase, started, ended in step.intervals[:_MAX_SPANS]:
-                child = self._tracer.start_span(
+                child = tracer.start_span(
                     f"training.{phase.label}",
                     context=inside,
                     start_time=started + offset,
@@ -92,7 +93,7 @@ class Spans:
                 )
                 child.end(ended + offset)
             for operation, started, ended in collectives_of(step, self._collectives):
-                child = self._tracer.start_span(
+                child = tracer.start_span(
                     "training.collective",
                     context=inside,
                     start_time=started + offset,

@@ -166,6 +166,14 @@ LAGGARD_HOT_PATH = "LAGGARD_HOT_PATH"
 source compiles where it can. Default: ``compiled``, where there is one.
 """
 
+LAGGARD_PROVIDERS = "LAGGARD_PROVIDERS"
+"""
+.. envvar:: LAGGARD_PROVIDERS
+
+``replaceable`` lets the script set OpenTelemetry providers of its own in place of those that the launcher made, as it
+can where nothing launches it; ``laggard run`` says so. Default: ``fixed``, the first providers of a process stay.
+"""
+
 OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
 OTEL_EXPORTER_PROMETHEUS_PORT = "OTEL_EXPORTER_PROMETHEUS_PORT"
 """Of OpenTelemetry: where a rank serves its metrics."""

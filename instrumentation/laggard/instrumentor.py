@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from laggard import _process
+from laggard import _process, _providers, environment
 
 _logger = logging.getLogger(__name__)
 
@@ -20,6 +20,8 @@ class LaggardInstrumentor:
     def instrument(self, **_kwargs: Any) -> None:
         """Install the hooks. The keyword arguments of OpenTelemetry's loader are accepted and not needed."""
         try:
+            if environment.choice(environment.LAGGARD_PROVIDERS, "fixed", "replaceable") == "replaceable":
+                _providers.yield_to_script()
             _process.instrument()
         except Exception:
             _logger.exception("laggard could not instrument this process")

@@ -14,18 +14,20 @@ from laggard.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS
 from tests.support.ports import free_port
 
+OWN = '["jobs", "training.step", "training.steps"]'
 SERVED, NOT_SERVED = '{"served": true}', '{"served": false}'
 
 
-def run(when: str, folder: Path, **environment: str) -> list[str]:
+def run(when: str, folder: Path, *launcher: str, **environment: str) -> list[str]:
     """Run the program, without anything on stderr, and return what it printed."""
     variables = {
         "LAGGARD_STATE_DIR": str(folder),
         "LAGGARD_RUN": "test",
+        "LAGGARD_TRACE_EVERY": "10",
         "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port()),
     }
     done = subprocess.run(
-        [sys.executable, PROGRAMS / "settings.py", when],
+        [*launcher, sys.executable, PROGRAMS / "settings.py", when],
         env={**variables, **environment},
         capture_output=True,
         text=True,
@@ -42,9 +44,9 @@ def run(when: str, folder: Path, **environment: str) -> list[str]:
         ("never", {}, [SERVED]),
         ("never", {"OTEL_METRICS_EXPORTER": "none"}, [NOT_SERVED]),
         ("never", {"OTEL_SDK_DISABLED": "true"}, [NOT_SERVED]),
-        ("before", {}, [NOT_SERVED, '["jobs", "training.steps"]']),
-        ("after", {}, [NOT_SERVED, '["jobs", "training.steps"]']),
-        ("late", {}, [NOT_SERVED, '["jobs", "training.steps"]']),
+        ("before", {}, [NOT_SERVED, OWN]),
+        ("after", {}, [NOT_SERVED, OWN]),
+        ("late", {}, [NOT_SERVED, OWN]),
         ("child", {}, ['["jobs"]']),
         ("many_files", {}, [SERVED]),
         ("uncompiled", {}, [SERVED]),
@@ -59,3 +61,10 @@ def test_the_process_decides_where_metrics_go(
     final = statefile.read(path)
     assert (final.state, final.steps) == (RankState.FINISHED, 100 if when == "late" else 50)
     assert final.ending == Ending(EndedBy.UNKNOWN if when == "uncompiled" else EndedBy.EXIT, 0)
+
+
+@pytest.mark.parametrize("when", ["after", "late"])
+def test_under_the_launcher_the_script_may_set_its_own_providers(when: str, tmp_path: Path) -> None:
+    """They are taken as in a process that nothing launched: they have ours too, no endpoint stays, nothing is said."""
+    launcher = str(Path(sys.executable).with_name("laggard"))
+    assert run(when, tmp_path, launcher, "run") == [NOT_SERVED, OWN]

@@ -1,6 +1,6 @@
-"""Takes steps by hand in a process that no launcher instrumented, and prints what became of its metrics.
+"""Takes steps by hand, in a process that no launcher need have instrumented, and prints what became of its metrics.
 
-The first argument says when the script sets a meter provider of its own: before, after, late, or in a child. Else it
+The first argument says when the script sets providers of its own: before, after, late, or in a child. Else it
 sets none, and has many files open, or nothing that is compiled.
 """
 
@@ -13,24 +13,31 @@ import sys
 import time
 from pathlib import Path
 
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 if sys.argv[1] == "uncompiled":
     # As if it could not be imported.
     sys.modules["laggard._compiled"] = sys.modules["laggard._sigaction"] = None  # pyright: ignore[reportArgumentType]
 
 import laggard
-from laggard import statefile
+from laggard import environment, statefile
+
+#: Where spans go once the script has a provider of its own.
+SPANS = InMemorySpanExporter()
 
 
 def names(reader: InMemoryMetricReader) -> list[str]:
-    """What the script's own reader sees, but for most of laggard's."""
+    """What the script's own reader and exporter see, but for most of laggard's."""
     data = reader.get_metrics_data()
     scopes = [scope for part in data.resource_metrics for scope in part.scope_metrics] if data else []
     found = {metric.name for scope in scopes for metric in scope.metrics}
-    return sorted(found & {"jobs", "training.steps"})
+    found |= {span.name for span in SPANS.get_finished_spans()}
+    return sorted(found & {"jobs", "training.steps", "training.step"})
 
 
 def own_provider(*, everywhere: bool) -> InMemoryMetricReader:
@@ -39,6 +46,9 @@ def own_provider(*, everywhere: bool) -> InMemoryMetricReader:
     provider = MeterProvider([reader])
     if everywhere:
         metrics.set_meter_provider(provider)
+        spans = TracerProvider()
+        spans.add_span_processor(SimpleSpanProcessor(SPANS))
+        trace.set_tracer_provider(spans)
     provider.get_meter("mine").create_counter("jobs").add(1)
     return reader
 
@@ -59,7 +69,8 @@ def main() -> None:
         for _ in range(1100):
             os.open(os.devnull, os.O_RDONLY)
     reader = own_provider(everywhere=True) if when == "before" else None
-    laggard.instrument()
+    if environment.LAGGARD_PROVIDERS not in os.environ:  # which the launcher sets
+        laggard.instrument()
     if when == "after":
         reader = own_provider(everywhere=True)
     train()
