@@ -230,6 +230,9 @@ class Incarnation:
         put_still("collective_sequence", moment.sequence, training_process_group="world")
         put_still("collective_operation", np.where(before, np.nan, _ALL_REDUCE), training_process_group="world")
         put_still("in_collective", moment.inside & (not before), training_process_group="world")
+        for (by, word), ended in life.failures(time).items():
+            labels = {"host_name": "", "training_phase": Phase.BACKWARD.label}
+            put("failure_timestamp_seconds", ended + EPOCH, **labels, training_ended_by=by, training_ended_with=word)
         put("world_size", ranks)
         put("start_timestamp_seconds", self._start + EPOCH)
         put("info", 1.0, host_name="", process_pid=str(1 + self._number))

@@ -90,6 +90,9 @@ class Death(Fault):
     ranks: tuple[int, ...] = ()
     #: Their host is gone, and the exporter on it.
     with_host: bool = False
+    #: How they end, as exporters say it: without a word, by an exception with its class, by an exit code, on request.
+    by: str = "unknown"
+    word: str = ""
 
 
 @dataclass(frozen=True)

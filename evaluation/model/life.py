@@ -37,6 +37,15 @@ class Life:
         """Return which ranks were killed."""
         return self._hit(Death, time) | (time >= self._killed)
 
+    def failures(self, time: float) -> dict[tuple[str, str], NDArray[np.float64]]:
+        """Return when ranks ended without a clean end, for each way in which any does; NaN for the others."""
+        deaths = [death for death in self._job.of(Death) if death.begin >= self._start]
+        found = {(death.by, death.word): np.full(self._ranks, np.nan) for death in deaths}
+        for death in deaths:
+            if death.at(time):
+                found[death.by, death.word][[rank for rank in death.ranks if rank < self._ranks]] = death.begin
+        return found
+
     def stopped(self, time: float) -> Mask:
         """Return which processes the kernel holds."""
         stopped = np.zeros(self._ranks, dtype=bool)

@@ -6,17 +6,19 @@ from typing import Any
 
 from evaluation.draw import Draw
 from evaluation.model.faults import Death
-from evaluation.model.job import Case, Expectation
+from evaluation.model.job import Case, Expectation, Job
 from evaluation.scenarios.registry import (
     CLASH,
     COMMUNICATION,
     DIED,
+    FAILED,
     FROZEN,
     MISSING,
     RESTARTS,
     STALLED,
     STRAGGLER,
     TELEMETRY,
+    drawn,
     scenario,
 )
 
@@ -25,7 +27,7 @@ def _ends(draw: Draw, **changes: Any) -> Case:
     end = draw.begin() + draw.between(30, 200)
     return Case(
         draw.job(end + 30 * draw.plain.own + 420, end=end, apart=draw.between(5, 60), pauses=(), **changes),
-        near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FROZEN, RESTARTS),
+        near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FAILED, FROZEN, RESTARTS),
     )
 
 
@@ -63,7 +65,7 @@ def _death(draw: Draw, ranks: tuple[int, ...], *, with_host: bool = False) -> Ca
         expected=expected,
         # Where the host is gone, nobody is left to say which rank the others wait for.
         allowed=(STALLED,) if with_host else (),
-        near=(TELEMETRY, COMMUNICATION, FROZEN),
+        near=(TELEMETRY, COMMUNICATION, FAILED, FROZEN),
         facts={"limit": limit},
     )
 
@@ -87,6 +89,32 @@ def host_gone(draw: Draw) -> Case:
         return _death(draw, draw.some(1), with_host=True)
     first = int(draw.random.integers(draw.ranks // draw.plain.per_host)) * draw.plain.per_host
     return _death(draw, tuple(range(first, first + draw.plain.per_host)), with_host=True)
+
+
+def _whole(draw: Draw, begin: float, by: str, word: str) -> Job:
+    """A rank ends, and within seconds its launcher asks the others to end too."""
+    first = draw.some(1)
+    asked = begin + draw.between(0.5, 8)
+    others = tuple(rank for rank in range(draw.ranks) if rank not in first)
+    deaths = (Death(begin=begin, ranks=first, by=by, word=word), Death(begin=asked, ranks=others, by="request"))
+    return draw.job(begin + 400, faults=deaths, pauses=())
+
+
+@drawn(11)
+def failed(draw: Draw) -> Case:
+    """A rank ends by itself, in any way, and its launcher ends the others."""
+    begin = draw.begin()
+    ways = (("unknown", ""), ("exception", "builtins.ValueError"), ("exit", "3"))
+    job = _whole(draw, begin, *ways[draw.random.integers(len(ways))])
+    (first,) = job.of(Death)[0].ranks
+    return Case(job, expected=(Expectation(FAILED, (first,), begin=begin),), near=(STALLED, MISSING, FROZEN, TELEMETRY))
+
+
+@drawn(11)
+def cancelled(draw: Draw) -> Case:
+    """Somebody asks all ranks to end, within seconds of each other."""
+    job = _whole(draw, draw.begin(), "request", "SIGTERM")
+    return Case(job, near=(FAILED, STALLED, MISSING, DIED, FROZEN, TELEMETRY))
 
 
 @scenario
