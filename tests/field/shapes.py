@@ -85,6 +85,7 @@ SHAPES: tuple[Shape, ...] = (
     _shape("checkpoints, through memory", 14, "memory"),
     _shape("checkpoints, safetensors", 14, "safetensors"),
     _shape("checkpoints, distributed", 14, "dcp"),
+    _shape("checkpoints, torch_checkpointing", 14, "manager", needs=("torch_checkpointing",)),
     _shape("processes, hogwild", 12, "hogwild", own_processes=2),
     _shape("processes, folds", 12, "folds", own_processes=2, in_turn=True),
     _shape("processes, sweep", 12, "sweep", own_processes=2),

@@ -1,4 +1,4 @@
-"""Checkpoints: ``torch.save`` and ``torch.load``, distributed checkpoints, and safetensors' functions.
+"""Checkpoints: ``torch.save`` and ``torch.load``, distributed checkpoints, safetensors and torch_checkpointing.
 
 What counts, since these functions are used for much else:
 
@@ -59,6 +59,8 @@ _DISTRIBUTED = {
     ),
 }
 _DISTRIBUTED_FUNCTIONS: dict[str, _Operation] = {"save": "save", "async_save": "save", "load": "load"}
+#: torch_checkpointing, whose saves are asynchronous unless the script says otherwise: its class by the class's module.
+_MANAGER = ("torch_checkpointing.checkpoint_manager", "CheckpointManager")
 #: safetensors' own functions, the inner one for those who took the outer ones before they were patched.
 _SAFETENSORS: dict[str, _Operation] = {"save_file": "save", "serialize_file": "save", "load_file": "load"}
 #: How deep a checkpoint's mappings and lists are searched for state, and how many entries of each.
@@ -106,11 +108,12 @@ class CheckpointHook(Hook):
         self._device: Callable[[int], None] | None = None
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
-        """Wait for torch, its distributed checkpoints and safetensors."""
+        """Wait for torch, its distributed checkpoints, safetensors and torch_checkpointing."""
         return {
             "torch": self._patch_torch,
             **{package: functools.partial(self._patch_distributed, names) for package, names in _DISTRIBUTED.items()},
             "safetensors.torch": self._patch_safetensors,
+            _MANAGER[0]: self._patch_manager,
         }
 
     def uninstall(self) -> None:
@@ -156,6 +159,11 @@ class CheckpointHook(Hook):
         for name, operation in _SAFETENSORS.items():
             if hasattr(module, name):
                 self.replace(module, name, functools.partial(self._wrap, operation, _nowhere))
+
+    def _patch_manager(self, module: ModuleType) -> None:
+        manager = getattr(module, _MANAGER[1])
+        self.replace(manager, "save", functools.partial(self._wrap, "save", _nowhere))
+        self.replace(manager, "load", functools.partial(self._wrap, "load", _nowhere))
 
     def _wrap(
         self,
