@@ -522,6 +522,29 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     return result;
 }
 
+/* What calls functions of a hook before and after. It has no frame, so a traceback shows what it shows without us. */
+static PyObject *call_around(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
+    Timed *self = (Timed *)callable;
+    Py_INCREF(callable); /* the patch may be undone while it runs */
+    PyObject *state = PyObject_Vectorcall(self->first, arguments, flags, names);
+    PyObject *result = state == NULL ? NULL : PyObject_Vectorcall(self->call, arguments, flags, names);
+    if (state != NULL && state != Py_None) {
+        PyObject *pending = PyErr_GetRaisedException();
+        PyObject *succeeded = result == NULL ? Py_False : Py_True;
+        PyObject *told = PyObject_CallFunctionObjArgs(self->second, state, succeeded, result == NULL ? Py_None : result, NULL);
+        if (told == NULL) {
+            Py_CLEAR(result);
+            Py_XDECREF(pending);
+        } else if (pending != NULL) {
+            PyErr_SetRaisedException(pending);
+        }
+        Py_XDECREF(told);
+    }
+    Py_XDECREF(state);
+    Py_DECREF(callable);
+    return result;
+}
+
 /* The function through which every call of the autograd engine goes. */
 static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
     Timed *self = (Timed *)callable;
@@ -611,8 +634,10 @@ static PyObject *Timed_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
-/* Pickled by value, as a class of a notebook is, it is what it wraps: the other process has its own instrumentation. */
+/* Pickled by value, as a class of a notebook is, it is what it wraps: the other process has its own instrumentation. A
+   function of a module is pickled by its name, under which the other process has its own too. */
 static PyObject *Timed_reduce(Timed *self, PyObject *Py_UNUSED(ignored)) {
+    if (self->vectorcall == call_around) return PyObject_GetAttrString((PyObject *)self, "__qualname__");
     PyObject *operators = PyImport_ImportModule("operator");
     PyObject *item = operators == NULL ? NULL : PyObject_GetAttrString(operators, "getitem");
     Py_XDECREF(operators);
@@ -682,6 +707,17 @@ static PyObject *HotPath_timed_making(HotPath *self, PyObject *arguments) {
     Timed *made = make_timed(self, call_making, call, code);
     if (made == NULL) return NULL;
     made->first = Py_NewRef(number_of);
+    return (PyObject *)made;
+}
+
+/* around(call, what is called before with the same arguments, what is called after) */
+static PyObject *HotPath_around(HotPath *self, PyObject *arguments) {
+    PyObject *call, *before, *after;
+    if (!PyArg_ParseTuple(arguments, "OOO:around", &call, &before, &after)) return NULL;
+    Timed *made = make_timed(self, call_around, call, 0);
+    if (made == NULL) return NULL;
+    made->first = Py_NewRef(before);
+    made->second = Py_NewRef(after);
     return (PyObject *)made;
 }
 
@@ -841,6 +877,7 @@ static PyMethodDef HotPath_methods[] = {
     {"step_ends", FAST(HotPath_step_ends), NULL},
     {"timed_fetch", (PyCFunction)HotPath_timed_fetch, METH_VARARGS, NULL},
     {"timed_making", (PyCFunction)HotPath_timed_making, METH_VARARGS, NULL},
+    {"around", (PyCFunction)HotPath_around, METH_VARARGS, NULL},
     {"timed_forward", (PyCFunction)HotPath_timed_forward, METH_VARARGS, NULL},
     {"timed_backward", (PyCFunction)HotPath_timed_backward, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -191,6 +191,45 @@ class Hook:
         return call
 
 
+def around(
+    recorder: Recorder,
+    call: Callable[..., Any],
+    before: Callable[..., Any],
+    after: Callable[[Any, bool, Any], None] = lambda _state, _succeeded, _result: None,
+) -> Callable[..., Any]:
+    """Return what stands in for ``call``. Where the hot path is compiled it has no frame: tracebacks are as without it.
+
+    Args:
+        recorder: of the process.
+        call: a function or a method.
+        before: called first, with the same arguments. Must not raise.
+        after: called at the end with what ``before`` returned, unless that was ``None``, with whether the call
+            succeeded, and with its result. Must not raise.
+    """
+    if recorder.compiled is not None:
+        return functools.update_wrapper(recorder.compiled.around(call, before, after), call)
+
+    @functools.wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        state = before(*args, **kwargs)
+        if state is None:
+            return call(*args, **kwargs)
+        succeeded, result = False, None
+        try:
+            result = call(*args, **kwargs)
+            succeeded = True
+        finally:
+            after(state, succeeded, result)
+        return result
+
+    return wrapper
+
+
+def always(*_args: Any, **_kwargs: Any) -> bool:
+    """Have :func:`around` call what comes after, whatever the arguments."""
+    return True
+
+
 def _own_entry(owner: Any, name: str) -> Any:
     return owner.__dict__.get(name, _MISSING)
 

@@ -29,12 +29,12 @@ from itertools import islice
 from threading import get_ident, main_thread
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from weakref import ref
 
 from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import RESUME
+from laggard._hooks.base import Hook, HookHost, around
+from laggard._recorder import RESUME, Token
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -84,6 +84,15 @@ class _Save:
         self.held_back = False
         #: Up to here its time is reported.
         self.reported = started
+
+
+class _Call(NamedTuple):
+    """A call that may be a checkpoint, or on another thread the end of one: then it has no start."""
+
+    started: int = 0
+    token: Token | None = None
+    buffer: io.BytesIO | None = None
+    elsewhere: bool = False
 
 
 class CheckpointHook(Hook):
@@ -145,15 +154,19 @@ class CheckpointHook(Hook):
         self._is_compiling = torch.compiler.is_compiling
         self._module_class = torch.nn.Module
         self._tensor_class, self._parameter_class = torch.Tensor, torch.nn.Parameter
+        # Under each of its names a function is one object: it is pickled by one of them.
+        save = functools.cache(functools.partial(self._wrap, "save", _second))
+        load = functools.cache(functools.partial(self._wrap, "load", _first))
         for owner in (torch, torch.serialization):
-            self.replace(owner, "save", functools.partial(self._wrap, "save", _second))
-            self.replace(owner, "load", functools.partial(self._wrap, "load", _first))
+            self.replace(owner, "save", save)
+            self.replace(owner, "load", load)
 
     def _patch_distributed(self, modules: tuple[str, ...], _package: ModuleType) -> None:
-        for module in filter(None, map(sys.modules.get, modules)):
-            for name, operation in _DISTRIBUTED_FUNCTIONS.items():
+        for name, operation in _DISTRIBUTED_FUNCTIONS.items():
+            wrap = functools.cache(functools.partial(self._wrap, operation, _nowhere))
+            for module in filter(None, map(sys.modules.get, modules)):
                 if hasattr(module, name):
-                    self.replace(module, name, functools.partial(self._wrap, operation, _nowhere))
+                    self.replace(module, name, wrap)
 
     def _patch_safetensors(self, module: ModuleType) -> None:
         for name, operation in _SAFETENSORS.items():
@@ -172,43 +185,41 @@ class CheckpointHook(Hook):
         call: Callable[..., Any],
     ) -> Callable[..., Any]:
         recorder = self.recorder
-        after = self.guarded(self._after)
+        took = self.guarded(self._after)
 
-        @functools.wraps(call)
-        def checkpoint(*args: Any, **kwargs: Any) -> Any:
+        def before(*args: Any, **kwargs: Any) -> _Call | None:
             if self._is_compiling() or not recorder.enabled:
-                return call(*args, **kwargs)
+                return None
             where = place(args, kwargs)
             # Before the first backward no thread is known to train, and a script is restored by its main one.
             if get_ident() != (recorder.thread or main_thread().ident):
-                result = call(*args, **kwargs)
                 # An open file may be one of many that a writer of distributed checkpoints fills at a time.
-                if operation == "save" and (where is None or isinstance(where, (str, os.PathLike))):
-                    after(operation, 0, 0, result)
-                return result
+                elsewhere = operation == "save" and (where is None or isinstance(where, (str, os.PathLike)))
+                return _Call(elsewhere=True) if elsewhere else None
             buffer = where if isinstance(where, io.BytesIO) else None
             if (
                 self._running
                 or recorder.phase not in _BETWEEN
                 or (buffer is not None and not (operation == "save" and self._saves_state(args, kwargs)))
             ):
-                return call(*args, **kwargs)
+                return None
             # What a load is turns out afterwards; it ends a save.
             started = perf_counter_ns()
             if operation == "load":
                 recorder.edge(started)
             self._running = True
             token = recorder.begin(Phase.CHECKPOINT) if operation == "save" else None
-            ended = 0
-            try:
-                result = call(*args, **kwargs)
-            finally:
-                ended = recorder.end(token)
-                self._running = False
-            after(operation, started if token is None else token[2], ended, result, buffer)
-            return result
+            return _Call(started if token is None else token[2], token, buffer)
 
-        return checkpoint
+        def after(made: _Call, succeeded: bool, result: Any) -> None:  # noqa: FBT001 - as around calls it
+            ended = 0
+            if not made.elsewhere:
+                ended = recorder.end(made.token)
+                self._running = False
+            if succeeded:
+                took(operation, made.started, ended, result, made.buffer)
+
+        return around(recorder, call, before, after)
 
     def _after(
         self, operation: _Operation, started: int, ended: int, result: Any, buffer: io.BytesIO | None = None

@@ -19,7 +19,7 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, always, around
 from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
 from laggard._hooks.groups import Groups
 from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
@@ -27,6 +27,7 @@ from laggard._hooks.waiting import begin_wait, elsewhere, end_wait
 
 if TYPE_CHECKING:
     from laggard._partition import Step
+    from laggard._recorder import Token
     from laggard._report import Report
 
 #: Identify our hooks on a process group among those of others; a second instrumentation takes the next one.
@@ -109,10 +110,11 @@ class CollectivesHook(Hook):
             return
         c10d = distributed.distributed_c10d
         init = c10d.init_process_group
+        wrap_init = functools.cache(self._wrap_init)  # under each of its names the same object
         for name in _INIT_MODULES:
             module = sys.modules.get(name)
             if module is not None and getattr(module, "init_process_group", None) is init:
-                self.replace(module, "init_process_group", self._wrap_init)
+                self.replace(module, "init_process_group", wrap_init)
         # Where every kind of group is made known, or in older versions the function that most are made by.
         register = "_register_pg_in_world"
         self.replace(c10d, register if hasattr(c10d, register) else "_new_process_group_helper", self._wrap_register)
@@ -141,28 +143,24 @@ class CollectivesHook(Hook):
         signature = inspect.signature(init)
         host = self.host
 
-        @functools.wraps(init)
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        def before(*args: Any, **kwargs: Any) -> None:
             # Before the call, which waits for all ranks: a rank that never gets past it must be visible.
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
                 given = {}
             host.training_evidence(_not_negative(given.get("rank")), _not_negative(given.get("world_size")))
-            return init(*args, **kwargs)
 
-        return init_process_group
+        return around(self.recorder, init, before)
 
     def _wrap_register(self, register: Callable[..., Any]) -> Callable[..., Any]:
         watch_all = self.guarded(self._watch_all)
 
-        @functools.wraps(register)
-        def register_group(*args: Any, **kwargs: Any) -> Any:
-            result = register(*args, **kwargs)
-            watch_all(sys.modules["torch.distributed.distributed_c10d"])
-            return result
+        def after(_state: Any, succeeded: bool, _result: Any) -> None:  # noqa: FBT001 - as around calls it
+            if succeeded:
+                watch_all(sys.modules["torch.distributed.distributed_c10d"])
 
-        return register_group
+        return around(self.recorder, register, always, after)
 
     def _watch_all(self, c10d: ModuleType) -> None:
         for group in c10d._world.pg_map:  # noqa: SLF001 - the one list of all groups
@@ -194,21 +192,19 @@ class CollectivesHook(Hook):
         recorder = self.recorder
         exposure = self.host.exposure
 
-        @functools.wraps(wait)
-        def timed_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        def before(work: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Token] | None:
             if elsewhere(exposure):  # ahead of its use; who uses it waits for that stream
                 exposure.waited += 1
                 self._groups.take_blocking()
-                return wait(work, *args, **kwargs)
+                return None
             token = begin_wait(recorder)
-            try:
-                return wait(work, *args, **kwargs)
-            finally:
-                ended = end_wait(recorder, exposure, token)
-                if token is not None:
-                    self._waited(work, token[2], ended)
+            return None if token is None else (work, token)
 
-        return timed_wait
+        def after(state: tuple[Any, Token], _succeeded: bool, _result: Any) -> None:  # noqa: FBT001 - as around calls it
+            work, token = state
+            self._waited(work, token[2], end_wait(recorder, exposure, token))
+
+        return around(recorder, wait, before, after)
 
     def _wrap_operator(self, operator: Callable[..., Any]) -> Callable[..., Any]:
         tensor = sys.modules["torch"].Tensor

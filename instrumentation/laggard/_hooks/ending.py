@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook
+from laggard._hooks.base import Hook, always, around
 
 #: Modules that hold `destroy_process_group` under its name.
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
@@ -25,19 +25,17 @@ class EndingHook(Hook):
 
     def _patch(self, distributed: ModuleType) -> None:
         if distributed.is_available():
+            wrap = functools.cache(self._wrap)  # under each of its names the same object
             for name in _MODULES:
-                self.replace(sys.modules[name], "destroy_process_group", self._wrap)
+                self.replace(sys.modules[name], "destroy_process_group", wrap)
 
     def _wrap(self, destroy: Callable[..., Any]) -> Callable[..., Any]:
         ended = self.guarded(self.host.training_ended)
         is_initialized: Callable[[], bool] = sys.modules["torch.distributed"].is_initialized
 
-        @functools.wraps(destroy)
-        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = destroy(*args, **kwargs)
+        def after(_state: Any, succeeded: bool, _result: Any) -> None:  # noqa: FBT001 - as around calls it
             # One group of several may be destroyed while training goes on, and all of them because it failed.
-            if not is_initialized() and sys.exc_info()[0] is None:
+            if succeeded and not is_initialized() and sys.exc_info()[0] is None:
                 ended()
-            return result
 
-        return destroy_process_group
+        return around(self.recorder, destroy, always, after)

@@ -22,7 +22,7 @@ from time import perf_counter_ns
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook, HookHost, around
 from laggard._hooks.compiler import show_compiler
 from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
 from laggard.conventions import Phase
@@ -293,12 +293,10 @@ class OptimizerHook(Hook):
     def _wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
 
-        @functools.wraps(load)
-        def load_state_dict(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def before(*_args: Any, **_kwargs: Any) -> None:
             recorder.mark(RESUME)
-            return load(optimizer, *args, **kwargs)
 
-        return load_state_dict
+        return around(recorder, load, before)
 
 
 def _compiled_post_hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
