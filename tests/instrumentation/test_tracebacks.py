@@ -43,6 +43,10 @@ def _fails_in_the_closure() -> None:
     torch.optim.SGD([nn.Parameter(torch.ones(1))]).step(closure)
 
 
+def _fails_to_scale() -> None:
+    torch.amp.GradScaler("cpu").step(torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+
+
 def _fails_to_load_a_state() -> None:
     torch.optim.SGD([nn.Parameter(torch.ones(1))]).load_state_dict({"param_groups": [], "state": {}})
 
@@ -57,6 +61,7 @@ FAILURES: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "load": (lambda: torch.load("/nowhere/model.pt"), FileNotFoundError),
     "save": (_fails_to_be_saved, RuntimeError),
     "state": (_fails_to_load_a_state, ValueError),
+    "scaler": (_fails_to_scale, AssertionError),
     "closure": (_fails_in_the_closure, ValueError),
     "group": (lambda: dist.init_process_group("gloo", rank=0, world_size=-3, store=dist.HashStore()), Exception),
     "no group": (dist.destroy_process_group, AssertionError),

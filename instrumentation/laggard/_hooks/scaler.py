@@ -6,15 +6,14 @@ into pinned memory without waiting, and looked at when the scaler is next used: 
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import SKIPPED, UPDATE
+from laggard._hooks.base import Hook, HookHost, around
+from laggard._recorder import SKIPPED, UPDATE, Token
 from laggard.conventions import Phase
 
 #: In pinned memory until the copy has arrived; what is copied is never negative.
@@ -49,39 +48,25 @@ class GradScalerHook(Hook):
         self.replace(module.ShardedGradScaler, "unscale_", self._time)
         self.replace(module.ShardedGradScaler, "update", self._wrap_update)
 
-    def _time(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _time(
+        self, method: Callable[..., Any], note: Callable[[Any], None] = lambda _scaler: None
+    ) -> Callable[..., Any]:
         recorder = self.recorder
         is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
-        @functools.wraps(method)
-        def timed(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def before(scaler: Any, *_args: Any, **_kwargs: Any) -> Token | None:
             if is_compiling():
-                return method(scaler, *args, **kwargs)
-            token = recorder.begin(Phase.OPTIMIZER)
-            try:
-                return method(scaler, *args, **kwargs)
-            finally:
-                recorder.end(token)
+                return None
+            note(scaler)
+            return recorder.begin(Phase.OPTIMIZER)
 
-        return timed
+        def after(token: Token, _succeeded: bool, _result: Any) -> None:  # noqa: FBT001 - as around calls it
+            recorder.end(token)
+
+        return around(recorder, method, before, after)
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self.recorder
-        is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
-        note = self.guarded(self._note)
-
-        @functools.wraps(update)
-        def timed_update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return update(scaler, *args, **kwargs)
-            note(scaler)
-            token = recorder.begin(Phase.OPTIMIZER)
-            try:
-                return update(scaler, *args, **kwargs)
-            finally:
-                recorder.end(token)
-
-        return timed_update
+        return self._time(update, self.guarded(self._note))
 
     def _note(self, scaler: Any) -> None:
         """Look at what the scaler found since its last update, before the update forgets it."""
