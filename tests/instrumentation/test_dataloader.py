@@ -269,7 +269,7 @@ def test_an_iterator_is_made_for_the_loop_that_it_serves(process: Process) -> No
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     took: list[float] = []
 
-    def batches(loader: DataLoader[torch.Tensor]) -> Iterator[torch.Tensor]:
+    def batches(loader: DataLoader[tuple[torch.Tensor, ...]]) -> Iterator[tuple[torch.Tensor, ...]]:
         began = time.perf_counter()
         iterator = iter(loader)
         took.append(time.perf_counter() - began)
