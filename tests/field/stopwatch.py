@@ -59,8 +59,9 @@ class Stopwatch:
             return next(iterator)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Iterate over a loader; each wait for a batch is data, that for its end too."""
-        iterator = iter(loader)
+        """Iterate over a loader; each wait for a batch is data, those for its iterator and for its end too."""
+        with self("data"):
+            iterator = iter(loader)
         while True:
             try:
                 batch = self.fetch(iterator)
