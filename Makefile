@@ -68,8 +68,8 @@ TOGETHER := -m "not timed and not patient and not field" --numprocesses=$(shell 
 marked = -m "$(1) and not field" $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
 TIMED := $(call marked,timed)
 
-# Hours of simulated time with many versions of promtool, on what those leave idle.
-PATIENT := $(call marked,patient) --numprocesses=$(shell nproc)
+# Hours of simulated time with many versions of promtool, on what those leave idle: they may have to wait for long.
+PATIENT := $(call marked,patient) --numprocesses=$(shell nproc) --timeout=1800
 
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR

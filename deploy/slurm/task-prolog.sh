@@ -77,3 +77,4 @@ default OTEL_TRACES_EXPORTER none
 default OTEL_LOGS_EXPORTER none
 default OTEL_SERVICE_NAME training
 default OTEL_EXPERIMENTAL_RESOURCE_DETECTORS laggard,otel
+default LAGGARD_PROVIDERS replaceable

@@ -31,7 +31,7 @@ _EXERCISED = {
     "kubernetes/helm/values.schema.json": "tests/deploy/test_helm.py::test_a_wrong_value_is_one_line",
     "kubernetes/helm/values.yaml": "tests/deploy/test_helm.py::test_a_value_changes_what_it_names_and_nothing_else",
     "kubernetes/job.yaml": "tests/deploy/test_apiserver.py::test_the_commands_of_the_page",
-    "mimir/overrides.yaml": "tests/deploy/test_mimir.py::test_a_real_mimir_names_the_slow_rank",
+    "mimir/overrides.yaml": "tests/deploy/test_mimir.py::test_a_real_mimir_names_the_slow_rank_of_each_cluster",
     "prometheus/large.yml": "tests/deploy/test_large.py::test_its_heap_may_grow",
     "prometheus/prometheus.yml": "tests/rules/test_configurations.py::test_prometheus_loads_it",
     "prometheus/pushed.yml": "tests/deploy/test_ways.py::test_a_way_leads_to_a_verdict",

@@ -194,6 +194,7 @@ def check_environment(slurm: Cluster, given: dict[str, str]) -> None:
     assert {name: value for name, value in given.items() if name.startswith("LAGGARD")} == {
         "LAGGARD": "on",
         "LAGGARD_PRECISION": "bf16",
+        "LAGGARD_PROVIDERS": "replaceable",
         "LAGGARD_STATE_DIR": f"{slurm.folder}/run/laggard",
         "LAGGARD_TEAM": "vision",
     }

@@ -17,7 +17,7 @@ _PHRASES = {
     "TrainingStalled": "The run stands still: the others wait for {who}",
     "TrainingRankMissing": "{Who} {is_} gone while others work on",
     "TrainingRankDied": "The process of {who} died",
-    "TrainingRunFailed": "The run failed: {who} ended first",
+    "TrainingRunFailed": "The run has been down, {who} ended first,",
     "TrainingRankFrozen": "No progress of {who} while others go on",
     "TrainingInputBound": "All ranks wait for data",
     "TrainingCommunicationBound": "The transfer between ranks is the slowest part of a step",
