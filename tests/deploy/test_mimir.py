@@ -86,7 +86,7 @@ def test_a_real_mimir_names_the_slow_rank_of_each_cluster(tmp_path: Path, capsys
             return [labels for labels in alerts if labels["alertname"].startswith("Training")]
 
         live = "run:training_ranks_live:count"
-        wait_until(lambda: len(asked(TENANT, "query", query=live)["result"]) == len(SLOW), "no rule, no run")
+        wait_until(lambda: len(asked(TENANT, "query", query=live)["result"]) == len(SLOW), "no rule, no run", 120)
         for cluster, rank in SLOW.items():
             plays[cluster].data[rank] += 0.05
         wait_until(lambda: len(verdicts()) == len(SLOW), "no straggler in each cluster", 120)

@@ -53,6 +53,11 @@ class Stopwatch:
             self._open.append(phase)
         self._since = time.perf_counter_ns()
 
+    def iterator(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator over a loader; the wait for it is data."""
+        with self("data"):
+            return iter(loader)
+
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """Return the next batch; the wait for it is data."""
         with self("data"):
@@ -60,8 +65,7 @@ class Stopwatch:
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Iterate over a loader; each wait for a batch is data, those for its iterator and for its end too."""
-        with self("data"):
-            iterator = iter(loader)
+        iterator = self.iterator(loader)
         while True:
             try:
                 batch = self.fetch(iterator)

@@ -14,7 +14,7 @@ from tests.field.stopwatch import Stopwatch
 
 def ahead(loader: Iterable[Any], watch: Stopwatch | None = None) -> Iterator[Any]:
     """Hand out a batch once the next one has been fetched, so that the last one is known to be the last."""
-    batches = iter(loader)
+    batches = watch.iterator(loader) if watch else iter(loader)
     newest: Any = None
     more = True
     first = True

@@ -29,7 +29,7 @@ def main() -> None:
     watch = Stopwatch()
     model = network()
     optimizer = sgd(model)
-    batches = iter(loader(10 * MICROBATCHES))
+    batches = watch.iterator(loader(10 * MICROBATCHES))
     for _ in range(10):
         losses: list[torch.Tensor] = []
         for _micro in range(MICROBATCHES):

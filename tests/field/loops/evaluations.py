@@ -21,7 +21,7 @@ from tests.field.stopwatch import Stopwatch
 
 def ahead(loader: Iterable[Any], watch: Stopwatch | None = None) -> Iterator[Any]:
     """Fetch each batch before the one before it is handed out."""
-    batches = iter(loader)
+    batches = watch.iterator(loader) if watch else iter(loader)
     newest = None
     while True:
         with watch("data") if watch else nullcontext():

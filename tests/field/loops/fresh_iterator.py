@@ -13,7 +13,7 @@ def main() -> None:
     optimizer = sgd(model)
     training = loader(4, shuffle=True)
     for _ in range(12):
-        batch = watch.fetch(iter(training))
+        batch = watch.fetch(watch.iterator(training))
         optimizer.zero_grad()
         with watch("forward"):
             output = model(batch)

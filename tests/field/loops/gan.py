@@ -12,7 +12,7 @@ def main() -> None:
     critic = network(0)
     generator = network(1)
     optimizers = {"critic": sgd(critic), "generator": sgd(generator)}
-    real, noise = iter(loader(12)), iter(loader(12, batch_size=3))
+    real, noise = watch.iterator(loader(12)), watch.iterator(loader(12, batch_size=3))
     for _ in range(12):
         sample, seed = watch.fetch(real), watch.fetch(noise)
         with watch("forward"):

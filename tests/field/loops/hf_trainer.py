@@ -22,7 +22,7 @@ def main() -> None:
     training, validation = loader(10 * ACCUMULATED), loader(4)
     updates = 0
     for _epoch in range(2):
-        batches = iter(training)
+        batches = watch.iterator(training)
         for _ in range(10):
             loss = update(watch, model, optimizer, batches)
             updates += 1

@@ -19,7 +19,7 @@ def main(place: str) -> None:
     watch = Stopwatch()
     model = network()
     optimizer = sgd(model)
-    labelled, unlabelled = iter(loader(16)), iter(loader(16, batch_size=4))
+    labelled, unlabelled = watch.iterator(loader(16)), watch.iterator(loader(16, batch_size=4))
     validation = loader(3)
 
     def pseudo_labels(batch: torch.Tensor) -> torch.Tensor:
