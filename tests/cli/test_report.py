@@ -29,8 +29,9 @@ from laggard_cli.report import causes, costs, heat, raster
 from laggard_cli.report.history import Counted
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import page
+from laggard_cli.report.sentences import sentence
 from laggard_cli.report.span import Span
-from laggard_cli.report.verdicts import Firing
+from laggard_cli.report.verdicts import Firing, Problem
 from tests.cli.report_runs import BEGIN, HOSTILE, problem, run
 
 LABELS = {"training_run": 'a "run"', "training_rank": "3", "training_phase": "backward", "host_name": "node-1"}
@@ -106,6 +107,20 @@ def test_times_and_durations() -> None:
     assert moment("--from", "2023-11-14T22:13:20Z") == moment("--from", "2023-11-14 22:13:20") == BEGIN
     assert moment("--from", "1700000000") == BEGIN
     assert (seconds("--last", "1h30m"), seconds("--last", "2d")) == (5400, 172800)
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        ("3", "The run has been down, rank 3 on node-1 ended first, since 22:48:20 UTC"),
+        ("", "The run has been down since 22:48:20 UTC"),
+    ],
+)
+def test_a_run_that_failed_is_down_since(rank: str, said: str) -> None:
+    """With the rank that ended first, where it is known."""
+    labels = {"alertname": "TrainingRunFailed", **({"training_rank": rank, "host_name": "node-1"} if rank else {})}
+    failed = Problem("TrainingRunFailed", "critical", labels, [Firing(labels, BEGIN + 2100, BEGIN + 3600)], lasts=True)
+    assert sentence(failed, None) == said
 
 
 def test_a_slow_rank_costs_its_excess_on_all_ranks() -> None:

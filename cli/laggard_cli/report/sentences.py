@@ -28,7 +28,7 @@ _PHRASES = {
     "TrainingThermalSlowdown": "Heat holds {who} back, and the others wait for it",
     "TrainingPowerSlowdown": "Power holds {who} back, and the others wait for it",
 }
-_WHOLE = {"TrainingStalled": "The run stands still", "TrainingRunFailed": "The run failed"}
+_WHOLE = {"TrainingStalled": "The run stands still", "TrainingRunFailed": "The run has been down"}
 _KINDS = {
     "device": "device",
     "device_allocated": "device, allocated",
