@@ -443,24 +443,17 @@ static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size
     return batch;
 }
 
-/* `__iter__` of a DataLoader. */
-static PyObject *call_making(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
-    Timed *self = (Timed *)callable;
-    HotPath *hot = self->hot;
-    Token token;
-    if (PyVectorcall_NARGS(flags) < 1 || !mine(hot) || within(hot->swallows_fetch, hot->phase))
-        return PyObject_Vectorcall(self->call, arguments, flags, names);
-    PyObject *number = PyObject_CallOneArg(self->first, arguments[0]);
-    if (number == NULL) return NULL;
-    long long loader = PyLong_Check(number) ? PyLong_AsLongLong(number) : 0;
-    Py_DECREF(number);
-    int recorded = enter(hot, self->code | (int64_t)loader << hot->identity_shift, &token);
-    if (recorded < 0) return NULL;
-    Py_INCREF(callable); /* the patch may be undone while it runs */
-    PyObject *iterator = PyObject_Vectorcall(self->call, arguments, flags, names);
-    if (recorded && leave(hot, &token) < 0) Py_CLEAR(iterator);
-    Py_DECREF(callable);
-    return iterator;
+/* Report to a function that a call has ended. An exception of that call goes on; one of the function takes the result's place. */
+static void report_to(PyObject *function, PyObject *const *arguments, size_t count, PyObject **result) {
+    PyObject *pending = PyErr_GetRaisedException();
+    PyObject *answer = PyObject_Vectorcall(function, arguments, count, NULL);
+    if (answer == NULL) {
+        Py_CLEAR(*result);
+        Py_XDECREF(pending);
+    } else if (pending != NULL) {
+        PyErr_SetRaisedException(pending);
+    }
+    Py_XDECREF(answer);
 }
 
 /* `__call__` of an outermost module. Without a function of its own to call, it calls what its base has at that moment:
@@ -503,17 +496,7 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
         result = PyObject_Vectorcall(call, arguments, flags, names);
         hot->in_forward = 0;
         if (leave(hot, &token) < 0) Py_CLEAR(result);
-        if (found != Py_None) {
-            PyObject *pending = PyErr_GetRaisedException();
-            PyObject *told = PyObject_CallOneArg(found, arguments[0]);
-            if (told == NULL) {
-                Py_CLEAR(result);
-                Py_XDECREF(pending);
-            } else if (pending != NULL) {
-                PyErr_SetRaisedException(pending);
-            }
-            Py_XDECREF(told);
-        }
+        if (found != Py_None) report_to(found, arguments, 1, &result);
         Py_DECREF(callable);
     } else if (recorded == 0) {
         result = PyObject_Vectorcall(call, arguments, flags, names);
@@ -529,16 +512,8 @@ static PyObject *call_around(PyObject *callable, PyObject *const *arguments, siz
     PyObject *state = PyObject_Vectorcall(self->first, arguments, flags, names);
     PyObject *result = state == NULL ? NULL : PyObject_Vectorcall(self->call, arguments, flags, names);
     if (state != NULL && state != Py_None) {
-        PyObject *pending = PyErr_GetRaisedException();
-        PyObject *succeeded = result == NULL ? Py_False : Py_True;
-        PyObject *told = PyObject_CallFunctionObjArgs(self->second, state, succeeded, result == NULL ? Py_None : result, NULL);
-        if (told == NULL) {
-            Py_CLEAR(result);
-            Py_XDECREF(pending);
-        } else if (pending != NULL) {
-            PyErr_SetRaisedException(pending);
-        }
-        Py_XDECREF(told);
+        PyObject *ended[] = {state, result == NULL ? Py_False : Py_True, result == NULL ? Py_None : result};
+        report_to(self->second, ended, 3, &result);
     }
     Py_XDECREF(state);
     Py_DECREF(callable);
@@ -696,17 +671,6 @@ static PyObject *HotPath_timed_fetch(HotPath *self, PyObject *arguments) {
     made->marks[0] = first;
     made->marks[1] = exhausted;
     made->first = Py_NewRef(adopt);
-    return (PyObject *)made;
-}
-
-/* timed_making(call, code, what says the number of a loader) */
-static PyObject *HotPath_timed_making(HotPath *self, PyObject *arguments) {
-    PyObject *call, *number_of;
-    int code;
-    if (!PyArg_ParseTuple(arguments, "OiO:timed_making", &call, &code, &number_of)) return NULL;
-    Timed *made = make_timed(self, call_making, call, code);
-    if (made == NULL) return NULL;
-    made->first = Py_NewRef(number_of);
     return (PyObject *)made;
 }
 
@@ -876,7 +840,6 @@ static PyMethodDef HotPath_methods[] = {
     {"step_begins", FAST(HotPath_step_begins), NULL},
     {"step_ends", FAST(HotPath_step_ends), NULL},
     {"timed_fetch", (PyCFunction)HotPath_timed_fetch, METH_VARARGS, NULL},
-    {"timed_making", (PyCFunction)HotPath_timed_making, METH_VARARGS, NULL},
     {"around", (PyCFunction)HotPath_around, METH_VARARGS, NULL},
     {"timed_forward", (PyCFunction)HotPath_timed_forward, METH_VARARGS, NULL},
     {"timed_backward", (PyCFunction)HotPath_timed_backward, METH_VARARGS, NULL},

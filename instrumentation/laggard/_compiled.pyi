@@ -58,10 +58,7 @@ class HotPath:
         self, call: Callable[..., Any], code: int, first: int, exhausted: int, adopt: Callable[[Any], int], /
     ) -> Callable[..., Any]: ...
     def around(
-        self, call: Callable[..., Any], before: Callable[..., Any], after: Callable[[Any, bool, Any], None], /
-    ) -> Callable[..., Any]: ...
-    def timed_making(
-        self, call: Callable[..., Any], code: int, number_of: Callable[[Any], int], /
+        self, call: Callable[..., Any], before: Callable[..., Any], after: Callable[[Any, bool, Any], object], /
     ) -> Callable[..., Any]: ...
     def timed_forward(
         self,

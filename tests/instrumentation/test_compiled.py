@@ -70,7 +70,6 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
     compiler = ModuleType("compiler")
     next_ = compiled.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED, lambda _: 1)
     around = compiled.around(fetched, lambda _: True, lambda _state, _succeeded, _result: None)
-    make = compiled.timed_making(fetched, _recorder.ITERATOR, lambda _: 1)
     forward = compiled.timed_forward(
         fetched,
         Phase.FORWARD,
@@ -97,7 +96,7 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
         for device in (None, lambda _at: None, fail):
             recorder.device = device
             for given in batches:
-                for call in (next_, around, make, forward, functools.partial(backward, accumulate_grad=True)):
+                for call in (next_, around, forward, functools.partial(backward, accumulate_grad=True)):
                     with suppress(StopIteration):
                         call(given)
             assert compiled.step_begins(running, optimizer, OPTIMIZER_STEP)

@@ -13,7 +13,7 @@ from laggard._hooks.compiler import Traced
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
     from laggard._partition import Step
-    from laggard._recorder import Recorder
+    from laggard._recorder import Recorder, Token
     from laggard._report import Report
     from laggard.peers import PeerGroup
 
@@ -195,7 +195,7 @@ def around(
     recorder: Recorder,
     call: Callable[..., Any],
     before: Callable[..., Any],
-    after: Callable[[Any, bool, Any], None] = lambda _state, _succeeded, _result: None,
+    after: Callable[[Any, bool, Any], object] = lambda _state, _succeeded, _result: None,
 ) -> Callable[..., Any]:
     """Return what stands in for ``call``. Where the hot path is compiled it has no frame: tracebacks are as without it.
 
@@ -223,6 +223,11 @@ def around(
         return result
 
     return wrapper
+
+
+def interval(recorder: Recorder, call: Callable[..., Any], begin: Callable[..., Token | None]) -> Callable[..., Any]:
+    """Return what stands in for ``call`` and is an interval: from ``begin``, which returns its token, to its end."""
+    return around(recorder, call, begin, lambda token, _succeeded, _result: recorder.end(token))
 
 
 def always(*_args: Any, **_kwargs: Any) -> bool:

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH
+from laggard._hooks.base import Hook, HookHost, interval
+from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH, Token
 from laggard.conventions import Phase
 
 #: Where an iterator keeps the number of its loader.
@@ -118,20 +118,10 @@ class DataLoaderHook(Hook):
 
     def _wrap_making(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         recorder = self.recorder
-        compiled = recorder.compiled
-        number_of = self._number_of_loader
-        if compiled is not None:
-            return functools.update_wrapper(compiled.timed_making(make, ITERATOR, number_of), make)
-        begin, end = recorder.begin, recorder.end
 
-        @functools.wraps(make)
-        def __iter__(loader: Any) -> Any:  # noqa: N807 - it stands in for the method
+        def begin(loader: Any) -> Token | None:
             if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
-                return make(loader)
-            token = begin(ITERATOR | number_of(loader) << IDENTITY_SHIFT)
-            try:
-                return make(loader)
-            finally:
-                end(token)
+                return None
+            return recorder.begin(ITERATOR | self._number_of_loader(loader) << IDENTITY_SHIFT)
 
-        return __iter__
+        return interval(recorder, make, begin)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost, around
+from laggard._hooks.base import Hook, HookHost, interval
 from laggard._recorder import SKIPPED, UPDATE, Token
 from laggard.conventions import Phase
 
@@ -54,16 +54,13 @@ class GradScalerHook(Hook):
         recorder = self.recorder
         is_compiling: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
 
-        def before(scaler: Any, *_args: Any, **_kwargs: Any) -> Token | None:
+        def begin(scaler: Any, *_args: Any, **_kwargs: Any) -> Token | None:
             if is_compiling():
                 return None
             note(scaler)
             return recorder.begin(Phase.OPTIMIZER)
 
-        def after(token: Token, _succeeded: bool, _result: Any) -> None:  # noqa: FBT001 - as around calls it
-            recorder.end(token)
-
-        return around(recorder, method, before, after)
+        return interval(recorder, method, begin)
 
     def _wrap_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
         return self._time(update, self.guarded(self._note))
