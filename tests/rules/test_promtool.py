@@ -28,8 +28,10 @@ REVERSED_IN = "2.42"
 #: The versions in which plays are alone. In the newest they are played, and asked the same, beside another cluster.
 ALONE = [version for version in sorted({*VERSIONS, *TOOLS}, key=by_age) if version != NEWEST or NEWEST not in TOOLS]
 
-#: By which second path plays come: each by one of them, or with EVERY_PATH=1 all of them by each.
+#: By which second path plays come, and where: each by one of them in the newest version, or with EVERY_PATH=1 all of them
+#: by each in all versions.
 SECOND = ("job", "replica") if os.environ.get("EVERY_PATH") else ("turns",)
+DOUBLED_IN = VERSIONS if os.environ.get("EVERY_PATH") else (NEWEST if NEWEST in TOOLS else VERSIONS[0],)
 
 pytestmark = pytest.mark.patient
 
@@ -106,17 +108,15 @@ def test_unit_tests(promtool: Path, generated: Path, name: str, tmp_path: Path) 
     _run(promtool, "test", "rules", _reversed(file, tmp_path) if promtool == TOOLS.get(REVERSED_IN) else file)
 
 
+@pytest.mark.parametrize("promtool", DOUBLED_IN, indirect=True)
 @pytest.mark.parametrize("name", PLAYS)
-def test_neither_a_second_path_nor_another_cluster_changes_anything(doubled: Path, name: str) -> None:
+def test_neither_a_second_path_nor_another_cluster_changes_anything(promtool: Path, doubled: Path, name: str) -> None:
     """Every play comes out the same where each series comes twice, from a pair of servers or by two jobs.
 
     So it does beside another cluster, in which something else happens under the same names of runs, ranks and hosts;
     and what happens there comes out as it does alone.
     """
-    version = NEWEST if NEWEST in TOOLS else VERSIONS[0]
-    if version not in TOOLS:
-        pytest.skip("no promtool: run apt-get install prometheus")
-    _run(TOOLS[version], "test", "rules", doubled / f"{name}.yml")
+    _run(promtool, "test", "rules", doubled / f"{name}.yml")
 
 
 def _reversed(file: Path, folder: Path) -> Path:
