@@ -86,7 +86,7 @@ def host_down() -> Scenario:
     scenario.world.training.clear()
     for number in (0, 1):
         scenario[number].enters(Phase.COMMUNICATION, world=(1_000, True))
-    scenario.after(minutes=2)
+    scenario.after(minutes=2.25)
     stalled = Firing("TrainingStalled", source="exporter")
     scenario.fires(_missing(2, "host-b"), _missing(3, "host-b"), stalled)
     scenario.after(minutes=10)

@@ -47,7 +47,7 @@ def input_bound() -> Scenario:
     scenario.after(minutes=1)
     scenario.fires(INPUT)
     _all_wait_for_data(scenario, 0.01)
-    scenario.after(minutes=4)
+    scenario.after(minutes=4.5)
     scenario.silent()
     return scenario
 

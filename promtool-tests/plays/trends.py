@@ -95,7 +95,7 @@ def slow_trends() -> Scenario:
     scenario.fires(EPOCH)
     for rank in scenario.world.ranks:
         rank.finish()
-    scenario.after(minutes=4)
+    scenario.after(minutes=6)
     scenario.silent()
     return scenario
 

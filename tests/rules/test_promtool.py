@@ -28,8 +28,8 @@ REVERSED_IN = "2.42"
 #: The versions in which plays are alone. In the newest they are played, and asked the same, beside another cluster.
 ALONE = [version for version in sorted({*VERSIONS, *TOOLS}, key=by_age) if version != NEWEST or NEWEST not in TOOLS]
 
-#: By which second path plays come, and where: each by one of them in the newest version, or with EVERY_PATH=1 all of them
-#: by each in all versions.
+#: By which second path plays come, and in which versions: each by one of them in the newest, or with EVERY_PATH=1 all
+#: of them by each in all.
 SECOND = ("job", "replica") if os.environ.get("EVERY_PATH") else ("turns",)
 DOUBLED_IN = VERSIONS if os.environ.get("EVERY_PATH") else (NEWEST if NEWEST in TOOLS else VERSIONS[0],)
 
