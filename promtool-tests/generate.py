@@ -89,7 +89,10 @@ def document(
         tests.append(beside(test, _together(plays_of_one, _others(plays_of_one), "", NAMED)) if clusters else test)
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
-        test["metricsql_expr_test"] = test.pop("promql_expr_test")
+        test["metricsql_expr_test"] = [
+            # There functions such as round() keep the name of a series.
+            {**each, "expr": f"({each['expr']}) + 0"} for each in test.pop("promql_expr_test")
+        ]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
     files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]

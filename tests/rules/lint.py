@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import promql_parser as promql
 
-from tests.rules.pack import CLUSTER, Rule
+from tests.rules.pack import CLUSTER, Labels, Rule, known
 
 #: What is recorded once for all clusters.
 _OF_ALL = {"laggard_threshold", "laggard_rules_info"}
@@ -82,6 +82,12 @@ def units(rule: Rule) -> Iterator[str]:
     if not rule.is_alert:
         for word in sorted(_UNITS & set(re.split("[:_]", rule.name))):
             yield f"{word} is no base unit"
+
+
+def overwrites(rule: Rule) -> Iterator[str]:
+    """A rule sets no label that its series have already: vmalert keeps that as well, as ``exported_`` and its name."""
+    for label in sorted(Labels(known()).of(promql.parse(rule.expr)) & set(rule.labels)):
+        yield f"overwrites {label}"
 
 
 def queries(rule: Rule) -> Iterator[str]:

@@ -28,6 +28,7 @@ def test_the_pack_has_no_mistake(rule: Rule) -> None:
         *lint.counters(rule),
         *lint.units(rule),
         *lint.clusters(rule),
+        *lint.overwrites(rule),
         *lint.divides_by_zero(rule, POSITIVE),
     ]
     assert found == []
@@ -110,6 +111,15 @@ def test_clusters_in_queries() -> None:
     for given, meets in (("", True), ("cluster=%q,", False)):
         rule = replace(RECORD, annotations={"description": text.replace("QUERY", given)})
         assert bool(list(lint.clusters(rule))) is meets
+
+
+def test_overwritten_labels() -> None:
+    """A label that the series have is found, whatever its value; one that a list leaves out is none of theirs."""
+    expr = "max by (cluster, training_run, training_phase) (training_phase_duration_seconds_sum)"
+    labeled = replace(RECORD, labels={"training_phase": "data"}, expr=expr)
+    assert list(lint.overwrites(labeled)) == ["overwrites training_phase"]
+    assert list(lint.overwrites(replace(labeled, expr=f"max by (training_run) ({expr})"))) == []
+    assert list(lint.overwrites(replace(labeled, labels={"training_cause": "data"}))) == []
 
 
 def test_units() -> None:

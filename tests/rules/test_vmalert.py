@@ -14,8 +14,12 @@ from tests.rules.pack import ROOT
 TOOL = ROOT / ".cache" / "tools" / "vmalert-tool"
 
 #: Modules of plays that ask for most of what engines could differ in, and are quick: this engine takes five times as
-#: long as Prometheus.
-PLAYS = ("processes", "health")
+#: long as Prometheus. With EVERY_PATH=1 all of them.
+PLAYS = (
+    sorted(path.stem for path in (ROOT / "promtool-tests" / "plays").glob("*.py"))
+    if os.environ.get("EVERY_PATH")
+    else ["health", "processes"]
+)
 
 
 #: Its fixture is dear: one process for all of them.
