@@ -38,8 +38,11 @@ WORDING = HERE / "wording.yaml"
 #: Module of plays to play to alert to its alerts, as promtool expects them.
 Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 
-#: There changes() counts the first sample of a new series, so a young run's second restart is its third.
-DIFFERENT_UNDER_VMALERT = ("restarts", "restarts_in_containers")
+#: There changes() counts the first sample of a new series, so a young run's second restart is its third; and a rate needs
+#: no second sample in its window, so a rank that is scraped more rarely is compared.
+DIFFERENT_UNDER_VMALERT = (
+    "restarts", "restarts_in_containers", "without_an_exporter", "rarer_scrapes", "too_many_to_name"
+)  # fmt: skip
 
 
 class Dumper(yaml.CSafeDumper):
@@ -90,8 +93,8 @@ def document(
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = [
-            # There functions such as round() keep the name of a series.
-            {**each, "expr": f"({each['expr']}) + 0"} for each in test.pop("promql_expr_test")
+            # There it keeps the name of a series.
+            {**each, "expr": each["expr"].replace("round(", "0 + round(", 1)} for each in test.pop("promql_expr_test")
         ]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]

@@ -87,7 +87,7 @@ def slow_trends() -> Scenario:
     scenario.fires(STALE, JITTER, TAIL, EPOCH, PAST)
     healthy()
     _save(scenario, "saves")
-    scenario.after(minutes=8)
+    scenario.after(minutes=7)
     scenario.fires(EPOCH, PAST)
     for _ in range(3):
         _save(scenario, "saves", "saves-late")
