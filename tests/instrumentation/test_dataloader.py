@@ -23,7 +23,7 @@ from laggard._hooks.fetch import FetchHook, _timed
 from laggard._hooks.prefetch import PrefetchHook
 from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH, ITERATOR
+from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
 from laggard.conventions import Phase
 from tests.instrumentation.inside import hook_named, instrumented
 from tests.support.launch import PROGRAMS, Launcher
@@ -121,6 +121,18 @@ def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) ->
         assert codes == [ITERATOR, Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
     assert measure(hooks["prefetch"]) == {("training.dataloader.workers",): [0]}
     assert measure(hooks["fetch"]) == {}
+
+
+def test_a_list_of_batches_tells_one_loader_from_another(process: Process) -> None:
+    """An iterator has one number when it is made and in its fetches, and another loader's has another."""
+    indices = [[0], [1]]
+    first, second = (DataLoader(TensorDataset(torch.ones(2, 1)), batch_sampler=indices.copy()) for _ in range(2))
+    numbers: list[int] = []
+    for loader in (first, second):
+        assert len(list(loader)) == 2
+        (number,) = {code >> IDENTITY_SHIFT for code, _, _ in process.recorder.take() if code >> IDENTITY_SHIFT}
+        numbers.append(number)
+    assert numbers == [1, 2]
 
 
 class Workers:

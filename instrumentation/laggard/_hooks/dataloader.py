@@ -41,6 +41,8 @@ class DataLoaderHook(Hook):
         self._numbers = itertools.count(1)
         #: Numbers of loaders, by their samplers.
         self._samplers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        #: The newest sampler that cannot be a key, as a list of batches, and its number.
+        self._plain: tuple[Any, int] = None, 0
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for the modules of the loaders."""
@@ -81,8 +83,10 @@ class DataLoaderHook(Hook):
             known = self._samplers.get(sampler)
             if known is None:
                 known = self._samplers[sampler] = next(self._numbers)
-        except TypeError:  # a list of indices, say: nothing tells this loader's iterators from another's
-            known = next(self._numbers)
+        except TypeError:
+            if sampler is None or sampler is not self._plain[0]:
+                self._plain = sampler, next(self._numbers)
+            known = self._plain[1]
         return known
 
     def _wrap(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
