@@ -38,10 +38,12 @@ WORDING = HERE / "wording.yaml"
 #: Module of plays to play to alert to its alerts, as promtool expects them.
 Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 
-#: There changes() counts the first sample of a new series, so a young run's second restart is its third; and a rate needs
-#: no second sample in its window, so a rank that is scraped more rarely is compared.
+#: There changes() counts the first sample of a new series, so a young run's second restart is its third. And a rate
+#: reaches back to the sample before its window: a rank that is scraped more rarely is compared, and what comes and goes
+#: lasts somewhat longer.
 DIFFERENT_UNDER_VMALERT = (
-    "restarts", "restarts_in_containers", "without_an_exporter", "rarer_scrapes", "too_many_to_name"
+    "restarts", "restarts_in_containers", "without_an_exporter", "rarer_scrapes", "too_many_to_name",
+    "workers_that_come_and_go",
 )  # fmt: skip
 
 
@@ -94,7 +96,8 @@ def document(
         test.pop("alert_rule_test", None)
         test["metricsql_expr_test"] = [
             # There it keeps the name of a series.
-            {**each, "expr": each["expr"].replace("round(", "0 + round(", 1)} for each in test.pop("promql_expr_test")
+            {**each, "expr": each["expr"].replace("round(", "0 + round(", 1)}
+            for each in test.pop("promql_expr_test")
         ]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
