@@ -13,7 +13,7 @@ Updates of several optimizers are one step, and an update that a gradient scaler
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from laggard._loaders import Loaders, Reading
@@ -54,6 +54,8 @@ _OWN = tuple(int(phase) for phase in OWN_PHASES)
 #: Plain numbers: to look a member up in its enumeration takes longer than what is done with it, for each event.
 _OTHER, _DATA, _FORWARD, _BACKWARD = int(Phase.OTHER), int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 _CHECKPOINT = int(Phase.CHECKPOINT)
+_WITHOUT_GRADIENTS = frozenset({EVALUATION_FORWARD, NO_GRAD_FORWARD})
+_TRAINING = frozenset({_FORWARD, _BACKWARD, OPTIMIZER_STEP})
 _NOTHING = [0] * len(Phase)
 
 #: A step with the first batch of an iterator is left out of the histograms, unless one of so many before it was too: a
@@ -130,6 +132,8 @@ class StepPartition:
         self._open: _Open | None = None
         #: First and newest time of each kind of mark since the open step began.
         self._marks: dict[int, tuple[int, int]] = {}
+        #: The newest time of any mark, an update's included.
+        self._marked = 0
         self._loaders = Loaders()
         #: Iterators made since anything was trained, and not fetched from, by their loaders: from when to when.
         self._made: dict[int, tuple[int, int]] = {}
@@ -157,15 +161,14 @@ class StepPartition:
         finished: list[Step] = []
         for code, started, ended in events:
             kind = code & CODE_BITS
-            phase = _PHASES.get(kind)
             if kind == _DATA:
                 self._fetch(code >> IDENTITY_SHIFT, started, ended, finished)
+            elif kind in _PHASES:
+                self._take(code, started, ended, finished)
             elif kind == ITERATOR:
                 self._made[code >> IDENTITY_SHIFT] = started, ended
-            elif phase is None:
-                self._take_mark(code, started, finished)
             else:
-                self._take(code, (phase, started, ended), finished)
+                self._take_mark(code, started, finished)
         return finished
 
     def finish(self) -> list[Step]:
@@ -176,7 +179,7 @@ class StepPartition:
             return []
         step.incomplete = True
         ended = max((end for _, _, end in step.intervals), default=step.started)
-        return [self._close(step, ended, set(self._marks))]
+        return [self._close(step, ended, self._marks)]
 
     def _take_mark(self, code: int, at: int, finished: list[Step]) -> None:
         if code in _MARKS:
@@ -200,6 +203,7 @@ class StepPartition:
 
     def _mark(self, code: int, at: int) -> None:
         self._marks[code] = (self._marks.get(code, (at,))[0], at)
+        self._marked = max(self._marked, at)
 
     def _fetch(self, loader: int, started: int, ended: int, finished: list[Step]) -> None:
         # An iterator's first fetch begins where the iterator was made, unless something else was fetched in between.
@@ -219,23 +223,22 @@ class StepPartition:
         step.segments.append(_Segment(reading, max(began, step.started), waited))
         step.intervals.append((Phase.DATA, started, ended))
 
-    def _take(self, code: int, interval: Interval, finished: list[Step]) -> None:
+    def _take(self, code: int, started: int, ended: int, finished: list[Step]) -> None:
         """Take an interval that is no fetch."""
         kind = code & CODE_BITS
-        phase, started, ended = interval
-        loaders = self._loaders
-        if kind in (EVALUATION_FORWARD, NO_GRAD_FORWARD):
-            loaders.evaluate()
-            # Without a batch the mode alone tells an evaluation between two steps from a rollout.
-            if kind == EVALUATION_FORWARD and self._idle and not loaders.open:
-                phase = Phase.EVALUATION
-        elif kind in (_FORWARD, _BACKWARD, OPTIMIZER_STEP):
+        phase = _PHASES[kind]
+        if kind in _TRAINING:
             if kind == OPTIMIZER_STEP:
                 self._update(code >> IDENTITY_SHIFT, ended, finished)
                 self._mark(UPDATE, ended)
             else:
                 self._begin_training(kind, started, finished)
             self._train(kind, started)
+        elif kind in _WITHOUT_GRADIENTS:
+            self._loaders.evaluate()
+            # Without a batch the mode alone tells an evaluation between two steps from a rollout.
+            if kind == EVALUATION_FORWARD and self._idle and not self._loaders.open:
+                phase = Phase.EVALUATION
         step = self._open
         if step is None:
             return
@@ -296,18 +299,22 @@ class StepPartition:
         """End the open step at ``at``; what has arrived and began later is of the next one."""
         step, new = self._open, _Open(at)
         self._open = new
-        marks, self._marks = self._marks, {code: (end, end) for code, (_, end) in self._marks.items() if end > at}
-        self._updated = {optimizer: end for optimizer, end in self._updated.items() if end > at}
+        marks, self._marks = self._marks, {}
+        updated, self._updated = self._updated, {}
+        if self._marked > at:
+            self._marks = {code: (end, end) for code, (_, end) in marks.items() if end > at}
+            self._updated = {optimizer: end for optimizer, end in updated.items() if end > at}
+            marks = {code: times for code, times in marks.items() if times[0] <= at}
         if step is None:
             return
         intervals = step.intervals
         kept = len(intervals)
         while kept and intervals[kept - 1][1] >= at:
             kept -= 1
-        new.intervals = [interval for interval in intervals[kept:] if interval[1] >= at]
-        new.forwarded = any(phase == _FORWARD for phase, _, _ in new.intervals)
-        step.intervals = [interval for interval in intervals if interval[1] < at]
-        finished.append(self._close(step, at, {code for code, (begin, _) in marks.items() if begin <= at}))
+        new.intervals = intervals[kept:]
+        new.forwarded = bool(new.intervals) and any(phase == _FORWARD for phase, _, _ in new.intervals)
+        del intervals[kept:]
+        finished.append(self._close(step, at, marks))
 
     def _mark_step(self, code: int, at: int, finished: list[Step]) -> None:
         step = self._open
@@ -316,11 +323,11 @@ class StepPartition:
             self._open = _Open(at)
             self._marks = {}
         elif step is not None:
-            finished.append(self._close(step, at, set(self._marks)))
+            finished.append(self._close(step, at, self._marks))
 
-    def _close(self, step: _Open, ended: int, marks: set[int]) -> Step:
+    def _close(self, step: _Open, ended: int, marks: Collection[int]) -> Step:
         self._number += 1
-        if len(self._optimizers) > len(self._updated):
+        if len(self._optimizers) > 1:
             gone = self._number - _OPTIMIZER_MEMORY
             self._optimizers = {optimizer: number for optimizer, number in self._optimizers.items() if number > gone}
         first_batch = _label(step, ended) if step.segments else 0
