@@ -5,7 +5,7 @@
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
-#   make test-uncompiled   the hooks with the hot path in Python, as the wheel for any platform has it
+#   make test-python-hot-path   the hooks with the hot path in Python, as the wheel for any platform has it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
 #   make field    loops of real projects and frameworks under laggard, beside a stopwatch: TEST=tests/field/test_shapes.py
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
@@ -53,7 +53,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-uncompiled test-pythons field coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -106,7 +106,7 @@ test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(MEETS_TORCH))
 
 # And the compiler, for which wrappers must be functions of Python.
-test-uncompiled: $(INSTALLED)
+test-python-hot-path: $(INSTALLED)
 	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops \
 		failures compile))
 

@@ -23,7 +23,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).resolve().parent
 FOLDER = Path("instrumentation", "laggard")
 #: A module each.
-SOURCES = (FOLDER / "_compiled.c", FOLDER / "_sigaction.c")
+SOURCES = (FOLDER / "_native.c", FOLDER / "_sigaction.c")
 
 #: Nothing of the machine gets in, so the same source and compiler give the same bytes.
 FLAGS = ("-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,--build-id=none")
@@ -63,7 +63,7 @@ def _compile(source: Path, module: Path) -> Path:
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """Adds the compiled hot path to a wheel, or to the checkout of an editable installation."""
+    """Adds the native hot path to a wheel, or to the checkout of an editable installation."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -46,7 +46,7 @@ STYLES = ("eager", "compiled", "ddp", "accumulation")
 PEERS = ("traceml-ai", "torchtel")
 
 
-def run(script: str, *arguments: object, hot_path: str = "compiled", timeout: float = 600) -> dict[str, Any]:
+def run(script: str, *arguments: object, hot_path: str = "native", timeout: float = 600) -> dict[str, Any]:
     """Run one measurement in a process of its own and return what it prints."""
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
     environment = {**os.environ, "LAGGARD_HOT_PATH": hot_path}
@@ -100,7 +100,7 @@ def compare(style: str, turns: int, rounds: int) -> dict[str, Any]:
             "added_us_rounds": [round(value, 1) for value in processor],
             "added_wall_us": round(statistics.median(wall), 1),
         }
-    compared["laggard"]["hot_path"] = os.environ.get("LAGGARD_HOT_PATH", "compiled")
+    compared["laggard"]["hot_path"] = os.environ.get("LAGGARD_HOT_PATH", "native")
     return compared
 
 
@@ -214,8 +214,8 @@ def exporters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def both(measure: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Measure with the compiled hot path, and as ``python`` with the one in Python."""
-    return {**measure("compiled"), "python": measure("python")}
+    """Measure with the native hot path, and as ``python`` with the one in Python."""
+    return {**measure("native"), "python": measure("python")}
 
 
 def soak(options: argparse.Namespace) -> dict[str, Any]:
@@ -223,8 +223,8 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     minutes = 0.2 if options.quick else 20
     measure = functools.partial(run, "soak.py", "--minutes", minutes, timeout=minutes * 60 + 600)
     with ThreadPoolExecutor(2) as threads:
-        compiled, python = (threads.submit(measure, hot_path=hot_path) for hot_path in ("compiled", "python"))
-        return {**compiled.result(), "python": python.result()}
+        native, python = (threads.submit(measure, hot_path=hot_path) for hot_path in ("native", "python"))
+        return {**native.result(), "python": python.result()}
 
 
 #: Every figure by its name in the file, and what measures it.

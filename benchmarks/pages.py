@@ -105,7 +105,7 @@ def page(found: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
         *(f"| {text} | {_hot(hot_path, name)} | {_hot(hot_path['python'], name)} |" for name, text in levels.items()),
         "",
-        "The wheel for a known platform has the hot path compiled; with the one for any platform, or",
+        "The wheel for a known platform has the native hot path; with the one for any platform, or",
         "`LAGGARD_HOT_PATH=python`, it is Python.",
         "",
     ]
@@ -159,7 +159,7 @@ def _hot(found: dict[str, Any], level: str) -> str:
 
 def _soaked(found: dict[str, Any]) -> list[str]:
     """Return the section on a loop that trains for long."""
-    rows = {"compiled": found, "in Python": found["python"]}
+    rows = {"native": found, "in Python": found["python"]}
     return [
         f"## {found['minutes']:.0f} minutes of training",
         "",

@@ -98,7 +98,7 @@ def _prepare(checkout: Path) -> None:
     """Compile the hot path of a checkout where it is not."""
     if not (checkout / "instrumentation" / "laggard" / "__init__.py").is_file():
         sys.exit(f"--beside must be a checkout of laggard, got {checkout}; try git worktree add PATH COMMIT")
-    if not list((checkout / "instrumentation" / "laggard").glob("_compiled*.so")):
+    if not list((checkout / "instrumentation" / "laggard").glob("_sigaction*.so")):
         subprocess.run([sys.executable, checkout / "hatch_build.py"], check=True, stdout=sys.stderr)
 
 

@@ -19,7 +19,7 @@ fi
 
 if [ $# -eq 0 ]; then
     # What needs no torch, no servers and no rank of its own.
-    set -- tests/instrumentation/test_recorder.py tests/instrumentation/test_compiled.py \
+    set -- tests/instrumentation/test_recorder.py tests/instrumentation/test_native.py \
         tests/instrumentation/test_partition.py \
         tests/instrumentation/test_statefile.py tests/instrumentation/test_conventions.py \
         tests/instrumentation/test_budget.py tests/exporter/test_hang.py \

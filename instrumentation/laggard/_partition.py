@@ -19,7 +19,7 @@ from typing import NamedTuple
 from laggard._loaders import Loaders, Reading
 from laggard._recorder import (
     CODE_BITS,
-    COMPILED,
+    COMPILATION,
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
@@ -41,7 +41,7 @@ Interval = tuple[Phase, int, int]
 """A phase with the ``perf_counter_ns`` at which it began and ended."""
 
 #: Marks that belong to the step in whose time they stand.
-_MARKS = frozenset({UPDATE, SKIPPED, COMPILED})
+_MARKS = frozenset({UPDATE, SKIPPED, COMPILATION})
 #: What an interval's code means; what is an evaluation's turns out when its step ends.
 _PHASES = {
     **{int(phase): phase for phase in Phase},
@@ -344,7 +344,7 @@ class StepPartition:
             excluded = "resume"
         elif self._number <= self._warmup_steps:
             excluded = "warmup"
-        elif COMPILED in marks:
+        elif COMPILATION in marks:
             excluded = "compile"
         elif first_batch and self._number - self._left_out >= FIRST_BATCH_SPACING:
             excluded = "first_batch"

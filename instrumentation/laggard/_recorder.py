@@ -4,7 +4,7 @@ A hook calls ``Recorder.begin`` and ``Recorder.end`` around the call that it tim
 return; the drain thread takes the events about once a second. Nothing here may raise, block or allocate without
 bound. What it takes is counted in ``Recorder.self_time_ns``: one call in so many is timed and stands for the others.
 
-It exists twice: here, and in ``_compiled.c`` for installations that could compile it or were given it compiled. Both do
+It exists twice: here, and in ``_native.c`` for installations that could compile it or were given it compiled. Both do
 the same, and the same tests hold both to it.
 """
 
@@ -22,11 +22,11 @@ from laggard.conventions import Phase
 from laggard.statefile import CODE_SHIFT, PHASE, PROGRESS, boottime_ns
 
 if TYPE_CHECKING:
-    from laggard._compiled import HotPath
+    from laggard._native import HotPath
 
 _HotPath: type[HotPath] | None
 try:
-    _HotPath = import_module("laggard._compiled").HotPath
+    _HotPath = import_module("laggard._native").HotPath
 except ImportError:
     _HotPath = None
 
@@ -44,7 +44,7 @@ STEP_END = 19
 RESUME = 20  # a checkpoint or the state of an optimizer was loaded
 LOST = 21  # events are missing here
 SKIPPED = 32  # a gradient scaler found gradients that are not finite, the update was left out
-COMPILED = 33  # the compiler began to work on code that is about to run
+COMPILATION = 33  # the compiler began to work on code that is about to run
 EXHAUSTED = 34  # the fetch that just ended found the end of its loader, not a batch
 
 #: A step of an optimizer: its interval, and at its end an update.
@@ -295,7 +295,7 @@ class Recorder:
     """
 
     __slots__ = (
-        "add", "begin", "claim", "compiled", "edge", "end", "evaluate", "path", "resume", "take", "trains"
+        "add", "begin", "claim", "edge", "end", "evaluate", "native", "path", "resume", "take", "trains"
     )  # fmt: skip
 
     begin: Callable[[int], Token | None]
@@ -329,13 +329,10 @@ class Recorder:
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads, estimated.")
 
     def __init__(self) -> None:
-        #: The hot path if it is compiled: it also makes wrappers that call it without a frame of Python's.
-        self.compiled: HotPath | None = None
-        if (
-            _HotPath is not None
-            and environment.choice(environment.LAGGARD_HOT_PATH, "compiled", "python") == "compiled"
-        ):
-            self.compiled = _HotPath(
+        #: The hot path if it is native: it also makes wrappers that call it without a frame of Python's.
+        self.native: HotPath | None = None
+        if _HotPath is not None and environment.hot_path() == "native":
+            self.native = _HotPath(
                 share=_TIMED_SHARE,
                 phase_bits=_PHASE_BITS,
                 code_shift=CODE_SHIFT,
@@ -348,7 +345,7 @@ class Recorder:
                 swallows_fetch=_mask(SWALLOWS_FETCH),
                 capacity=EARLY_CAPACITY,
             )
-        self.path: Any = self.compiled or _PythonHotPath()
+        self.path: Any = self.native or _PythonHotPath()
         for name in ("begin", "end", "add", "edge", "evaluate", "trains", "claim", "resume", "take"):
             setattr(self, name, getattr(self.path, name))
         self.synchronize_clock()

@@ -162,8 +162,8 @@ LAGGARD_HOT_PATH = "LAGGARD_HOT_PATH"
 """
 .. envvar:: LAGGARD_HOT_PATH
 
-``python`` leaves the compiled hot path unused, which the wheels for known platforms bring and an installation from
-source compiles where it can. Default: ``compiled``, where there is one.
+``python`` leaves the native hot path unused, which the wheels for known platforms bring and an installation from
+source compiles where it can. Default: ``native``, where there is one; ``compiled`` is its old name.
 """
 
 LAGGARD_PROVIDERS = "LAGGARD_PROVIDERS"
@@ -229,6 +229,13 @@ def choice(name: str, *options: str) -> str:
         _refused.add((name, value))
         _logger.warning("%s=%r is none of %s; using %s", name, value, ", ".join(options), options[0])
     return options[0]
+
+
+def hot_path() -> str:
+    """Return ``native`` or ``python``."""
+    if text(LAGGARD_HOT_PATH) == "compiled":  # the old name
+        return "native"
+    return choice(LAGGARD_HOT_PATH, "native", "python")
 
 
 def names(name: str) -> frozenset[str]:

@@ -318,7 +318,7 @@ def test_a_warning_of_a_loader_names_the_line_that_torch_means(process: Process)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_worker_that_cannot_start_shows_frames_of_torch_alone(process: Process) -> None:
     """The traceback of a data set that cannot be pickled is the one that it is without laggard."""
-    if process.recorder.compiled is None:
+    if process.recorder.native is None:
         pytest.skip("where nothing is compiled, wrappers have frames")
     loader = DataLoader([lambda: 0], num_workers=1, multiprocessing_context="spawn")  # pyright: ignore[reportArgumentType]
     with pytest.raises((AttributeError, pickle.PicklingError)) as raised:

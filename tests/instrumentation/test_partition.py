@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laggard._partition import Step, StepPartition, flatten
 from laggard._recorder import (
-    COMPILED,
+    COMPILATION,
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
@@ -202,7 +202,7 @@ def test_marks_belong_to_the_step_in_whose_time_they_are() -> None:
     events: list[Event] = []
     for start in (0, 100, 200):
         if start == 100:
-            events += [(COMPILED, 105, 105)]  # while the forward below runs
+            events += [(COMPILATION, 105, 105)]  # while the forward below runs
         events += [(FORWARD, start, start + 20), (BACKWARD, start + 20, start + 50)]
         events += [(SKIPPED, start + 55, start + 55)] * (start == 100)
         events += [(OPTIMIZER, start + 50, start + 60), (UPDATE, start + 60, start + 60)]

@@ -1,6 +1,6 @@
 """The hot path is bounded, counts what it loses and what it costs, and writes where the rank stands.
 
-Each promise is held by the hot path in Python and by the compiled one.
+Each promise is held by the hot path in Python and by the native one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from laggard.conventions import Phase
 from tests.support.facts import FACTS
 
 
-@pytest.fixture(autouse=True, params=["compiled", "python"])
+@pytest.fixture(autouse=True, params=["native", "python"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which hot path a recorder of the test has."""
     monkeypatch.setenv("LAGGARD_HOT_PATH", request.param)
-    assert (Recorder().compiled is not None) == (request.param == "compiled"), "python hatch_build.py compiles it"
+    assert (Recorder().native is not None) == (request.param == "native"), "python hatch_build.py compiles it"
     return request.param
 
 
@@ -214,9 +214,18 @@ def test_a_recorder_that_is_off_records_nothing() -> None:
     assert recorder.thread == -1
 
 
+def test_the_old_name_of_the_hot_path_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who set ``compiled`` has the native one, and is told nothing."""
+    monkeypatch.setenv("LAGGARD_HOT_PATH", "compiled")
+    assert Recorder().native is not None
+    assert caplog.messages == []
+
+
 def test_every_code_says_one_thing() -> None:
     """No two marks and phases share a number, and the low bits of an interval's code are the phase that is shown."""
-    names = ["UPDATE", "FIRST_BATCH", "STEP_BEGIN", "STEP_END", "RESUME", "LOST", "SKIPPED", "COMPILED", "EXHAUSTED"]
+    names = ["UPDATE", "FIRST_BATCH", "STEP_BEGIN", "STEP_END", "RESUME", "LOST", "SKIPPED", "COMPILATION", "EXHAUSTED"]
     codes = [*map(int, Phase), OPTIMIZER_STEP, EVALUATION_FORWARD, *(getattr(_recorder, name) for name in names)]
     assert len(set(codes)) == len(codes)
     recorder = Recorder()
@@ -327,7 +336,7 @@ def test_an_exception_of_the_program_passes_through_a_device(path: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         recorder.end(token)
     assert (recorder.device, recorder.failures) == (interrupted, 0)
-    if path == "compiled":
+    if path == "native":
         assert recorder.phase == Phase.OTHER
 
 
@@ -338,8 +347,8 @@ def test_a_recorder_is_collected_with_what_it_holds(path: str) -> None:
         def __init__(self) -> None:
             self.recorder = Recorder()
             self.recorder.device = self.edge
-            if self.recorder.compiled is not None:
-                self.wrapper = self.recorder.compiled.timed_backward(self.edge, 1, 2, self.edge, [])
+            if self.recorder.native is not None:
+                self.wrapper = self.recorder.native.timed_backward(self.edge, 1, 2, self.edge, [])
 
         def edge(self, _at: int = 0) -> None:
             pass

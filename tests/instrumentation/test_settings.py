@@ -49,7 +49,7 @@ def run(when: str, folder: Path, *launcher: str, **environment: str) -> list[str
         ("late", {}, [NOT_SERVED, OWN]),
         ("child", {}, ['["jobs"]']),
         ("many_files", {}, [SERVED]),
-        ("uncompiled", {}, [SERVED]),
+        ("python", {}, [SERVED]),
     ],
 )
 def test_the_process_decides_where_metrics_go(
@@ -60,7 +60,7 @@ def test_the_process_decides_where_metrics_go(
     (path,) = tmp_path.iterdir()
     final = statefile.read(path)
     assert (final.state, final.steps) == (RankState.FINISHED, 100 if when == "late" else 50)
-    assert final.ending == Ending(EndedBy.UNKNOWN if when == "uncompiled" else EndedBy.EXIT, 0)
+    assert final.ending == Ending(EndedBy.UNKNOWN if when == "python" else EndedBy.EXIT, 0)
 
 
 @pytest.mark.parametrize("when", ["after", "late"])

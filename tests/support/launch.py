@@ -20,7 +20,7 @@ from typing_extensions import Self
 PROGRAMS = Path(__file__).parent.parent / "instrumentation" / "programs"
 #: Environment of a launcher or of another test that must not leak into a launched process.
 _FOREIGN = ("LAGGARD_", "OTEL_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "TORCHELASTIC_", "MASTER_")
-#: But for what `make test-uncompiled` says of all ranks.
+#: But for what `make test-python-hot-path` says of all ranks.
 _KEPT = ("LAGGARD_HOT_PATH",)
 _BINARIES = Path(sys.executable).parent
 _SUPPORT = Path(__file__).parent

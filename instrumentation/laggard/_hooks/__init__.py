@@ -4,8 +4,6 @@ from laggard._hooks.backward import BackwardHook
 from laggard._hooks.base import Hook, HookHost
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
-from laggard._hooks.compiled import CompiledHook
-from laggard._hooks.compiler import Traced
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
@@ -20,21 +18,23 @@ from laggard._hooks.prefetch import PrefetchHook
 from laggard._hooks.randomness import RandomnessHook
 from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.streams import StreamsHook
+from laggard._hooks.torch_compile import TorchCompileHook
+from laggard._hooks.torch_compile_skip import TorchCompileSkipHook
+from laggard._hooks.torch_compile_state import Traced
 from laggard._hooks.transfer import TransferHook
-from laggard._hooks.uncompiled import CompilerHook
 from laggard._hooks.worker import DataLoaderWorkerHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
 HOOKS: tuple[type[Hook], ...] = (
     RandomnessHook,
-    CompilerHook,
+    TorchCompileSkipHook,
     DataLoaderWorkerHook,
     DataLoaderHook,
     ForwardHook,
     BackwardHook,
     OptimizerHook,
     GradScalerHook,
-    CompiledHook,
+    TorchCompileHook,
     DistributedDataParallelHook,
     CollectivesHook,
     StreamsHook,

@@ -45,13 +45,13 @@ class BackwardHook(Hook):
         observers = host.backward_observers
         backward = int(Phase.BACKWARD)
         trains, begin, end = recorder.trains, recorder.begin, recorder.end
-        compiled = recorder.compiled
-        if compiled is not None:
+        native = recorder.native
+        if native is not None:
 
             def evidence() -> None:
                 host.training_evidence()
 
-            return functools.update_wrapper(compiled.timed_backward(run, backward, GRADIENT, evidence, observers), run)
+            return functools.update_wrapper(native.timed_backward(run, backward, GRADIENT, evidence, observers), run)
         running = False
 
         @functools.wraps(run)

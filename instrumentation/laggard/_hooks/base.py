@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol
 
-from laggard._hooks.compiler import Traced
+from laggard._hooks.torch_compile_state import Traced
 
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
@@ -197,7 +197,7 @@ def around(
     before: Callable[..., Any],
     after: Callable[[Any, bool, Any], object] = lambda _state, _succeeded, _result: None,
 ) -> Callable[..., Any]:
-    """Return what stands in for ``call``. Where the hot path is compiled it has no frame: tracebacks are as without it.
+    """Return what stands in for ``call``. Where the hot path is native it has no frame: tracebacks are as without it.
 
     Args:
         recorder: of the process.
@@ -206,8 +206,8 @@ def around(
         after: called at the end with what ``before`` returned, unless that was ``None``, with whether the call
             succeeded, and with its result. Must not raise.
     """
-    if recorder.compiled is not None:
-        return functools.update_wrapper(recorder.compiled.around(call, before, after), call)
+    if recorder.native is not None:
+        return functools.update_wrapper(recorder.native.around(call, before, after), call)
 
     @functools.wraps(call)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

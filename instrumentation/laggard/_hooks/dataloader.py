@@ -91,10 +91,10 @@ class DataLoaderHook(Hook):
 
     def _wrap(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         recorder = self.recorder
-        compiled = recorder.compiled
+        native = recorder.native
         data = int(Phase.DATA)
-        if compiled is not None:
-            timed = compiled.timed_fetch(fetch, data, FIRST_BATCH, EXHAUSTED, self._adopt)
+        if native is not None:
+            timed = native.timed_fetch(fetch, data, FIRST_BATCH, EXHAUSTED, self._adopt)
             return functools.update_wrapper(timed, fetch)
         begin, end, add, adopt = recorder.begin, recorder.end, recorder.add, self._adopt
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from laggard._hooks.base import Hook, HookHost
-from laggard._hooks.compiler import show_compiler
 from laggard._hooks.dataloader import loader_of
+from laggard._hooks.torch_compile_state import show_compiler
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD, MODULE_PHASES, NO_GRAD_FORWARD
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
-    from laggard._compiled import HotPath
+    from laggard._native import HotPath
 
 #: Classes that stand for a whole model, by the module that defines them; these modules come after torch itself.
 _OUTERMOST = {
@@ -207,19 +207,17 @@ class ForwardHook(Hook):
         """Return what times ``call``, or with ``base`` what this class has in its place at that moment."""
         if base is self._module_class and self._searching:
             call = call.__wrapped__  # pyright: ignore[reportFunctionMemberAccess] - a wrapper of ours
-        compiled = self.recorder.compiled
-        wrapper = (
-            self._in_python(call, found, base) if compiled is None else self._compiled(call, found, base, compiled)
-        )
+        native = self.recorder.native
+        wrapper = self._in_python(call, found, base) if native is None else self._in_c(call, found, base, native)
         # What a compiler follows is not timed, and has to be a function of Python for it.
         show_compiler(call, wrapper)
         return wrapper
 
-    def _compiled(
-        self, call: Callable[..., Any], found: Callable[[Any], None] | None, base: type | None, compiled: HotPath
+    def _in_c(
+        self, call: Callable[..., Any], found: Callable[[Any], None] | None, base: type | None, native: HotPath
     ) -> Callable[..., Any]:
         torch = sys.modules["torch"]
-        timed = compiled.timed_forward(
+        timed = native.timed_forward(
             call,
             Phase.FORWARD,
             EVALUATION_FORWARD,

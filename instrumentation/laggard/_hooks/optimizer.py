@@ -23,12 +23,12 @@ from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.base import Hook, HookHost, around
-from laggard._hooks.compiler import show_compiler
+from laggard._hooks.torch_compile_state import show_compiler
 from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
-    from laggard._compiled import HotPath
+    from laggard._native import HotPath
     from laggard._partition import Step
     from laggard._report import Report
 
@@ -114,8 +114,8 @@ class OptimizerHook(Hook):
 
     def _patch(self, torch: ModuleType) -> None:
         traced = self.host.traced
-        compiled = self.recorder.compiled
-        pre_hook, post_hook = self._in_python() if compiled is None else self._compiled(compiled)
+        native = self.recorder.native
+        pre_hook, post_hook = self._in_python() if native is None else self._in_c(native)
 
         # The compiler follows an optimizer's step, hooks included, so these are functions of Python. To ask it whether
         # it does would already make it compile what it else leaves alone.
@@ -185,11 +185,11 @@ class OptimizerHook(Hook):
     def _give_up(self, owner: type) -> None:
         self.restore(owner, "step")
 
-    def _compiled(self, compiled: HotPath) -> tuple[_StepHook, _StepHook]:
+    def _in_c(self, native: HotPath) -> tuple[_StepHook, _StepHook]:
         before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
         host, running, searched = self.host, self._running, self._searched
         search = self.guarded(self._search)
-        begins, ends = compiled.step_begins, compiled.step_ends
+        begins, ends = native.step_begins, native.step_ends
 
         def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if searched:

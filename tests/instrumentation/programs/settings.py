@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-if sys.argv[1] == "uncompiled":
+if sys.argv[1] == "python":
     # As if it could not be imported.
-    sys.modules["laggard._compiled"] = sys.modules["laggard._sigaction"] = None  # pyright: ignore[reportArgumentType]
+    sys.modules["laggard._native"] = sys.modules["laggard._sigaction"] = None  # pyright: ignore[reportArgumentType]
 
 import laggard
 from laggard import environment, statefile

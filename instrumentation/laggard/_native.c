@@ -633,7 +633,7 @@ static PyGetSetDef Timed_attributes[] = {
 
 static PyTypeObject TimedType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "laggard._compiled.Timed",
+    .tp_name = "laggard._native.Timed",
     .tp_basicsize = sizeof(Timed),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_vectorcall_offset = offsetof(Timed, vectorcall),
@@ -848,7 +848,7 @@ static PyMethodDef HotPath_methods[] = {
 
 static PyTypeObject HotPathType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "laggard._compiled.HotPath",
+    .tp_name = "laggard._native.HotPath",
     .tp_basicsize = sizeof(HotPath),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
@@ -891,7 +891,7 @@ static PyModuleDef_Slot slots[] = {
 };
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "laggard._compiled", .m_size = 0, .m_slots = slots,
+    PyModuleDef_HEAD_INIT, .m_name = "laggard._native", .m_size = 0, .m_slots = slots,
 };
 
-PyMODINIT_FUNC PyInit__compiled(void) { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -1,4 +1,4 @@
-"""What is compiled holds nothing back, takes nothing that it cannot write to, and stands in for what it wraps.
+"""What is native holds nothing back, takes nothing that it cannot write to, and stands in for what it wraps.
 
 What it shares with the hot path in Python is in ``test_recorder.py``.
 """
@@ -18,30 +18,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from laggard import _recorder
-from laggard._hooks.compiler import Traced
+from laggard._hooks.torch_compile_state import Traced
 from laggard._recorder import EVALUATION_FORWARD, GRADIENT, NO_GRAD_FORWARD, OPTIMIZER_STEP, Recorder
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
-    from laggard._compiled import HotPath
+    from laggard._native import HotPath
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """Give one whose hot path is compiled."""
-    monkeypatch.setenv("LAGGARD_HOT_PATH", "compiled")
+    """Give one whose hot path is native."""
+    monkeypatch.setenv("LAGGARD_HOT_PATH", "native")
     return Recorder()
 
 
 @pytest.fixture
-def compiled(recorder: Recorder) -> HotPath:
+def native(recorder: Recorder) -> HotPath:
     """Give the hot path."""
-    assert recorder.compiled is not None, "python hatch_build.py compiles it"
-    return recorder.compiled
+    assert recorder.native is not None, "python hatch_build.py compiles it"
+    return recorder.native
 
 
 def test_words_that_are_no_memory_of_a_state_file_are_refused(recorder: Recorder) -> None:
-    """What is compiled writes by address, so it looks at what it is given."""
+    """What is native writes by address, so it looks at what it is given."""
     for wrong, error in (
         (bytearray(8 * 512), TypeError),
         (memoryview(bytearray(8)).cast("Q"), ValueError),
@@ -64,13 +64,13 @@ def fetched(iterator: object, **_named: object) -> object:
     return [iterator]
 
 
-def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, compiled: HotPath) -> None:
+def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, native: HotPath) -> None:
     """However a call ends, with and without a device, no object is left over after thousands of calls."""
     traced, told = Traced(), []
     compiler = ModuleType("compiler")
-    next_ = compiled.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED, lambda _: 1)
-    around = compiled.around(fetched, lambda _: True, lambda _state, _succeeded, _result: None)
-    forward = compiled.timed_forward(
+    next_ = native.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED, lambda _: 1)
+    around = native.around(fetched, lambda _: True, lambda _state, _succeeded, _result: None)
+    forward = native.timed_forward(
         fetched,
         Phase.FORWARD,
         EVALUATION_FORWARD,
@@ -84,7 +84,7 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
         bool,
     )
     observers: list[Callable[[int, int], None]] = [lambda _started, _ended: None]
-    backward = compiled.timed_backward(fetched, Phase.BACKWARD, GRADIENT, lambda: told.append(1), observers)
+    backward = native.timed_backward(fetched, Phase.BACKWARD, GRADIENT, lambda: told.append(1), observers)
     batches = (SimpleNamespace(_num_yielded=0), SimpleNamespace(_num_yielded=1, training=True), None)
     running: list[object] = []
     optimizer = object()
@@ -99,10 +99,10 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
                 for call in (next_, around, forward, functools.partial(backward, accumulate_grad=True)):
                     with suppress(StopIteration):
                         call(given)
-            assert compiled.step_begins(running, optimizer, OPTIMIZER_STEP)
-            assert not compiled.step_begins(running, optimizer, OPTIMIZER_STEP)
-            assert compiled.step_ends(running, optimizer)
-            assert not compiled.step_ends(running, optimizer)
+            assert native.step_begins(running, optimizer, OPTIMIZER_STEP)
+            assert not native.step_begins(running, optimizer, OPTIMIZER_STEP)
+            assert native.step_ends(running, optimizer)
+            assert not native.step_ends(running, optimizer)
             recorder.end(recorder.begin(Phase.OTHER))
             recorder.end(recorder.evaluate())
             with suppress(TypeError):
@@ -122,9 +122,9 @@ def test_what_is_compiled_keeps_nothing_that_it_is_given(recorder: Recorder, com
     assert (len(told), recorder.failures, recorder.phase, recorder.waiting) == (1, 1010, Phase.OTHER, 0)
 
 
-def test_a_wrapper_is_for_its_class_what_it_wraps(compiled: HotPath) -> None:
+def test_a_wrapper_is_for_its_class_what_it_wraps(native: HotPath) -> None:
     """It binds like a function, says what it wraps, and is pickled and copied as that: others have their own."""
-    timed = functools.update_wrapper(compiled.timed_fetch(fetched, Phase.DATA, 1, 2, lambda _: 1), fetched)
+    timed = functools.update_wrapper(native.timed_fetch(fetched, Phase.DATA, 1, 2, lambda _: 1), fetched)
     loader: Any = type("Loader", (), {"__next__": timed, "fetched": timed, "__iter__": lambda self: self})()
     assert (next(loader), loader.fetched(), timed(loader)) == ([loader], [loader], [loader])
     assert inspect.signature(timed) == inspect.signature(fetched)

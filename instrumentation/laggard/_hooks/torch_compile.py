@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from laggard import conventions as names
 from laggard._hooks.base import Hook, HookHost
-from laggard._recorder import COMPILED, EVALUATION_FORWARD, UPDATE, Recorder
+from laggard._recorder import COMPILATION, EVALUATION_FORWARD, UPDATE, Recorder
 from laggard.conventions import Phase
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Call:
         self.result: Any = None
 
 
-class CompiledHook(Hook):
+class TorchCompileHook(Hook):
     """Times calls of compiled functions from outside, and notes compilations."""
 
     name = "compiled"
@@ -114,7 +114,7 @@ class CompiledHook(Hook):
             observer(True)
         recorder = self.recorder
         if recorder.thread in (0, get_ident()):
-            recorder.mark(COMPILED)
+            recorder.mark(COMPILATION)
         # An id is the number of the code and how often it was compiled before. Backward comes later with the same id.
         if found.callback_trigger.name == "DYNAMO" and not found.compile_id.endswith("/0"):
             self._recompilations += 1

@@ -18,7 +18,7 @@ from typing import Any
 from laggard._hooks.base import Hook
 
 
-class CompilerHook(Hook):
+class TorchCompileSkipHook(Hook):
     """Marks the code of this package as not to be compiled once the compiler is there."""
 
     name = "compiler"

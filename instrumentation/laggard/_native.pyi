@@ -1,10 +1,10 @@
-# The hot path, compiled: see `_recorder.py` for what the functions do.
+# The hot path in C: see `_recorder.py` for what the functions do.
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.compiler import Traced
+from laggard._hooks.torch_compile_state import Traced
 from laggard._recorder import Event, Token
 
 class HotPath:
