@@ -57,7 +57,7 @@ def main() -> None:
         laggard.log(loss=loss, samples=4)
         if number % STEPS_A_TURN:
             continue
-        steps = partition.feed(process.recorder.take())
+        steps = partition.feed(process.recorder.drain())
         timed("step", report.steps, steps)
         timed("recent", report.recent, steps[-1])
         for hook in process._hooks:

@@ -109,7 +109,7 @@ def _recorder() -> Recorder:
 
 
 def _step(recorder: Recorder) -> Callable[[], None]:
-    begin, end, take = recorder.begin, recorder.end, recorder.take
+    begin, end, take = recorder.begin, recorder.end, recorder.drain
 
     def step() -> None:
         for phase in PHASES:

@@ -94,10 +94,10 @@ def document(
         tests.append(beside(test, _together(plays_of_one, _others(plays_of_one), "", NAMED)) if clusters else test)
     for test in tests if vmalert else ():
         test.pop("alert_rule_test", None)
+        asked = cast("list[Yaml]", test.pop("promql_expr_test"))
+        # There round() keeps the name of a series.
         test["metricsql_expr_test"] = [
-            # There it keeps the name of a series.
-            {**each, "expr": each["expr"].replace("round(", "0 + round(", 1)}
-            for each in test.pop("promql_expr_test")
+            {**each, "expr": str(each["expr"]).replace("round(", "0 + round(", 1)} for each in asked
         ]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]

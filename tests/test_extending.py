@@ -87,7 +87,7 @@ def test_the_hook_measures_its_part_of_a_step(monkeypatch: pytest.MonkeyPatch, r
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    steps = StepPartition(warmup_steps=0).feed(process.recorder.take())
+    steps = StepPartition(warmup_steps=0).feed(process.recorder.drain())
     assert len(steps) == 3
     for step in steps:
         assert step.phases[Phase.OPTIMIZER] >= 20_000_000

@@ -82,7 +82,7 @@ class Profiling:
         self._asked: OrderedDict[str, _Asked] = OrderedDict()
         self._lock = threading.Lock()
 
-    def ask(self, run: str, rank: int, steps: int) -> str:
+    def request(self, run: str, rank: int, steps: int) -> str:
         """Ask a rank for a profile of its next steps; return the request's id. Raises :class:`ProfilingError`."""
         if not 1 <= steps <= MAX_STEPS:
             raise ProfilingError(HTTPStatus.BAD_REQUEST, f"steps {steps} is not 1 to {MAX_STEPS}")

@@ -108,7 +108,7 @@ def log(**values: Any) -> None:
     """  # noqa: D205
     process = _process.current()
     if process is not None:
-        process.log.take(values)
+        process.log.record(values)
 
 
 def dump_trace(path: str | os.PathLike[str] = "") -> None:

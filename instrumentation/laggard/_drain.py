@@ -166,7 +166,7 @@ class Drain:
     def _drain(self, *, last: bool) -> None:
         recorder = self._recorder
         recorder.synchronize_clock()
-        events = self._take_events()
+        events = self._read_events()
         if recorder.dropped != self._lost_events:
             # What finds no room comes after what was taken, so it is the step still open that is not whole.
             events.append((LOST, 0, 0))
@@ -176,12 +176,12 @@ class Drain:
             events = self._device.translate(events)
             self._reporting.dropped_so_far("device_edge", self._device.dropped)
         self._reporting.begin_drain()
-        self._reporting.see(events)
+        self._reporting.note(events)
         for start in range(0, max(1, len(events)), _SLICE):
-            self._take(self._partition.feed(events[start : start + _SLICE]), last=last)
+            self._record(self._partition.feed(events[start : start + _SLICE]), last=last)
             time.sleep(0)  # lets the training thread have the interpreter
         if last:
-            self._take(self._partition.finish(), last=True)
+            self._record(self._partition.finish(), last=True)
         if _providers.renewed() and not last:
             self._ending.come_first()
         if _providers.script_has_set_one() or not self._reporting.open:
@@ -190,22 +190,22 @@ class Drain:
             self._change_peers()
         self._reporting.end_drain(self._state)
 
-    def _take_events(self) -> list[Event]:
+    def _read_events(self) -> list[Event]:
         """Take the events since the last drain, once it is known which thread's they are."""
         recorder = self._recorder
         if recorder.thread:
-            return recorder.take()
+            return recorder.drain()
         if recorder.waiting > _KEPT_BEFORE_TRAINING:  # a long evaluation before training: of no step
-            recorder.take()
+            recorder.drain()
         return []
 
-    def _take(self, steps: list[Step], *, last: bool) -> None:
+    def _record(self, steps: list[Step], *, last: bool) -> None:
         if not last:
             self._follow(steps)
         self._write_state(steps)
         for look_on in self._look_on:
             look_on(steps)
-        self._reporting.take(steps)
+        self._reporting.report(steps)
 
     def _follow(self, steps: list[Step]) -> None:
         """Follow the steps from one state to the next, while the process lives."""

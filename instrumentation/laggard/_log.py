@@ -99,7 +99,7 @@ class Log(Hook):
         """Patch nothing; wait for torch to ask it whether a graph is being compiled."""
         return {"torch": self._patch}
 
-    def take(self, values: dict[str, Any]) -> None:
+    def record(self, values: dict[str, Any]) -> None:
         """Keep values. On any thread, and on the hot path."""
         # Asked first: to a compiler this is a constant, and it looks no further.
         if self._is_compiling() or not self.installed:

@@ -298,7 +298,7 @@ static PyObject *HotPath_synchronize(HotPath *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
-static PyObject *HotPath_take(HotPath *self, PyObject *Py_UNUSED(ignored)) {
+static PyObject *HotPath_drain(HotPath *self, PyObject *Py_UNUSED(ignored)) {
     /* A copy, since to make a tuple may run a finalizer, and that the training thread. */
     Py_ssize_t count = self->count;
     Event *events = PyMem_RawMalloc((size_t)(count ? count : 1) * sizeof(Event));
@@ -836,7 +836,7 @@ static PyMethodDef HotPath_methods[] = {
     {"claim", (PyCFunction)HotPath_claim, METH_NOARGS, NULL},
     {"resume", (PyCFunction)HotPath_resume, METH_O, NULL},
     {"synchronize", (PyCFunction)HotPath_synchronize, METH_O, NULL},
-    {"take", (PyCFunction)HotPath_take, METH_NOARGS, NULL},
+    {"drain", (PyCFunction)HotPath_drain, METH_NOARGS, NULL},
     {"step_begins", FAST(HotPath_step_begins), NULL},
     {"step_ends", FAST(HotPath_step_ends), NULL},
     {"timed_fetch", (PyCFunction)HotPath_timed_fetch, METH_VARARGS, NULL},

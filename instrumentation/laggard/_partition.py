@@ -164,11 +164,11 @@ class StepPartition:
             if kind == _DATA:
                 self._fetch(code >> IDENTITY_SHIFT, started, ended, finished)
             elif kind in _PHASES:
-                self._take(code, started, ended, finished)
+                self._feed_interval(code, started, ended, finished)
             elif kind == ITERATOR:
                 self._made[code >> IDENTITY_SHIFT] = started, ended
             else:
-                self._take_mark(code, started, finished)
+                self._feed_mark(code, started, finished)
         return finished
 
     def finish(self) -> list[Step]:
@@ -181,7 +181,7 @@ class StepPartition:
         ended = max((end for _, _, end in step.intervals), default=step.started)
         return [self._close(step, ended, self._marks)]
 
-    def _take_mark(self, code: int, at: int, finished: list[Step]) -> None:
+    def _feed_mark(self, code: int, at: int, finished: list[Step]) -> None:
         if code in _MARKS:
             if code == UPDATE:
                 self._update(0, at, finished)
@@ -223,7 +223,7 @@ class StepPartition:
         step.segments.append(_Segment(reading, max(began, step.started), waited))
         step.intervals.append((Phase.DATA, started, ended))
 
-    def _take(self, code: int, started: int, ended: int, finished: list[Step]) -> None:
+    def _feed_interval(self, code: int, started: int, ended: int, finished: list[Step]) -> None:
         """Take an interval that is no fetch."""
         kind = code & CODE_BITS
         phase = _PHASES[kind]

@@ -154,7 +154,7 @@ class Process:
         if self._wakeup is not None:
             self._wakeup.forget()
         recorder = self.recorder
-        recorder.take()
+        recorder.drain()
         recorder.thread = 0
         recorder.capacity = EARLY_CAPACITY
         self._lock = threading.Lock()

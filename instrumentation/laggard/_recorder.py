@@ -211,7 +211,7 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         in_evaluation = (in_training[Phase.EVALUATION], *in_training[1:])
         bases = in_evaluation if evaluating else in_training
 
-    def take() -> list[Event]:
+    def drain() -> list[Event]:
         # Slices, not a swap of the list: an append between the two lines stays in the buffer.
         taken = events[:]
         del events[: count(taken)]
@@ -240,7 +240,7 @@ def _hot_path(events: list[Event]) -> dict[str, Callable[..., Any]]:  # noqa: C9
         words = None
         failures += 1
 
-    functions = (begin, end, add, evaluate, trains, claim, resume, synchronize, take, edge, admitted, detach)
+    functions = (begin, end, add, evaluate, trains, claim, resume, synchronize, drain, edge, admitted, detach)
     return {function.__name__: function for function in functions}
 
 
@@ -295,7 +295,7 @@ class Recorder:
     """
 
     __slots__ = (
-        "add", "begin", "claim", "edge", "end", "evaluate", "native", "path", "resume", "take", "trains"
+        "add", "begin", "claim", "drain", "edge", "end", "evaluate", "native", "path", "resume", "trains"
     )  # fmt: skip
 
     begin: Callable[[int], Token | None]
@@ -315,7 +315,7 @@ class Recorder:
     """Take note that this thread trains, and forget what others did; return whether none was known to train."""
     resume: Callable[[int], None]
     """Take note of a sign of training at a ``perf_counter_ns``: it ends an evaluation."""
-    take: Callable[[], list[Event]]
+    drain: Callable[[], list[Event]]
     """Take the events gathered so far, in the order in which they ended. Called by the drain thread only."""
 
     phase: int = _variable("phase", "The phase that the training thread is in.")
@@ -346,7 +346,7 @@ class Recorder:
                 capacity=EARLY_CAPACITY,
             )
         self.path: Any = self.native or _PythonHotPath()
-        for name in ("begin", "end", "add", "edge", "evaluate", "trains", "claim", "resume", "take"):
+        for name in ("begin", "end", "add", "edge", "evaluate", "trains", "claim", "resume", "drain"):
             setattr(self, name, getattr(self.path, name))
         self.synchronize_clock()
 

@@ -90,9 +90,9 @@ class Reporting:
             environment.number(environment.LAGGARD_TRACE_SLOW, 2.0),
             describe=self._describe,
         )
-        self.take([])
+        self.report([])
 
-    def see(self, events: Iterable[Event]) -> None:
+    def note(self, events: Iterable[Event]) -> None:
         """Take note of the phases that there are before the first step has ended."""
         if not self._ended:
             codes = {code & CODE_BITS for code, _, _ in events}
@@ -103,7 +103,7 @@ class Reporting:
         if self._spans is not None:
             self._spans.begin_drain(enabled=self._budget.level == 0)
 
-    def take(self, steps: list[Step]) -> None:
+    def report(self, steps: list[Step]) -> None:
         """Report finished steps."""
         if steps:
             self._newest = steps[-1]

@@ -21,7 +21,7 @@ class PeerGroup:
         self.named = ""
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def see(self, dimensions: Mapping[str, tuple[int, int]]) -> None:
+    def learn(self, dimensions: Mapping[str, tuple[int, int]]) -> None:
         """Take this rank's index and the size of each dimension of a layout; the first one of a name counts."""
         # A new dictionary, since the drain may be walking through the old one.
         self._seen = {**{name.lower(): place for name, place in dimensions.items()}, **self._seen}

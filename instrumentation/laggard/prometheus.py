@@ -75,14 +75,14 @@ class _Page:
         asked = tuple(environ.get(name, "") for name in _ASKED)
         with self._lock:
             if asked != self._asked or time.monotonic() - self._made > _PAGE_SECONDS:
-                self._body = list(self._app(environ, self._take))
+                self._body = list(self._app(environ, self._start_response))
                 self._asked, self._made = asked, time.monotonic()
             # A list of its own for each: the server adds to it.
             status, headers, body = self._status, self._headers[:], self._body
         start_response(status, headers)
         return body
 
-    def _take(self, status: str, headers: list[tuple[str, str]]) -> None:
+    def _start_response(self, status: str, headers: list[tuple[str, str]]) -> None:
         self._status, self._headers = status, headers
 
 

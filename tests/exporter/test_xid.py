@@ -135,7 +135,7 @@ def test_a_log_that_may_not_be_read(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert [entry.getMessage() for entry in caplog.records] == [
         f"{tmp_path / 'missing'}: No such file or directory; XID errors come from NVML's events alone"
     ]
-    found.tell("00000000:1B:00.0", 999, 5.0)
+    found.report("00000000:1B:00.0", 999, 5.0)
     samples = as_dict(found.samples("GPU-0", "00000000:1B:00.0"))
     assert samples['gpu_xid_errors_total{tier="other",uuid="GPU-0",xid="999"}'] == 1
     assert starting_with(as_dict(found.samples("GPU-1", "")), "gpu_xid_last") == {}

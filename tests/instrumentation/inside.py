@@ -34,7 +34,7 @@ def hook_named(process: _process.Process, name: str) -> Hook:
 def steps_of(process: _process.Process) -> list[Step]:
     """The steps in all that was recorded so far, as the drain would find them."""
     partition = StepPartition(warmup_steps=0)
-    return partition.feed(process.recorder.take()) + partition.finish()
+    return partition.feed(process.recorder.drain()) + partition.finish()
 
 
 def phases(step: Step) -> set[str]:

@@ -86,16 +86,16 @@ def test_a_phase_that_is_not_seen_any_more_is_no_signal() -> None:
         return {name for name, there in reported.signals_available.items() if there}
 
     assert available() == set()
-    reporting.see([(Phase.DATA, 0, 1)])
+    reporting.note([(Phase.DATA, 0, 1)])
     assert available() == {"data"}
-    reporting.see([(OPTIMIZER_STEP, 1, 2)])
+    reporting.note([(OPTIMIZER_STEP, 1, 2)])
     assert available() == {"data", "optimizer"}
-    reporting.take([step(number, Phase.OPTIMIZER) for number in range(63)])
+    reporting.report([step(number, Phase.OPTIMIZER) for number in range(63)])
     assert available() == {"data", "optimizer"}
-    reporting.see([(Phase.DATA, 0, 1)])  # what no step has is no part of one
-    reporting.take([step(63, Phase.OPTIMIZER)])
+    reporting.note([(Phase.DATA, 0, 1)])  # what no step has is no part of one
+    reporting.report([step(63, Phase.OPTIMIZER)])
     assert available() == {"optimizer"}
-    reporting.take([step(64, Phase.DATA, Phase.OPTIMIZER), *(step(number) for number in range(65, 128))])
+    reporting.report([step(64, Phase.DATA, Phase.OPTIMIZER), *(step(number) for number in range(65, 128))])
     assert available() == {"data", "optimizer"}
-    reporting.take([step(128)])
+    reporting.report([step(128)])
     assert available() == set()

@@ -108,10 +108,10 @@ def test_what_rests_costs_nothing_and_comes_back(process: _process.Process) -> N
     for level in ("before", "rest", "after"):
         for hook in process._hooks:
             hook.rest() if level == "rest" else hook.resume()
-        process.recorder.take()
+        process.recorder.drain()
         for _ in range(3):
             wait(None)
-        assert [event[0] for event in process.recorder.take()].count(Phase.COMMUNICATION) == 3
+        assert [event[0] for event in process.recorder.drain()].count(Phase.COMMUNICATION) == 3
         measured[level] = drained(process, 16)
     # Resident set and limit of the process, each time that /proc is read.
     reads = measured["before"]["training.memory.usage"]

@@ -45,7 +45,7 @@ def go_on(process: Process) -> None:
 
 def codes(process: Process) -> list[int]:
     """Codes of the events since the last call."""
-    return [code & CODE_BITS for code, _, _ in process.recorder.take()]
+    return [code & CODE_BITS for code, _, _ in process.recorder.drain()]
 
 
 def counts(hook: CheckpointHook) -> dict[str, int]:
@@ -95,7 +95,7 @@ def test_what_is_no_checkpoint_is_not_counted(process: Process, hook: Checkpoint
     torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
     assert counts(hook) == {"save": 1}
     go_on(process)
-    process.recorder.take()
+    process.recorder.drain()
     assert torch.equal(torch.load(tmp_path / "sample.pt"), torch.ones(2))
     assert codes(process) == []
 
@@ -157,7 +157,7 @@ def test_state_that_goes_to_memory_inside_of_a_phase_is_part_of_it(
 
 def checkpoints(process: Process) -> tuple[int, int]:
     """The number of checkpoint intervals in a step with all that was recorded, and their sum in milliseconds."""
-    events = [*process.recorder.take(), (UPDATE, 2**62, 2**62), (Phase.DATA, 2**62, 2**62 + 1)]
+    events = [*process.recorder.drain(), (UPDATE, 2**62, 2**62), (Phase.DATA, 2**62, 2**62 + 1)]
     (step,) = StepPartition(warmup_steps=0).feed(events)
     return sum(phase == Phase.CHECKPOINT for phase, _, _ in step.intervals), step.phases[Phase.CHECKPOINT] // 10**6
 
@@ -228,7 +228,7 @@ def test_a_report_between_two_files_loses_nothing_of_them(
     torch.save(STATE, tmp_path / "optimizer.pt")
     go_on(process)
     (rest,) = measure(hook)["training.checkpoint.duration", "save"]
-    (covering,) = [end - begin for code, begin, end in process.recorder.take()[-2:] if code == Phase.CHECKPOINT]
+    (covering,) = [end - begin for code, begin, end in process.recorder.drain()[-2:] if code == Phase.CHECKPOINT]
     assert first + rest == pytest.approx(covering * 1e-9)
 
 
@@ -241,7 +241,7 @@ def test_the_device_hears_of_each_edge_while_a_checkpoint_lasts(process: Process
     go_on(process)
     assert len(edges) == 5
     assert process.recorder.device == edges.append
-    (_, started, _), (code, begin, end), _ = process.recorder.take()
+    (_, started, _), (code, begin, end), _ = process.recorder.drain()
     assert (code, begin, end) == (Phase.CHECKPOINT, edges[0], edges[2])
     assert started == begin
     assert counts(hook) == {"save": 1}
@@ -264,7 +264,7 @@ def test_a_save_on_another_thread_moves_the_last_save_and_nothing_else(
 ) -> None:
     """What another thread writes takes no time of the training thread."""
     torch.ones(1, requires_grad=True).sum().backward()
-    process.recorder.take()
+    process.recorder.drain()
     before = time.time()
     thread = threading.Thread(target=torch.save, args=(STATE, tmp_path / "file.pt"))
     thread.start()
@@ -353,7 +353,7 @@ def test_a_distributed_save_is_checkpoint_as_a_whole(process: Process, tmp_path:
                 began = time.perf_counter()
                 checkpoint.save(STATE, checkpoint_id=tmp_path / "distributed")
                 took = time.perf_counter() - began
-        events = process.recorder.take()
+        events = process.recorder.drain()
     finally:
         _process.uninstrument()
         dist.destroy_process_group()

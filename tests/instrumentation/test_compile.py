@@ -407,17 +407,17 @@ def test_compiled_functions_stay_what_they_are() -> None:
         rows = torch.ones(2, 4)
         assert torch.equal(pickle.loads(pickle.dumps(model))(rows), model(rows))
         assert torch.equal(copy.deepcopy(model)(rows), model(rows))
-        process.recorder.take()
+        process.recorder.drain()
     x = torch.ones(3)
     assert torch.equal(compiled(x), x * 2)
     assert here.loss(x).item() == 3
-    assert process.recorder.take() == []
+    assert process.recorder.drain() == []
 
 
 def forced(process: _process.Process) -> list[Any]:
     """One step with all that was recorded, for a loop without an update."""
     partition = StepPartition(warmup_steps=0)
-    events = process.recorder.take()
+    events = process.recorder.drain()
     return partition.feed([*events, (16, events[-1][2], events[-1][2])]) + partition.finish()
 
 

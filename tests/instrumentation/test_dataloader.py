@@ -117,7 +117,7 @@ def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) ->
     loader = DataLoader(Stream(), batch_size=2)
     for _ in range(2):
         assert len(list(loader)) == 3
-        codes = [code & CODE_BITS for code, _, _ in process.recorder.take()]
+        codes = [code & CODE_BITS for code, _, _ in process.recorder.drain()]
         assert codes == [ITERATOR, Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
     assert measure(hooks["prefetch"]) == {("training.dataloader.workers",): [0]}
     assert measure(hooks["fetch"]) == {}
@@ -130,7 +130,7 @@ def test_a_list_of_batches_tells_one_loader_from_another(process: Process) -> No
     numbers: list[int] = []
     for loader in (first, second):
         assert len(list(loader)) == 2
-        (number,) = {code >> IDENTITY_SHIFT for code, _, _ in process.recorder.take() if code >> IDENTITY_SHIFT}
+        (number,) = {code >> IDENTITY_SHIFT for code, _, _ in process.recorder.drain() if code >> IDENTITY_SHIFT}
         numbers.append(number)
     assert numbers == [1, 2]
 
@@ -160,7 +160,7 @@ def test_workers_are_watched_until_their_iterator_is_gone(process: Process, tmp_
     hook = PrefetchHook(process, tmp_path)
     hook.installed = True
     iterator = Workers()
-    hook._seen(iterator)
+    hook._iterator_made(iterator)
     hook._started(iterator)
     hook._started(iterator)  # the next epoch of the same workers
 
@@ -262,7 +262,7 @@ def test_a_stateful_loader_is_watched_as_torchs_own_is(
         durations = measure(fetch)["training.dataloader.fetch.duration",]
         # The worker also looks once for the batch that is not there.
         assert len(durations) in (5, 6)
-        assert [code & CODE_BITS for code, _, _ in process.recorder.take()] == [
+        assert [code & CODE_BITS for code, _, _ in process.recorder.drain()] == [
             ITERATOR,
             Phase.DATA,
             FIRST_BATCH,
@@ -299,7 +299,7 @@ def test_an_iterator_is_made_for_the_loop_that_it_serves(process: Process) -> No
                 model.eval()(batch)
             model.train()
     partition = StepPartition(warmup_steps=0)
-    steps = [*partition.feed(process.recorder.take()), *partition.finish()]
+    steps = [*partition.feed(process.recorder.drain()), *partition.finish()]
     seconds = [{phase: step.phases[phase] * 1e-9 for phase in (Phase.DATA, Phase.EVALUATION)} for step in steps]
     assert [round(each[Phase.EVALUATION] / took[1], 1) for each in seconds] == [0, 0, 1, 0]
     assert [round(each[Phase.DATA] / took[2], 1) for each in seconds[1:]] == [0, 1, 0]

@@ -201,7 +201,7 @@ def test_a_recorder_notes_its_edges() -> None:
         ended = recorder.end(token)
         recorder.add(UPDATE, ended, ended)
     stream.host_works(150)
-    steps = StepPartition(0).feed(clock.translate(recorder.take()))
+    steps = StepPartition(0).feed(clock.translate(recorder.drain()))
     assert len(steps) == 3
     for step in steps:
         assert step.phases[Phase.FORWARD] == pytest.approx(30 * MS, abs=0.5 * MS)
@@ -218,7 +218,7 @@ def test_a_device_that_fails_costs_nothing_but_itself() -> None:
     recorder.device = fail
     recorder.end(recorder.begin(Phase.FORWARD))
     recorder.end(recorder.begin(Phase.FORWARD))
-    assert (recorder.device, recorder.failures, len(recorder.take())) == (None, 1, 2)
+    assert (recorder.device, recorder.failures, len(recorder.drain())) == (None, 1, 2)
 
 
 class Host:
@@ -272,7 +272,7 @@ def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued(monkeypatch: pyt
         hook._after_backward(token[2], ended)
         recorder.add(UPDATE, ended, ended)
     stream.host_works(120)
-    for step in StepPartition(0).feed(clock.translate(recorder.take())):
+    for step in StepPartition(0).feed(clock.translate(recorder.drain())):
         assert step.phases[Phase.BACKWARD] == pytest.approx(10 * MS, abs=0.5 * MS)
         assert step.phases[Phase.COMMUNICATION] == pytest.approx(20 * MS, abs=0.5 * MS)
     assert (host.exposure.in_backward, host.exposure.reduced, group.started) == (6, 3, 6)
@@ -326,7 +326,7 @@ def test_without_pre_hooks_the_wait_of_ddp_begins_at_the_last_gradient() -> None
         available.append(hook.available)
         recorder.add(UPDATE, ended, ended)
     stream.host_works(150)
-    steps = StepPartition(0).feed(clock.translate(recorder.take()))
+    steps = StepPartition(0).feed(clock.translate(recorder.drain()))
     assert available == [False, True, True, True]
     assert len(steps) == 3
     for step in steps[1:]:
@@ -370,7 +370,7 @@ def test_the_clock_starts_with_the_first_use_of_cuda(monkeypatch: pytest.MonkeyP
     hook.guarded(hook.steps_ended)([])
     assert host.recorder.device is not None
     host.recorder.end(host.recorder.begin(Phase.FORWARD))
-    assert [event[0] for event in hook.translate(host.recorder.take())] == [Phase.FORWARD]
+    assert [event[0] for event in hook.translate(host.recorder.drain())] == [Phase.FORWARD]
     for observer in host.backward_observers:
         observer(1, 2)
     assert hook.clock is not None
@@ -418,7 +418,7 @@ def test_a_device_in_error_loses_the_interval_and_the_hook(monkeypatch: pytest.M
         raise RuntimeError("unspecified launch failure")
 
     monkeypatch.setattr(StreamEvent, "query", fail)
-    assert hook.translate(host.recorder.take()) == [(LOST, 0, 0)]
+    assert hook.translate(host.recorder.drain()) == [(LOST, 0, 0)]
     assert host.failed == ["RuntimeError('unspecified launch failure')"]
     assert host.recorder.device is None
 
@@ -435,10 +435,10 @@ def test_an_edge_that_can_not_be_noted_ends_the_clock(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(StreamEvent, "record", fail)
     host.recorder.end(host.recorder.begin(Phase.FORWARD))
-    assert hook.translate(host.recorder.take()) == [(LOST, 0, 0)]
+    assert hook.translate(host.recorder.drain()) == [(LOST, 0, 0)]
     assert host.failed == ["RuntimeError('an event could not be recorded')"]
     host.recorder.end(host.recorder.begin(Phase.FORWARD))
-    assert [event[0] for event in hook.translate(host.recorder.take())] == [Phase.FORWARD]
+    assert [event[0] for event in hook.translate(host.recorder.drain())] == [Phase.FORWARD]
     assert not available([hook], {Phase.FORWARD})["forward"]
 
 
@@ -453,4 +453,4 @@ def test_a_model_that_was_wrapped_before_has_no_wait_that_is_guessed() -> None:
     host.exposure.issued_at = started + 1
     hook._after_backward(started, started + 2)
     assert reducer.get_backward_stats() == [2]
-    assert (hook.available, host.recorder.take()) == (False, [])
+    assert (hook.available, host.recorder.drain()) == (False, [])

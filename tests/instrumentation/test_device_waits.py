@@ -48,7 +48,7 @@ class Device:
     def steps(self) -> list[Step]:
         """Whole steps so far, once the device is done; the first one meets the device."""
         self.stream.host_works((self.stream.passes() - self.stream.now) / MS + 1)
-        return self._partition.feed(self._clock.translate(self._process.recorder.take()))
+        return self._partition.feed(self._clock.translate(self._process.recorder.drain()))
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_streams_wait_as_they_did(process: Process, monkeypatch: pytest.MonkeyPa
     assert waiting.passes() == 5 * MS
     with pytest.raises(TypeError, match="unexpected keyword"):
         wait(streams=busy)
-    assert process.recorder.take() == []
+    assert process.recorder.drain() == []
     hook.uninstall()
     assert "__wrapped__" not in vars(Strict.wait_stream)
 
@@ -309,7 +309,7 @@ def test_a_copy_to_the_device_and_a_loaded_checkpoint_have_edges(
     for moves in ({"device": "meta"}, {"tensor": torch.ones(1, device="meta")}):
         move(**moves)
     assert len(edges) == 4
-    recorder.take()
+    recorder.drain()
     recorder.device = note
     torch.save({"x": x}, tmp_path / "x.pt")
     for _ in range(2):

@@ -54,7 +54,7 @@ def losses() -> list[float]:
 
 def drained(process: Any) -> None:
     """What the drain would ask of the hooks."""
-    steps = StepPartition(warmup_steps=0).feed(process.recorder.take())
+    steps = StepPartition(warmup_steps=0).feed(process.recorder.drain())
     for hook in process._hooks:
         hook.guarded(hook.steps_ended)(steps)
 

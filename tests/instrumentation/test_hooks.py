@@ -98,7 +98,7 @@ def entries() -> list[Any]:
 
 def codes(process: _process.Process) -> list[int]:
     """Codes of the events so far."""
-    return [code & CODE_BITS for code, _, _ in process.recorder.take()]
+    return [code & CODE_BITS for code, _, _ in process.recorder.drain()]
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:
@@ -136,7 +136,7 @@ def test_a_model_may_name_its_inputs_as_it_likes(process: _process.Process) -> N
             return module * 2
 
     assert Plugged()(module=torch.ones(1)) == 2
-    assert [event[0] for event in process.recorder.take()] == [Phase.FORWARD]
+    assert [event[0] for event in process.recorder.drain()] == [Phase.FORWARD]
 
 
 def test_the_search_for_outermost_modules_ends_and_leaves_only_their_classes(process: _process.Process) -> None:
@@ -148,7 +148,7 @@ def test_the_search_for_outermost_modules_ends_and_leaves_only_their_classes(pro
     before = vars(nn.Module)["__call__"]
     for _ in range(4):
         train_step(model, optimizer, torch.ones(2, 4))
-    hook.steps_ended(partition.feed(process.recorder.take()))
+    hook.steps_ended(partition.feed(process.recorder.drain()))
     assert vars(nn.Module)["__call__"] is not before
     assert "__call__" in vars(Model)
     assert "__call__" not in vars(nn.Linear)
@@ -231,7 +231,7 @@ def test_a_failing_hook_is_off_and_training_is_the_same(
         return [train_step(model, optimizer, batch) for (batch,) in loader]
 
     healthy = losses()
-    process.recorder.take()
+    process.recorder.drain()
     (hook,) = [hook for hook in process._hooks if hook.name == name]
     process.hook_failed(hook, ValueError("on purpose"))
     assert losses() == healthy
@@ -285,7 +285,7 @@ def test_exceptions_of_the_loop_pass_through_unchanged(process: _process.Process
         train_step(model, BrokenStep(model.parameters(), lr=0.1), torch.ones(2, 4))
     with pytest.raises(RuntimeError):
         torch.ones(2).sum().backward()
-    process.recorder.take()
+    process.recorder.drain()
     train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, 4))
     assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]
     assert process.recorder.phase == Phase.OTHER
@@ -316,7 +316,7 @@ def test_fx_traces_the_graph_that_it_traces_without_us(process: _process.Process
     partition = StepPartition(warmup_steps=0)
     for _ in range(4):
         train_step(head, optimizer, torch.ones(2, 4))
-    hook.steps_ended(partition.feed(process.recorder.take()))
+    hook.steps_ended(partition.feed(process.recorder.drain()))
     assert "__call__" in vars(nn.Linear)
     assert traced() == right
     assert codes(process) == []
@@ -356,7 +356,7 @@ def test_what_only_an_evaluation_calls_is_searched_for_with_each_iterator(proces
         loss = model(torch.ones(2, 4))
         loss.backward()
         optimizer.step()
-    hook.steps_ended(partition.feed(process.recorder.take()))
+    hook.steps_ended(partition.feed(process.recorder.drain()))
     searched = vars(nn.Module)["__call__"]
     assert searched is not before
     with torch.no_grad():

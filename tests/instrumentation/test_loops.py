@@ -538,7 +538,7 @@ def test_a_backward_pass_is_one_whoever_runs_it(way: str) -> None:
             "autograd.grad": lambda loss: torch.autograd.grad(loss, x),
             "nested": run_engine,
         }[way](loss)
-        (code,) = [code for code, _, _ in process.recorder.take()]
+        (code,) = [code for code, _, _ in process.recorder.drain()]
         assert code == (GRADIENT if way == "autograd.grad" else Phase.BACKWARD)
         assert process.recorder.backwards == (way != "autograd.grad")
 
@@ -644,7 +644,7 @@ def test_a_device_that_is_behind_tells_of_a_skipped_update_later(monkeypatch: py
             for number, value in arrived.items():
                 copies[number].value = value
             hook._note(Scaler())
-            skipped.append(sum(code == SKIPPED for code, _, _ in process.recorder.take()))
+            skipped.append(sum(code == SKIPPED for code, _, _ in process.recorder.drain()))
     assert skipped == [0, 1, 0, 1]
     assert len(hook._awaited) == 1
 

@@ -111,7 +111,7 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
             recorder.resume(1)
             recorder.words = memoryview(bytearray(8 * 512)).cast("Q")
         recorder.words = None
-        recorder.take()
+        recorder.drain()
 
     for _ in range(10):
         everything()

@@ -65,7 +65,7 @@ def collectives_of(process: _process.Process) -> CollectivesHook:
 
 def codes(process: _process.Process) -> list[int]:
     """Codes of the events so far."""
-    return [code for code, _, _ in process.recorder.take()]
+    return [code for code, _, _ in process.recorder.drain()]
 
 
 @pytest.mark.parametrize("hooks", ["with", "without"])
@@ -111,7 +111,7 @@ def test_a_functional_collective_is_waited_for_where_it_is_used(process: _proces
     assert codes(process) == [Phase.COMMUNICATION]
     compiled = torch.compile(train, backend="aot_eager", fullgraph=True)
     compiled(torch.ones(4))
-    process.recorder.take()
+    process.recorder.drain()
     assert torch.equal(compiled(torch.ones(4)), torch.full((4,), 3.0))
     assert codes(process).count(Phase.COMMUNICATION) == 1
 
@@ -276,7 +276,7 @@ def test_a_peer_group_is_the_place_along_the_dimensions_that_split_the_model(
     """Stages always; slices of a layer where each keeps a peer."""
     peers = PeerGroup()
     for layout in layouts:
-        peers.see(layout)
+        peers.learn(layout)
     assert peers.name("") == group
     assert peers.name("given") == "given"
     peers.named = "said"
@@ -318,7 +318,7 @@ def test_a_collective_costs_a_few_microseconds(process: _process.Process) -> Non
         for _ in range(50):
             dist.all_reduce(tensor)
         costs.append((recorder.self_time_ns - before) / 50)
-        recorder.take()
+        recorder.drain()
     assert sorted(costs)[len(costs) // 2] < 25_000
 
 
@@ -331,10 +331,10 @@ def test_a_tensor_of_zeros_is_counted_before_the_first_backward() -> None:
     assert watched is not None
     groups.issue(watched, ("all_reduce", 3), [torch.zeros(3)], blocking=True)
     assert groups.bytes["all_reduce"] == 12
-    assert groups.take_blocking() == "all_reduce"
+    assert groups.pop_blocking() == "all_reduce"
     recorder.thread = -1  # some other thread trains
     groups.issue(watched, ("all_reduce", 3), [torch.zeros(3)], blocking=True)
-    assert groups.take_blocking() == "asynchronous"
+    assert groups.pop_blocking() == "asynchronous"
     assert (watched.started, exposure.in_backward) == (2, 0)
 
 

@@ -49,7 +49,7 @@ def test_intervals_nest_and_the_state_file_follows(tmp_path: Path) -> None:
     entered = statefile.read(writer.path)
     assert abs(statefile.boottime_ns() - entered.phase_entered_ns) < 1e9
     assert entered.progress == 3
-    (first, second, third) = recorder.take()
+    (first, second, third) = recorder.drain()
     assert [event[0] for event in (first, second, third)] == [Phase.COMMUNICATION, Phase.BACKWARD, EVALUATION_FORWARD]
     assert second[1] <= first[1] <= first[2] == inner_ended <= second[2]
     writer.close(unlink=True)
@@ -120,7 +120,7 @@ def test_a_closed_state_file_costs_one_failure_and_no_event(tmp_path: Path) -> N
     recorder.end(token)
     recorder.end(recorder.begin(Phase.FORWARD))
     assert (recorder.failures, recorder.words) == (1, None)
-    assert [code for code, _, _ in recorder.take()] == [Phase.DATA, Phase.FORWARD]
+    assert [code for code, _, _ in recorder.drain()] == [Phase.DATA, Phase.FORWARD]
     recorder.words = writer.words
     token = recorder.begin(Phase.DATA)
     assert (recorder.failures, recorder.words) == (2, None)
@@ -135,9 +135,9 @@ def test_the_buffer_is_bounded_and_counts_what_it_drops() -> None:
     for _ in range(5):
         recorder.end(recorder.begin(Phase.DATA))
     assert recorder.dropped == 2
-    assert len(recorder.take()) == 3
+    assert len(recorder.drain()) == 3
     recorder.end(recorder.begin(Phase.DATA))
-    assert len(recorder.take()) == 1
+    assert len(recorder.drain()) == 1
     assert CAPACITY > 10_000
 
 
@@ -148,9 +148,9 @@ def test_other_threads_are_not_recorded_once_the_training_thread_is_known() -> N
     thread = threading.Thread(target=lambda: recorder.end(recorder.begin(Phase.DATA)))
     thread.start()
     thread.join()
-    assert recorder.take() == []
+    assert recorder.drain() == []
     recorder.end(recorder.begin(Phase.DATA))
-    assert len(recorder.take()) == 1
+    assert len(recorder.drain()) == 1
 
 
 def test_appends_during_a_drain_are_kept() -> None:
@@ -168,9 +168,9 @@ def test_appends_during_a_drain_are_kept() -> None:
     thread = threading.Thread(target=train)
     thread.start()
     while not done.is_set():
-        taken += [started for _, started, _ in recorder.take()]
+        taken += [started for _, started, _ in recorder.drain()]
     thread.join()
-    taken += [started for _, started, _ in recorder.take()]
+    taken += [started for _, started, _ in recorder.drain()]
     assert taken == list(range(100_000))
 
 
@@ -208,7 +208,7 @@ def test_a_recorder_that_is_off_records_nothing() -> None:
     recorder.end(recorder.begin(Phase.DATA))
     recorder.thread = threading.get_ident()
     recorder.end(recorder.begin(Phase.DATA))
-    assert recorder.take() == []
+    assert recorder.drain() == []
     assert (recorder.begin(Phase.DATA), recorder.end(None)) == (None, 0)
     assert recorder.enabled is False
     assert recorder.thread == -1
@@ -280,7 +280,7 @@ def test_marks_have_no_length_and_are_bounded_too() -> None:
     recorder.capacity = 1
     recorder.mark(_recorder.UPDATE)
     recorder.mark(_recorder.UPDATE)
-    ((code, began, ended),) = recorder.take()
+    ((code, began, ended),) = recorder.drain()
     assert (code, began) == (_recorder.UPDATE, ended)
     assert edges[0] == began
     assert (len(edges), recorder.dropped) == (2, 1)
@@ -296,7 +296,7 @@ def test_a_device_that_fails_is_left_alone() -> None:
     recorder.device = fail
     recorder.end(recorder.begin(Phase.DATA))
     assert (recorder.device, recorder.failures) == (None, 1)
-    assert len(recorder.take()) == 1
+    assert len(recorder.drain()) == 1
 
 
 def test_a_suspend_of_the_machine_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +380,7 @@ def test_what_other_threads_did_before_training_is_forgotten() -> None:
     trained.set()
     reader.join()
     assert recorder.phase == Phase.OTHER
-    assert [code for code, _, _ in recorder.take()] == [Phase.FORWARD, Phase.BACKWARD]
+    assert [code for code, _, _ in recorder.drain()] == [Phase.FORWARD, Phase.BACKWARD]
 
 
 def test_a_forward_with_gradients_ends_an_evaluation(tmp_path: Path) -> None:

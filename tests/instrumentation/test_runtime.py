@@ -30,7 +30,7 @@ def test_all_that_is_known_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     (tmp_path / "version").write_text(DRIVER)
     peers = PeerGroup()
-    peers.see({"PP": (1, 2), "DP": (0, 4)})
+    peers.learn({"PP": (1, 2), "DP": (0, 4)})
     assert _runtime.facts("gpt", peers.layout(), tmp_path / "version") == {
         "training.framework.version": f"torch {torch.__version__}",
         "process.runtime.version": platform.python_version(),

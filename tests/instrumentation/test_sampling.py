@@ -59,7 +59,7 @@ def test_a_pause_does_not_change_how_many_steps_are_recorded(
             reporting.end_drain(RankState.RUNNING)
         reporting.begin_drain()
         for first in range(number * 1000, (number + 1) * 1000, 50):
-            reporting.take([step(first + offset) for offset in range(50)])
+            reporting.report([step(first + offset) for offset in range(50)])
         reporting.end_drain(RankState.RUNNING)
         recorded.append(count(reader, "training.step.duration"))
     # The first fifty came before their length was known.

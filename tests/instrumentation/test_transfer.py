@@ -20,7 +20,7 @@ METHODS = ("to", "cuda")
 def hook(process: Process) -> TransferHook:
     """The hook of this process, which has just proved that it trains."""
     torch.ones(1, requires_grad=True).sum().backward()
-    process.recorder.take()
+    process.recorder.drain()
     (found,) = [hook for hook in process._hooks if isinstance(hook, TransferHook)]
     return found
 
@@ -36,7 +36,7 @@ def installed(hook: TransferHook, monkeypatch: pytest.MonkeyPatch) -> TransferHo
 
 def codes(process: Process) -> list[int]:
     """Codes of the events since the last call."""
-    return [code for code, _, _ in process.recorder.take()]
+    return [code for code, _, _ in process.recorder.drain()]
 
 
 def test_without_a_device_nothing_is_touched(hook: TransferHook) -> None:
@@ -74,7 +74,7 @@ def test_the_time_of_a_copy_is_that_of_the_call(process: Process) -> None:
     with pytest.raises(RuntimeError, match="nonsense"):
         method(torch.ones(1), "nonsense")
     method(torch.ones(1), "meta")
-    ((code, started, ended),) = process.recorder.take()
+    ((code, started, ended),) = process.recorder.drain()
     assert code == Phase.H2D
     assert 20_000_000 <= ended - started < 60_000_000  # a busy machine sleeps longer
 

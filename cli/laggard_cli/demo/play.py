@@ -117,7 +117,7 @@ class Play:
         calm = 0.0
         for elapsed in self._clock(_WARM_UP_SECONDS):
             verdicts = self._verdicts()
-            self._tell(None, "starting the job", elapsed, _WARM_UP_SECONDS, verdicts)
+            self._print(None, "starting the job", elapsed, _WARM_UP_SECONDS, verdicts)
             ready = len(self._diagnosis().ranks) == RANKS and not verdicts
             calm = calm + _POLL_SECONDS if ready else 0.0
             if calm >= _SETTLED_SECONDS:
@@ -141,7 +141,7 @@ class Play:
         missing = list(act.truths)
         for elapsed in self._clock(limit + _HOLD_SECONDS if missing else limit):
             verdicts = self._verdicts()
-            self._tell(act, "watching", elapsed, limit, verdicts)
+            self._print(act, "watching", elapsed, limit, verdicts)
             known = {_key(verdict) for verdict in result.verdicts}
             result.verdicts += [verdict for verdict in verdicts if _key(verdict) not in known]
             if missing and elapsed <= limit:
@@ -157,7 +157,7 @@ class Play:
         calm = 0.0
         for elapsed in self._clock(_RECOVERY_SECONDS):
             verdicts = self._verdicts()
-            self._tell(act, "recovering", elapsed, _RECOVERY_SECONDS, verdicts)
+            self._print(act, "recovering", elapsed, _RECOVERY_SECONDS, verdicts)
             calm = 0.0 if verdicts else calm + _POLL_SECONDS
             if calm >= _CALM_SECONDS:
                 return
@@ -185,7 +185,7 @@ class Play:
     def _verdicts(self) -> list[Verdict]:
         return firing(self._prometheus)
 
-    def _tell(self, act: Act | None, doing: str, elapsed: float, limit: float, verdicts: list[Verdict]) -> None:
+    def _print(self, act: Act | None, doing: str, elapsed: float, limit: float, verdicts: list[Verdict]) -> None:
         step = self._prometheus.query(_STEP)
         self._show(Progress(act, doing, elapsed, limit, step[0].value if step else None, verdicts))
 

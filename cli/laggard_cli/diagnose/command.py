@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     options.at = moment("--at", options.at) if options.at else None
     prometheus = connect(options)
     try:
-        answer = _ask(prometheus, options)
+        answer = _query(prometheus, options)
         if options.watch is None:
             _print(answer, as_json=options.json)
         elif options.json:
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
+def _query(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
     diagnoses = diagnose(prometheus, options.name, options.at, options.cluster)
     directory = options.state_dir or environment.state_directory()
     return _Answer(diagnoses, _stacks(diagnoses, directory) if options.stacks else {})
@@ -129,7 +129,7 @@ def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer
         print(to_json({"time": time.time(), **told}), flush=True)
         time.sleep(options.watch)
         try:
-            told = _ask(prometheus, options).plain()
+            told = _query(prometheus, options).plain()
         except CommandError as error:
             told = {"error": one_line(str(error))}
 
@@ -142,7 +142,7 @@ def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer)
             asked = time.strftime("%H:%M:%S")
             time.sleep(options.watch)
             try:
-                told = _ask(prometheus, options).text()
+                told = _query(prometheus, options).text()
                 shown: RenderableType = told
             except CommandError as error:
                 shown = Group(Text(one_line(f"as of {asked}; since then: {error}"), style="bold yellow"), told)

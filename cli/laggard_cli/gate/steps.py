@@ -68,7 +68,7 @@ def read_steps(source: str, files: Iterable[Path], warmup: int = 0) -> Measured:
             with path.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):  # noqa: B007 - the error names the line
                     if line.strip():
-                        _take(parse_step(line), ranks, runs, sizes)
+                        _add_step(parse_step(line), ranks, runs, sizes)
         except OSError as error:
             raise CommandError(f"{path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ def read_steps(source: str, files: Iterable[Path], warmup: int = 0) -> Measured:
     return _measured(source, runs.pop(), ranks, warmup)
 
 
-def _take(step: dict[str, Any], ranks: dict[int, _Rank], runs: set[str], sizes: set[int]) -> None:
+def _add_step(step: dict[str, Any], ranks: dict[int, _Rank], runs: set[str], sizes: set[int]) -> None:
     phases: dict[str, Any] = step["phases_ns"]
     values = (step["duration_ns"], *(phases.get(phase, 0) for phase in _PHASES))
     if any(type(value) is not int or not 0 <= value < _MOST_NS for value in values) or values[0] == 0:

@@ -51,12 +51,12 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
     count = 0
     with _opened(path) as file:
         text = _Text(path, file)
-        if text.take("["):
+        if text.accept("["):
             yield from _events(text)
             text.end()
             return
         text.expect("{")
-        while not text.take("}"):
+        while not text.accept("}"):
             key = text.value(count)
             if not isinstance(key, str):
                 raise CommandError(f"{path}: no trace: {str(key)[:40]!r} stands where a name should")
@@ -68,7 +68,7 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
                     count += 1
             else:
                 yield key, text.value(count)
-            if not text.take(","):
+            if not text.accept(","):
                 text.expect("}")
                 break
         text.end()
@@ -77,10 +77,10 @@ def scan(path: Path) -> Iterator[tuple[str, Any]]:
 def _events(text: _Text) -> Iterator[tuple[str, Any]]:
     """Yield the events of an array, behind its bracket."""
     count = 0
-    while not text.take("]"):
+    while not text.accept("]"):
         yield EVENTS, text.value(count)
         count += 1
-        if not text.take(","):
+        if not text.accept(","):
             text.expect("]")
             return
 
@@ -121,7 +121,7 @@ class _Text:
         self._letters = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._decoder = json.JSONDecoder()
 
-    def take(self, letter: str) -> bool:
+    def accept(self, letter: str) -> bool:
         """Return whether the next letter is this one, and go behind it if it is."""
         found = self._next() == letter
         self._position += found
@@ -129,7 +129,7 @@ class _Text:
 
     def expect(self, letter: str) -> None:
         """Go behind a letter that must be there."""
-        if not self.take(letter):
+        if not self.accept(letter):
             found = self._text[self._position : self._position + 20]
             raise CommandError(f"{self._path}: no trace: {letter!r} expected at {found!r}" if found else self._short())
 

@@ -137,7 +137,7 @@ def _group(configurations: Any, rank: int | None) -> str:
         name, ranks = group.get("pg_desc"), group.get("ranks")
         if isinstance(name, str) and name.startswith(_MESH) and isinstance(ranks, list) and rank in ranks:
             members = cast("list[Any]", ranks)
-            peers.see({name.removeprefix(_MESH): (members.index(rank), len(members))})
+            peers.learn({name.removeprefix(_MESH): (members.index(rank), len(members))})
     return peers.name("")
 
 

@@ -25,15 +25,15 @@ def alerts_at(prometheus: Prometheus, at: float) -> list[Alert]:
     rules = AlertRules(prometheus)
     answers: dict[str, list[Sample]] = {}
 
-    def ask(expression: str) -> list[Sample]:
+    def query(expression: str) -> list[Sample]:
         if expression not in answers:
             answers[expression] = prometheus.query(expression, at)
         return answers[expression]
 
-    return [_said(rules.of(labels), labels, since.get(_key(labels), ""), ask) for labels in firing]
+    return [_said(rules.of(labels), labels, since.get(_key(labels), ""), query) for labels in firing]
 
 
-def _said(rule: Rule | None, labels: dict[str, str], since: str, ask: Query) -> Alert:
+def _said(rule: Rule | None, labels: dict[str, str], since: str, query: Query) -> Alert:
     """Return an alert with its value and texts."""
     annotations: dict[str, str] = dict.fromkeys(("summary", "description", "recommendation", "runbook_url"), "")
     value: float | None = None
@@ -42,22 +42,24 @@ def _said(rule: Rule | None, labels: dict[str, str], since: str, ask: Query) -> 
     else:
         annotations |= rule["annotations"]
         try:
-            matches, why = matches_of(rule, ask(rule["query"]), [labels]), "its rule has no answer for that time."
+            matches, why = matches_of(rule, query(rule["query"]), [labels]), "its rule has no answer for that time."
         except CommandError as error:
             # As of a pair of servers that records twice, and is not asked as one.
             matches, why = [], str(error)
         if matches:
             value = matches[0][0]
-            annotations = {name: _text(template, labels, matches[0][0], ask) for name, template in annotations.items()}
+            annotations = {
+                name: _text(template, labels, matches[0][0], query) for name, template in annotations.items()
+            }
         else:
             annotations["description"] = f"What it said cannot be repeated: {why}"
             annotations["recommendation"] = ""
     return {"labels": labels, "annotations": annotations, "state": "firing", "activeAt": since, "value": value}
 
 
-def _text(template: str, labels: dict[str, str], value: float, ask: Query) -> str:
+def _text(template: str, labels: dict[str, str], value: float, query: Query) -> str:
     try:
-        return render(template, labels, value, ask)
+        return render(template, labels, value, query)
     except (CommandError, TemplateError):
         # A rule of somebody else may use what is not known here: better as it stands than not at all.
         return template

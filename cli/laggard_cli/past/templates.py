@@ -48,7 +48,7 @@ class _Tokens:
     def next(self, default: str = "") -> str:
         return self.items[0] if self.items else default
 
-    def take(self) -> str:
+    def pop(self) -> str:
         if not self.items:
             raise TemplateError("an action ends too early")
         return self.items.pop(0)
@@ -159,14 +159,14 @@ class _Evaluation:
     def pipeline(self) -> Any:
         value = self._command(())
         while self._tokens.next() == "|":
-            self._tokens.take()
+            self._tokens.pop()
             value = self._command((value,))
         return value
 
     def _command(self, piped: tuple[Any, ...]) -> Any:
         name = self._tokens.next()
         if name.isidentifier() and name not in ("true", "false"):
-            self._tokens.take()
+            self._tokens.pop()
             arguments: list[Any] = []
             while self._tokens.next("|") not in ("|", ")"):
                 arguments.append(self._operand())
@@ -178,10 +178,10 @@ class _Evaluation:
         return self._operand()
 
     def _operand(self) -> Any:
-        part = self._tokens.take()
+        part = self._tokens.pop()
         if part == "(":
             value = self.pipeline()
-            if self._tokens.take() != ")":
+            if self._tokens.pop() != ")":
                 raise TemplateError("a bracket is not closed")
         elif part.startswith('"'):
             return json.loads(part, strict=False)
@@ -194,5 +194,5 @@ class _Evaluation:
         else:
             return float(part) if "." in part else int(part)
         if self._tokens.next().startswith(".") and len(self._tokens.next()) > 1:
-            return fields(value, self._tokens.take())
+            return fields(value, self._tokens.pop())
         return value

@@ -21,7 +21,7 @@ from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
 from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
 from laggard_cli.profile import choice
-from laggard_cli.profile.remote import Exporters, RemoteRank, ask_exporter
+from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
 from laggard_cli.prometheus import Prometheus, add_server, connect
 from laggard_cli.terminal import printable
 
@@ -130,11 +130,11 @@ def _asked(plan: _Plan, options: argparse.Namespace, directory: Path, output: Pa
     steps, seconds = int(options.steps), float(options.timeout)
     found: dict[int, Path] = {}
 
-    def ask_there(rank: RemoteRank) -> None:
-        found.update(ask_exporter(rank, output=output, steps=steps, seconds=seconds))
+    def request_there(rank: RemoteRank) -> None:
+        found.update(request_from_exporter(rank, output=output, steps=steps, seconds=seconds))
 
     # They end with this process: an interrupt must not wait for them.
-    threads = [threading.Thread(target=ask_there, args=(rank,), daemon=True) for rank in plan.elsewhere]
+    threads = [threading.Thread(target=request_there, args=(rank,), daemon=True) for rank in plan.elsewhere]
     for thread in threads:
         thread.start()
     if plan.here:

@@ -88,7 +88,7 @@ def _credentials(path: Path) -> tuple[str, str]:
     return user, password
 
 
-def ask_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds: float) -> dict[int, Path]:
+def request_from_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds: float) -> dict[int, Path]:
     """Have a rank profile its next steps, print what becomes of it, and return the file by the rank, or nothing."""
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     target = output / f"{control.stem(rank.run, rank.number)}.{moment}.profile.json"

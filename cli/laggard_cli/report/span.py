@@ -66,7 +66,7 @@ def find(server: Prometheus, run: Run, begin: float | None, end: float | None, l
     since = until - reach
     if since >= until:
         raise CommandError(f"--from {iso(since)} is not before --to {iso(until)}: the range is empty")
-    seen = _seen(server, run, since, until)
+    seen = _lived(server, run, since, until)
     if seen is None:
         raise CommandError(_absent(server, run, since, until))
     # Before the run and after it there is nothing to show.
@@ -89,7 +89,7 @@ def find(server: Prometheus, run: Run, begin: float | None, end: float | None, l
     return Span(since, until, float(step), float(window))
 
 
-def _seen(server: Prometheus, run: Run, since: float, until: float) -> tuple[float, float] | None:
+def _lived(server: Prometheus, run: Run, since: float, until: float) -> tuple[float, float] | None:
     """Return the first and the last time at which a run was there, or nothing if it was not."""
     expected = f"run:training_ranks_expected:max{run.matcher()}"
 

@@ -102,7 +102,7 @@ def read(
             shared = tuple(sorted((name, text) for name, text in labels.items() if name not in _MEMBERS))
             firings.setdefault(shared, []).extend(_firings(labels, sorted(series.values), span))
     problems = [_problem(dict(shared), found, span) for shared, found in firings.items() if found]
-    remarks = _tell(server, prometheus, problems) if problems else []
+    remarks = _describe(server, prometheus, problems) if problems else []
     problems.sort(key=lambda each: (SEVERITIES.index(each.severity), each.begin, each.alert))
     return problems, remarks
 
@@ -129,7 +129,7 @@ def _problem(shared: dict[str, str], firings: list[Firing], span: Span) -> Probl
     )
 
 
-def _tell(server: Counted, prometheus: Prometheus, problems: list[Problem]) -> list[str]:
+def _describe(server: Counted, prometheus: Prometheus, problems: list[Problem]) -> list[str]:
     """Give the problems their texts, as the rules had them; return what that did not work for."""
     server.say("the rules' texts")
     rules = AlertRules(prometheus)

@@ -294,9 +294,9 @@ class _Reading:
             call.done for each in (calls, transfers) for known in each.values() for call in known
         )
         for (_, number), each in transfers.items():
-            self._take_transfer(number if isinstance(number, int) else 0, each)
+            self._add_transfer(number if isinstance(number, int) else 0, each)
         for each in calls.values():
-            self._take(each)
+            self._add_calls(each)
         self._compare_with_status(part.get("pg_status"), by_id, uncounted)
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
         for name, about in configuration.items():
@@ -332,7 +332,7 @@ class _Reading:
             transfer=bool(entry.get("is_p2p", operation.startswith(("send ", "recv ")))),
         )
 
-    def _take(self, calls: list[_Call]) -> None:
+    def _add_calls(self, calls: list[_Call]) -> None:
         """Take the calls of one number, of which the newest speaks for all."""
         operation = calls[-1].operation
         group, sequence = operation.group, operation.sequence
@@ -352,7 +352,7 @@ class _Reading:
             mark = f"{zlib.crc32(parts.encode()):08x}" if parts else ""
             self._open.setdefault(group, []).append(replace(operation, parts=mark))
 
-    def _take_transfer(self, number: int, calls: list[_Call]) -> None:
+    def _add_transfer(self, number: int, calls: list[_Call]) -> None:
         """Take the sends and receives of one number, in the order in which they were issued."""
         batched = _ends_coalescing(calls[-1])
         if len(calls) > 1 and not batched:

@@ -71,7 +71,7 @@ class Answers:
         """Wait for the answers. Raises as :meth:`laggard_exporter.nvml.library.Nvml.queries`."""
         fields, activity, *answers = self._nvml.receive(self._question)
         calls, fans, links = self._counts
-        self._take_calls(answers[:calls])
+        self._store_calls(answers[:calls])
         answers = answers[calls:]
         self.fans, self.links, self.further = answers[:fans], answers[fans : fans + links], answers[fans + links :]
         if activity is not None:
@@ -79,17 +79,17 @@ class Answers:
             for number, place in self._plan.metric_places:
                 self.raws[place] = self._activity.get(number)
         if fields is not None:
-            self._take_fields(fields)
+            self._store_fields(fields)
 
-    def _take_calls(self, answers: list[Any]) -> None:
-        answers = [table.told(answer) for answer in answers]
+    def _store_calls(self, answers: list[Any]) -> None:
+        answers = [table.answered(answer) for answer in answers]
         self._calls = dict(zip(self._first_calls, answers, strict=True))
         for parts, answer in zip(self._plan.parts, answers, strict=False):
             if answer is not None:
                 for place, attribute in parts:
                     self.raws[place] = answer if attribute is None else answer[attribute]
 
-    def _take_fields(self, answers: list[tuple[int, int, Any]]) -> None:
+    def _store_fields(self, answers: list[tuple[int, int, Any]]) -> None:
         values = self._nvml.fields(answers, [number for number, _ in self._wanted])
         self.fields = dict(zip(self._link_fields, values[len(self._places) :], strict=True))
         for place, value, answer in zip(self._places, values, answers, strict=False):
@@ -101,7 +101,7 @@ class Answers:
         if whole not in self._calls:
             # From now on it is asked together with the others.
             self._device.substitutes.add(whole)
-            self._calls[whole] = table.told(self._nvml.query(whole.on(self.index)))
+            self._calls[whole] = table.answered(self._nvml.query(whole.on(self.index)))
         return part(self._calls[whole], source)
 
     def raw(self, source: Source) -> float | None:

@@ -231,7 +231,7 @@ class NvmlCollector:
         last = dict(self._devices.last)
         count, known, changed = self._devices.refresh()
         # What is reported by now has the indices from before.
-        self._take_xids(last)
+        self._count_xids(last)
         if count is not None:
             yield Sample(names.GPU_DEVICES, ("nvml",), count)
         if changed:
@@ -239,12 +239,12 @@ class NvmlCollector:
             self._nvml.queries([Request(_EVENTS), *added, Request(_WAIT)])
         workloads: list[GpuWorkload] = []
         waiting = deque(device for device in known if device.index is not None)
-        asked = self._ask(waiting, release)
+        asked = self._query(waiting, release)
         for device in known:
             values: list[Sample] = []
             if asked is not None and device is asked[0]:
                 # The next GPU is asked before this one is looked at: two processes work at the same time.
-                answers, asked = asked[1], self._ask(waiting, release)
+                answers, asked = asked[1], self._query(waiting, release)
                 values = self._read_device(device, answers, workloads)
             yield Sample(names.GPU_INFO, device.facts, 1)
             yield Sample(names.GPU_UP, (device.uuid,), bool(values))
@@ -257,7 +257,7 @@ class NvmlCollector:
         driver, nvml, cuda = self._nvml.queries([Request(function) for function in DRIVER_FACTS.values()])
         return (driver or "", nvml or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", self._host)
 
-    def _ask(self, waiting: deque[Device], release: int) -> tuple[Device, Answers] | None:
+    def _query(self, waiting: deque[Device], release: int) -> tuple[Device, Answers] | None:
         while waiting:
             device = waiting.popleft()
             if (index := device.index) is not None:
@@ -280,14 +280,14 @@ class NvmlCollector:
         workloads.append(GpuWorkload(device.uuid, [part.uuid for part in parts], processes))
         return values
 
-    def _take_xids(self, devices: Mapping[int, Device]) -> None:
-        for event in self._nvml.worker.take_events():
+    def _count_xids(self, devices: Mapping[int, Device]) -> None:
+        for event in self._nvml.worker.pop_events():
             device = devices.get(event.gpu)
             if device is not None:
-                self._xids.tell(device.pci, event.xid, event.time)
+                self._xids.report(device.pci, event.xid, event.time)
 
     def _read_xids(self, known: list[Device]) -> Iterator[Sample]:
-        self._take_xids(self._devices.last)
+        self._count_xids(self._devices.last)
         self._xids.read_log()
         for device in known:
             yield from self._xids.samples(device.uuid, device.pci)

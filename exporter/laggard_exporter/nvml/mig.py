@@ -58,7 +58,7 @@ def devices(nvml: Nvml, gpu: int, mode: list[int] | None, most: int | None) -> l
         if uuid is not None and gpu_instance is not None:
             # The name ends in the profile: NVIDIA H100 80GB HBM3 MIG 3g.40gb.
             profile = (name or "").rpartition(" MIG ")[2]
-            found.append(MigDevice(uuid, gpu_instance, compute_instance or 0, profile, table.told(memory)))
+            found.append(MigDevice(uuid, gpu_instance, compute_instance or 0, profile, table.answered(memory)))
     return found
 
 

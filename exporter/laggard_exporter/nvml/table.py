@@ -111,7 +111,7 @@ UTILIZATION = Call(_UTILIZATION, (), "gpu")
 _MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
 
 
-def told(answer: Any) -> Any:
+def answered(answer: Any) -> Any:
     """Return an answer, None for a structure about memory of which there is none: the driver filled nothing in."""
     parts = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
     return None if 0 in (parts.get("total"), parts.get("bar1Total")) else cast("Any", answer)

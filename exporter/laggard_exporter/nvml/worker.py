@@ -50,7 +50,7 @@ class Worker:
         assert self._child is not None  # noqa: S101 - who received an error does not go on
         with self._replacing():
             answers = self._child.receive(number, end)
-        self._take_events(self._child)
+        self._collect_events(self._child)
         return answers
 
     def forget(self) -> None:
@@ -72,7 +72,7 @@ class Worker:
         if child is not None:
             if not child.close():
                 self._stuck.append(child)
-            self._take_events(child)
+            self._collect_events(child)
 
     @property
     def stuck(self) -> int:
@@ -80,11 +80,11 @@ class Worker:
         self._stuck = [child for child in self._stuck if child.process.poll() is None]
         return len(self._stuck)
 
-    def take_events(self) -> list[Event]:
+    def pop_events(self) -> list[Event]:
         """Return the events since the last call of this method."""
         events, self._events = self._events, []
         return events
 
-    def _take_events(self, child: Child) -> None:
+    def _collect_events(self, child: Child) -> None:
         self._events += child.events
         child.events.clear()

@@ -63,7 +63,7 @@ class XidErrors:
         self._told: Counter[tuple[tuple[int, int, int], int]] = Counter()
         self._newest: defaultdict[tuple[tuple[int, int, int], int], float] = defaultdict(float)
 
-    def tell(self, pci: str, xid: int, happened: float) -> None:
+    def report(self, pci: str, xid: int, happened: float) -> None:
         """Count an event of NVML."""
         key = (address(pci), xid)
         self._told[key] += 1

@@ -78,7 +78,7 @@ def load(path: Path) -> WebConfiguration:
     encryption = top.section("tls_server_config")
     settings = tls_settings(encryption, path)
     http = top.section("http_server_config")
-    http.take("http2", bool, True)  # accepted and without effect: clients agree on HTTP/1.1
+    http.pop("http2", bool, True)  # accepted and without effect: clients agree on HTTP/1.1
     rate = top.section("rate_limit")
     try:
         configuration = WebConfiguration(
@@ -86,7 +86,7 @@ def load(path: Path) -> WebConfiguration:
             allowed_sans=frozenset(settings.allowed_sans) if settings else frozenset(),
             users=Users(top.strings("basic_auth_users")),
             headers=http.strings("headers"),
-            rate=Rate(rate.take("interval", _duration, 0.0), rate.take("burst", _whole, 0)),
+            rate=Rate(rate.pop("interval", _duration, 0.0), rate.pop("burst", _whole, 0)),
             files=(path, *(settings.files if settings else ())),
         )
     except ValueError as error:
@@ -109,23 +109,23 @@ def tls_settings(section: _Section, path: Path) -> tls.Settings | None:
 
     def file(name: str) -> Path | None:
         # Relative names are relative to the file that holds them, as in exporter-toolkit.
-        text = section.take(name, _string, "")
+        text = section.pop(name, _string, "")
         return path.parent / text if text else None
 
     certificate, key, authority = file("cert_file"), file("key_file"), file("client_ca_file")
     if certificate is None or key is None:
         raise ConfigurationError(f"web configuration file {path}: tls_server_config needs cert_file and key_file")
-    section.take("prefer_server_cipher_suites", bool, True)
+    section.pop("prefer_server_cipher_suites", bool, True)
     return tls.Settings(
         certificate=certificate,
         key=key,
         client_authority=authority,
-        client_authority_text=section.take("client_ca", _string, ""),
+        client_authority_text=section.pop("client_ca", _string, ""),
         client_certificate=section.choose("client_auth_type", tls.CLIENT_CERTIFICATES, "NoClientCert"),
-        allowed_sans=tuple(section.take("client_allowed_sans", _string_list, [])),
+        allowed_sans=tuple(section.pop("client_allowed_sans", _string_list, [])),
         minimum=section.choose("min_version", tls.VERSIONS, "TLS12"),
         maximum=section.choose("max_version", tls.VERSIONS, "TLS13"),
-        ciphers=tuple(section.take("cipher_suites", _string_list, [])),
+        ciphers=tuple(section.pop("cipher_suites", _string_list, [])),
     )
 
 
@@ -143,7 +143,7 @@ class _Section:
     def section(self, name: str) -> _Section:
         return _Section(self._path, name, self.values.pop(name, None))
 
-    def take(self, name: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
+    def pop(self, name: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
         value = self.values.pop(name, None)
         if value is None:
             return default

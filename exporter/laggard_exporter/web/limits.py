@@ -23,7 +23,7 @@ class Rate:
         self._at = clock()
         self._lock = threading.Lock()
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Return whether one more request may be answered now."""
         if not self._interval:
             return True

@@ -45,7 +45,7 @@ class ProfilePage:
 
     def _answer(self, fields: Mapping[str, Any]) -> Response:
         if "id" not in fields:
-            id_ = self._profiling.ask(fields["run"], fields["rank"], fields["steps"])
+            id_ = self._profiling.request(fields["run"], fields["rank"], fields["steps"])
             return _json(HTTPStatus.ACCEPTED, {"id": id_})
         if fields.get("trace"):
             file, size = self._profiling.trace(fields["id"])

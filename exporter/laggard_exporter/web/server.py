@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         application = self.server.application
         if not self.web.users.allow(request.headers.get("Authorization")):
             self._send(Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": 'Basic realm="laggard"'}))
-        elif not self.web.rate.take():
+        elif not self.web.rate.acquire():
             self._send(Response(HTTPStatus.TOO_MANY_REQUESTS))
         elif request.method == "POST" and application.action(request) is not None:
             length = headers.get("Content-Length", "0")

@@ -195,7 +195,7 @@ class CollectivesHook(Hook):
         def before(work: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Token] | None:
             if elsewhere(exposure):  # ahead of its use; who uses it waits for that stream
                 exposure.waited += 1
-                self._groups.take_blocking()
+                self._groups.pop_blocking()
                 return None
             token = begin_wait(recorder)
             return None if token is None else (work, token)
@@ -211,7 +211,7 @@ class CollectivesHook(Hook):
         return WaitOperator(operator, tensor, self.recorder, self.host.exposure, self._waited_for_tensor)
 
     def _waited(self, work: Any, started: int, ended: int) -> None:
-        operation = self._groups.take_blocking()
+        operation = self._groups.pop_blocking()
         # Older versions do not say it, nor does a work of somebody's own: then it is what was issued last.
         with contextlib.suppress(Exception):
             operation = WORK_OPERATIONS.get(work._get_op_type(), operation)  # noqa: SLF001

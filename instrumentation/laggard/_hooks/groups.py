@@ -119,7 +119,7 @@ class Groups:
             for watched in self.watched[:MAX_GROUPS]:
                 words[watched.word + 2] = watched.started
 
-    def take_blocking(self) -> str:
+    def pop_blocking(self) -> str:
         """End the blocking collective that the thread has just waited for; return its operation."""
         (operation, watched), self.blocking = self.blocking, ("asynchronous", None)
         if watched is not None:

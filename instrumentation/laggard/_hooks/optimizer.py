@@ -136,7 +136,7 @@ class OptimizerHook(Hook):
     def _time(self, code: int, owner: type | None, step: Callable[..., Any]) -> Callable[..., Any]:
         """Time a method that updates; give a class up in whose method a backward pass is found."""
         recorder = self.recorder
-        tell, give_up = self.guarded(self._tell), self.guarded(self._give_up)
+        notify, give_up = self.guarded(self._notify), self.guarded(self._give_up)
 
         @functools.wraps(step)
         def timed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +151,7 @@ class OptimizerHook(Hook):
                 ended = recorder.end(token)
                 if owner is None:
                     if ended:
-                        tell()
+                        notify()
                 elif recorder.backwards != backwards:
                     give_up(owner)
 
@@ -186,7 +186,7 @@ class OptimizerHook(Hook):
         self.restore(owner, "step")
 
     def _in_c(self, native: HotPath) -> tuple[_StepHook, _StepHook]:
-        before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
+        before, after, notify = self.guarded(self._before), self.guarded(self._after), self.guarded(self._notify)
         host, running, searched = self.host, self._running, self._searched
         search = self.guarded(self._search)
         begins, ends = native.step_begins, native.step_ends
@@ -201,12 +201,12 @@ class OptimizerHook(Hook):
             if not ends(running, optimizer):
                 after(optimizer)
             elif host.at_step is not None:
-                tell()
+                notify()
 
         return pre_hook, post_hook
 
     def _in_python(self) -> tuple[_StepHook, _StepHook]:
-        before, after, tell = self.guarded(self._before), self.guarded(self._after), self.guarded(self._tell)
+        before, after, notify = self.guarded(self._before), self.guarded(self._after), self.guarded(self._notify)
         host, running, searched = self.host, self._running, self._searched
         search = self.guarded(self._search)
         begin, end = self.recorder.begin, self.recorder.end
@@ -230,7 +230,7 @@ class OptimizerHook(Hook):
                 return
             end(running.pop()[1])
             if host.at_step is not None:
-                tell()
+                notify()
 
         return pre_hook, post_hook
 
@@ -267,9 +267,9 @@ class OptimizerHook(Hook):
             self.recorder.edge(ended)
             self.recorder.add(OPTIMIZER_STEP | identity_of(optimizer), started, ended)
         if ended:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         at_step = self.host.at_step
         if at_step is not None:
             at_step(UPDATE)

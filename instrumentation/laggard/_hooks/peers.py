@@ -19,8 +19,10 @@ class PeersHook(Hook):
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for the modules that define them."""
         return {
-            "torch.distributed.device_mesh": functools.partial(self._patch, "DeviceMesh", self._see_mesh),
-            "torch.distributed.pipelining.stage": functools.partial(self._patch, "_PipelineStageBase", self._see_stage),
+            "torch.distributed.device_mesh": functools.partial(self._patch, "DeviceMesh", self._read_axes),
+            "torch.distributed.pipelining.stage": functools.partial(
+                self._patch, "_PipelineStageBase", self._read_place
+            ),
         }
 
     def _patch(self, name: str, see: Callable[[Any], None], module: ModuleType) -> None:
@@ -40,13 +42,13 @@ class PeersHook(Hook):
 
         return __init__
 
-    def _see_mesh(self, mesh: Any) -> None:
+    def _read_axes(self, mesh: Any) -> None:
         names = mesh.mesh_dim_names
         coordinate = mesh.get_coordinate() if names else None
         if coordinate is not None:
             sizes = [mesh.size(dimension) for dimension in range(len(names))]
-            self.host.peers.see(dict(zip(names, zip(coordinate, sizes, strict=True), strict=True)))
+            self.host.peers.learn(dict(zip(names, zip(coordinate, sizes, strict=True), strict=True)))
 
-    def _see_stage(self, stage: Any) -> None:
+    def _read_place(self, stage: Any) -> None:
         # The place in the group and not the stage: with several stages a rank it is still one.
-        self.host.peers.see({"pp": (stage.group_rank, stage.group_size)})
+        self.host.peers.learn({"pp": (stage.group_rank, stage.group_size)})

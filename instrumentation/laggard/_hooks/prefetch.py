@@ -84,7 +84,7 @@ class PrefetchHook(Hook):
     def _patch(self, module: ModuleType) -> None:
         base = module._BaseDataLoaderIter  # noqa: SLF001
         if base.__module__ == module.__name__:
-            self.replace(base, "__init__", functools.partial(Noted, self.guarded(self._seen)))
+            self.replace(base, "__init__", functools.partial(Noted, self.guarded(self._iterator_made)))
         self.replace(getattr(module, ITERATORS[module.__name__]), "_reset", self._wrap_reset)
 
     def _wrap_reset(self, reset: Callable[..., None]) -> Callable[..., None]:
@@ -97,7 +97,7 @@ class PrefetchHook(Hook):
 
         return _reset
 
-    def _seen(self, _iterator: Any) -> None:
+    def _iterator_made(self, _iterator: Any) -> None:
         self._loads = True
 
     def _started(self, iterator: Any) -> None:

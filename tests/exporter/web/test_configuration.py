@@ -198,14 +198,14 @@ def test_the_rate_limit() -> None:
     """A burst is answered at once, then one request for each interval."""
     now = 0.0
     rate = Rate(2.0, 3, clock=lambda: now)
-    assert [rate.take() for _ in range(4)] == [True, True, True, False]
+    assert [rate.acquire() for _ in range(4)] == [True, True, True, False]
     now = 1.9
-    assert not rate.take()
+    assert not rate.acquire()
     now = 2.1
-    assert [rate.take() for _ in range(2)] == [True, False]
+    assert [rate.acquire() for _ in range(2)] == [True, False]
     now = 1000.0
-    assert [rate.take() for _ in range(4)] == [True, True, True, False]
-    assert all(Rate().take() for _ in range(1000))
+    assert [rate.acquire() for _ in range(4)] == [True, True, True, False]
+    assert all(Rate().acquire() for _ in range(1000))
 
 
 def test_a_new_certificate(tmp_path: Path, authority: Authority, folder: Path) -> None:
