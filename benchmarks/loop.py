@@ -10,6 +10,8 @@ a step's processor time on the training thread, and of its time by the clock on 
 DistributedDataParallel, which are watched in the same way, the first one answers.
 """
 
+# ruff: noqa: PLC0415 - each variant imports what it alone takes
+
 from __future__ import annotations
 
 import atexit
@@ -57,7 +59,7 @@ def laggard(_model: nn.Module) -> tuple[Phase, Phase]:
 
 def inline(_model: nn.Module) -> tuple[Phase, Phase]:
     """A span and a histogram recorded in place, for each phase and for the step: OpenTelemetry by its manual."""
-    from opentelemetry import metrics, trace  # noqa: PLC0415
+    from opentelemetry import metrics, trace
 
     tracer = trace.get_tracer("bench")
     duration = metrics.get_meter("bench").create_histogram("training.phase.duration", unit="s")
@@ -76,7 +78,7 @@ def inline(_model: nn.Module) -> tuple[Phase, Phase]:
 
 def torchtel(model: nn.Module) -> tuple[Phase, Phase]:
     """Zero code after one call with the model: a span for each phase, in place."""
-    from torchtel import PyTorchInstrumentor  # noqa: PLC0415
+    from torchtel import PyTorchInstrumentor
 
     PyTorchInstrumentor().instrument(model=model)
     return nullcontext, nullcontext
@@ -84,7 +86,7 @@ def torchtel(model: nn.Module) -> tuple[Phase, Phase]:
 
 def traceml(model: nn.Module) -> tuple[Phase, Phase]:
     """Automatic hooks and its context manager around the step; its aggregator is a process of its own."""
-    import traceml_ai  # noqa: PLC0415
+    import traceml_ai
 
     folder, port = tempfile.mkdtemp(dir=os.environ["LAGGARD_STATE_DIR"]), os.environ[AGGREGATOR]
     if os.environ.get("RANK", "0") == "0":
@@ -108,16 +110,16 @@ VARIANTS = {function.__name__: function for function in (bare, laggard, inline, 
 
 def export_nowhere() -> None:
     """Set OpenTelemetry up with exporters that do all but send."""
-    from opentelemetry import metrics, trace  # noqa: PLC0415
-    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics  # noqa: PLC0415
-    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415
+    from opentelemetry import metrics, trace
+    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import (
         MetricExporter,
         MetricExportResult,
         PeriodicExportingMetricReader,
     )
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
     class Metrics(MetricExporter):
         def export(self, metrics_data: Any, *_: Any, **__: Any) -> MetricExportResult:
@@ -231,7 +233,7 @@ def main() -> None:
     if variant in ("laggard", "inline", "torchtel"):
         export_nowhere()
     if variant == "laggard":
-        from laggard import _process  # noqa: PLC0415
+        from laggard import _process
 
         _process.instrument()
     with ranks(style) as others:

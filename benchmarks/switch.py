@@ -17,7 +17,7 @@ class Switch:
         self._tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
         self._kept = [dict(table) for table in self._tables]
 
-    def turn(self, on: bool) -> None:  # noqa: FBT001  # a switch
+    def turn(self, on: bool) -> None:  # noqa: FBT001 - a switch
         """Put the hooks in place, or take them out; nothing when they are there, or gone, already."""
         if on == self._on:
             return

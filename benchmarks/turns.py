@@ -150,7 +150,7 @@ def main() -> None:
         train()
     switch = Switch(process)
 
-    def stretch(on: bool) -> tuple[float, float]:  # noqa: FBT001  # a switch
+    def stretch(on: bool) -> tuple[float, float]:  # noqa: FBT001 - a switch
         switch.turn(on)
         train()
         beside, all_of_it = zip(*(train() for _ in range(STEPS)), strict=True)

@@ -29,6 +29,8 @@ LIMITS = {"step-time": (1.02, 1.1, 1.3), "longest-collective": (1.1, 1.5, 2.0)}
 ALERT = "TrainingStraggler"
 SLOW = tuple(name for name in SCENARIOS if name.startswith("slow_"))
 CALM = tuple(name for name in SCENARIOS if name.startswith("healthy"))
+#: Runs of up to so many ranks take minutes.
+QUICK = 64
 #: Between these lines of a document stands the table.
 BEGIN, END = "<!-- verdicts: made by python -m benchmarks.verdicts --document -->", "<!-- end of verdicts -->"
 
@@ -98,7 +100,7 @@ def main() -> int:
     """Let all of them play; return 0 whatever the figures say."""
     parser = argparse.ArgumentParser(prog="benchmarks.verdicts", description="Who names the slow rank.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[41])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[size for size in SIZES if size <= 64])  # noqa: PLR2004  # minutes
+    parser.add_argument("--sizes", type=int, nargs="+", default=[size for size in SIZES if size <= QUICK])
     parser.add_argument("--workers", type=int, default=2, help="batches at once (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--document", type=Path, metavar="FILE", help="Markdown with a place for the table")

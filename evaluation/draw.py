@@ -61,15 +61,16 @@ class Draw:
             own = self.between(0.1, 3.0, evenly=False)
         own = own if step is None else step
         pauses: tuple[Pause, ...] = ()
-        if chance.random() < 0.4:  # noqa: PLR2004  # two in five save checkpoints
-            pauses = (Pause(Phase.CHECKPOINT, self.between(240, 900), self.between(1, 40), chance.random() < 0.5),)  # noqa: PLR2004
+        # Two in five save checkpoints.
+        if self.chance(0.4):
+            pauses = (Pause(Phase.CHECKPOINT, self.between(240, 900), self.between(1, 40), self.chance(0.5)),)
         self.plain = Job(
             run=self.name,
             ranks=ranks,
             own=own,
             cv=self.between(0.02, 0.2),
             spread=self.between(0, 0.02),
-            common=self.between(0, 0.2) if chance.random() < 0.5 else 0.0,  # noqa: PLR2004
+            common=self.between(0, 0.2) if self.chance(0.5) else 0.0,
             wander=self.between(0, 0.02),
             mix=self._mix(),
             transfer=self.between(0.01, 0.12),
@@ -78,9 +79,18 @@ class Draw:
             startup=self.between(5, 60),
             compile=self.between(0, 30),
             warmup=int(chance.integers(1, 6)),
-            push=bool(chance.random() < 0.2),  # noqa: PLR2004
+            push=self.chance(0.2),
             seed=int(chance.integers(2**31)),
         )
+
+    @property
+    def pair(self) -> bool:
+        """Whether there are two ranks, of which nobody can tell the unusual one."""
+        return self.ranks == 2  # noqa: PLR2004 - what a pair is
+
+    def fills(self, stages: int) -> bool:
+        """Return whether so many pipeline stages have two ranks each, or more."""
+        return self.ranks >= 2 * stages
 
     def chance(self, share: float) -> bool:
         """Draw whether something with that share of chance is so."""

@@ -40,12 +40,12 @@ def targets(ranks: int, read_by_rules: Collection[str]) -> list[Target]:
     kinds = [(own, numbers[part::_PARTS], False) for part in range(_PARTS)]
     kinds.append(([*_exported(ranks, chance), *_devices(ranks, chance), *_device_health()], numbers, True))
     return [
-        _target([row for row in rows if row[0] in read_by_rules], ranks, chosen, exported, offset=3.7 * place)
+        _target([row for row in rows if row[0] in read_by_rules], ranks, chosen, exported=exported, offset=3.7 * place)
         for place, (rows, chosen, exported) in enumerate(kinds)
     ]
 
 
-def _target(rows: list[_Row], ranks: int, chosen: NDArray[np.int64], exported: bool, offset: float) -> Target:  # noqa: FBT001
+def _target(rows: list[_Row], ranks: int, chosen: NDArray[np.int64], *, exported: bool, offset: float) -> Target:
     def values(columns: list[Array | float]) -> Array:
         return np.array([np.broadcast_to(each, ranks)[chosen] for each in columns]).ravel()
 
@@ -56,11 +56,11 @@ def _target(rows: list[_Row], ranks: int, chosen: NDArray[np.int64], exported: b
     def read(time: float) -> Array:
         return base + growth * time + change * max(0.0, time - _SLOW_FROM)
 
-    series = [_line(name, labels, int(rank), exported) for name, labels, *_ in rows for rank in chosen]
+    series = [_line(name, labels, int(rank), exported=exported) for name, labels, *_ in rows for rank in chosen]
     return Target(series=series, read=read, offset=offset, marks=True)
 
 
-def _line(name: str, labels: dict[str, str], rank: int, exported: bool) -> str:  # noqa: FBT001
+def _line(name: str, labels: dict[str, str], rank: int, *, exported: bool) -> str:
     host = f"node-{rank // _PER_HOST}"
     found = {"instance": f"{host}:{PORT if exported else PROMETHEUS_PORT + rank % _PER_HOST}", "job": "laggard"}
     if not name.startswith("gpu_") or name == "gpu_workload_info":

@@ -137,7 +137,7 @@ def _targets(records: list[Record]) -> dict[str, dict[str, float | None]]:
             if outcome["kind"] != "found":
                 continue
             if outcome["alert"] == "TrainingStraggler" and effect:
-                long = effect >= 1.3  # noqa: PLR2004  # the effect for which a quick verdict is promised
+                long = effect >= 1.3  # noqa: PLR2004 - the effect for which a quick verdict is promised
                 steps = step * effect
                 limit = max(90.0, 40 * steps) if long else max(300.0, 100 * steps)
                 ratios["straggler of 1.3 or more" if long else "straggler below 1.3"].append(outcome["delay"] / limit)

@@ -50,7 +50,7 @@ DIFFERENT_UNDER_VMALERT = (
 class Dumper(yaml.CSafeDumper):
     """Writes labels and annotations that two tests share twice, without anchors."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the signature is yaml's
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is yaml's
         """Write everything out."""
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,8 +54,8 @@ class Pages:
         for part in self._parts[path]:
             known = self._values.now(part.target)
             if known is not None:
-                values = known[part.rows].tolist()
-                lines += [f"{line} {value}" for line, value in zip(part.lines, values, strict=True) if value == value]  # noqa: PLR0124
+                pairs = zip(part.lines, known[part.rows].tolist(), strict=True)
+                lines += [f"{line} {value}" for line, value in pairs if not math.isnan(value)]
         return ("\n".join(lines) + "\n").encode()
 
     def _take(self, number: int, steps: dict[str, float], *, ranks: bool) -> None:

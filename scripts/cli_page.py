@@ -1,14 +1,14 @@
 """Makes docs/cli.md from the parsers of ``laggard``."""
 
 # pyright: reportPrivateUsage=false
-# ruff: noqa: SLF001 - argparse shows its actions nowhere else, and its own help differs between versions of Python.
+# ruff: noqa: SLF001 - argparse shows its actions nowhere else, and its own help differs between versions of Python
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from laggard_cli.commands import COMMANDS, parser
 from tables import code, codes, row
@@ -30,7 +30,7 @@ def _sections(command: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the sections of the sub-commands of a command."""
     for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
-            choices: Any = action.choices  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            choices: dict[str, argparse.ArgumentParser] = cast("Any", action).choices
             for name, sub_command in choices.items():
                 yield from _section(sub_command, code(f"{command.prog} {name}"))
 

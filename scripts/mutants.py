@@ -27,7 +27,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -193,10 +193,10 @@ def _places(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]
             yield value, lambda other, name=name: setattr(node, name, other)
             yield from _places(value)
         elif isinstance(value, list):
-            among = cast("list[ast.AST]", value)
+            among = cast("list[Any]", value)
             for child in list(among):
                 documentation = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-                if documentation or not isinstance(child, ast.AST):  # pyright: ignore[reportUnnecessaryIsInstance]
+                if documentation or not isinstance(child, ast.AST):
                     continue
 
                 def put(other: ast.AST, child: ast.AST = child, among: list[ast.AST] = among) -> None:

@@ -167,7 +167,10 @@ def test_the_dashboard_builds() -> None:
 
 
 @pytest.mark.xdist_group("npm")
-def test_the_dashboard_is_what_grafana_says_that_dashboards_are(modules: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_dashboard_is_what_grafana_says_that_dashboards_are(
+    modules: Path,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
     """Its properties have the names and values of Grafana's own types."""
     board = tmp_path / "laggard-descriptors.json"
     board.write_text(encode(example("dashboard").DESCRIPTORS.build()), encoding="utf-8")

@@ -87,7 +87,7 @@ class Devices:
         self._advance(time, moment)
         found: dict[str, Array] = {name: np.full(ranks, value) for name, value in _HEALTHY.items()}
         self._break(found, time, epoch)
-        busy = self._share > 0.05  # noqa: PLR2004  # an idle GPU lowers its link
+        busy = self._share > 0.05  # noqa: PLR2004 - an idle GPU lowers its link
         found["gpu_pcie_link_generation"] = np.where(busy, found["gpu_pcie_link_generation"], 1.0)
         for series, values in found.items():
             name, _, value = series.partition("/")

@@ -59,8 +59,8 @@ class Incarnation:
             numbers = np.flatnonzero(chosen)
             kept = [key for key in rows(self._start, numbers) if key[0] in read_by_rules or key[0] == EXCESS]
             yield Target(
-                series=[self._line(key, int(rank), exported) for key in kept for rank in numbers],
-                read=self._reader(rows, kept, numbers, exported),
+                series=[self._line(key, int(rank), exported=exported) for key in kept for rank in numbers],
+                read=self._reader(rows, kept, numbers, exported=exported),
                 offset=float(self._random.uniform(0.1, 14.9)),
                 marks=exported or not job.push,
                 begin=self._start,
@@ -69,7 +69,7 @@ class Incarnation:
                 end=self._life.rows_end + 60,
             )
 
-    def _line(self, key: Key, rank: int, exported: bool) -> str:  # noqa: FBT001
+    def _line(self, key: Key, rank: int, *, exported: bool) -> str:
         name, labels = key
         if name.startswith("gpu_") and name != "gpu_workload_info":
             found = {"uuid": f"GPU-{self.job.run}-{rank}", **dict(labels)}
@@ -92,14 +92,15 @@ class Incarnation:
         rows: Callable[[float, NDArray[np.int64]], Rows],
         kept: list[Key],
         numbers: NDArray[np.int64],
-        exported: bool,  # noqa: FBT001
+        *,
+        exported: bool,
     ) -> Callable[[float], Array]:
         def read(time: float) -> Array:
             found = np.full((len(kept), len(numbers)), np.nan)
             if time < self._start:
                 return found.ravel()
             self._at(time)
-            present = self._life.answers(time, exported)[numbers]
+            present = self._life.answers(time, exported=exported)[numbers]
             if not present.any():
                 return found.ravel()
             values = rows(time, numbers)

@@ -65,7 +65,7 @@ class Life:
             RankState.FAILED.label: np.zeros(self._ranks, dtype=bool),
         }
 
-    def answers(self, time: float, exported: bool) -> Mask:  # noqa: FBT001
+    def answers(self, time: float, *, exported: bool) -> Mask:
         """Return which ranks a scrape finds: of their own metrics, or of their exporters'."""
         dead, finished = self.dead(time), self.finished(time)
         job = self._job

@@ -27,7 +27,7 @@ def memory_rows(job: Job, ranks: int, start: float, time: float, random: np.rand
     usage = job.usage
     if usage is None:
         return rows
-    known = {kind: _size(job, usage, kind, start, time, random.random(ranks)) for kind in _SIZES}
+    known = {kind: _size(job, usage, kind, start, time, chance=random.random(ranks)) for kind in _SIZES}
     known["device_reserved"] = np.maximum(known["device_reserved"], known["device_allocated"])
     known["device_peak"] = np.maximum(known["device_peak"], known["device_allocated"])
     for kind, value in known.items():
@@ -43,7 +43,7 @@ def memory_rows(job: Job, ranks: int, start: float, time: float, random: np.rand
     return rows
 
 
-def _size(job: Job, usage: Usage, kind: str, start: float, time: float, chance: Array) -> Array:  # noqa: PLR0917
+def _size(job: Job, usage: Usage, kind: str, start: float, time: float, *, chance: Array) -> Array:
     """Return how much of a kind of memory each rank has."""
     age = time - start
     value = np.full(len(chance), float(getattr(usage, _SIZES[kind])))

@@ -130,7 +130,7 @@ class Training:
         for step, phase, seconds in block.pauses:
             if phase is Phase.CHECKPOINT and start <= step < until:
                 self._saved = np.where(seconds > 0, block.meetings[step] + seconds, self._saved)
-        if until >= 2:  # noqa: PLR2004  # the newest step and the one before
+        if until >= 2:  # noqa: PLR2004 - the newest step and the one before
             self._earlier_end = block.meetings[until - 2] + block.tails[until - 2]
         elif self._number:
             self._earlier_end = self._met + self._tail

@@ -127,7 +127,7 @@ def _held_back(draw: Draw, reasons: tuple[str, ...], celsius: tuple[float, float
         Expectation(THERMAL if "thermal" in reason else POWER, (rank,), "", begin),
         *((Expectation(THROTTLED, (rank,), "", begin),) if reason != "sw_power_cap" else ()),
         # With two ranks nobody knows whose clock is the usual one.
-        *((Expectation(CLOCK, (rank,), "", begin),) if draw.ranks > 2 else ()),  # noqa: PLR2004
+        *(() if draw.pair else (Expectation(CLOCK, (rank,), "", begin),)),
     )
     near = (POWER if "thermal" in reason else THERMAL, PCIE, NVLINK)
     return Case(job, expected, near=near, facts={"effect": 1 + 0.9 * (1 / clock - 1)})

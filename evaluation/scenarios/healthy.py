@@ -10,6 +10,9 @@ from evaluation.model.job import Case, Loader, Pause
 from evaluation.scenarios.registry import COMMUNICATION, CORE, INPUT, STALLED, STRAGGLER, drawn, scenario
 from laggard.conventions import Phase
 
+#: Extra work roams over so many ranks or more: each has it in an eighth of the steps at most.
+_ROAMING_RANKS = 8
+
 
 def well(draw: Draw, *, near: tuple[str, ...] = CORE, minutes: float = 8, **changes: Any) -> Case:
     """Return a case of which nothing must be said."""
@@ -88,14 +91,14 @@ def roaming(draw: Draw) -> Case:
         draw,
         near=(STRAGGLER, COMMUNICATION, INPUT),
         cv=min(draw.plain.cv, 0.1),
-        faults=(Roaming(factor=draw.between(1.15, 2.0)),) if draw.ranks >= 8 else (),  # noqa: PLR2004
+        faults=(Roaming(factor=draw.between(1.15, 2.0)),) if draw.ranks >= _ROAMING_RANKS else (),
     )
 
 
 @scenario
 def stages_differ(draw: Draw) -> Case:
     """One pipeline stage has more to do by design, and its ranks no peer that has less."""
-    stages = (1.0, draw.between(1.2, 1.6)) if draw.ranks >= 4 else (1.0,)  # noqa: PLR2004
+    stages = (1.0, draw.between(1.2, 1.6)) if draw.fills(2) else (1.0,)
     return well(draw, near=(STRAGGLER,), stages=stages)
 
 

@@ -47,7 +47,7 @@ def leaking(draw: Draw) -> Case:
     ranks = None if all_of_them else draw.some(1)
     fault = _leaking(draw, job, kind, ranks, draw.between(2.5, 16))
     # Where most ranks leak the run is named.
-    named = ranks if ranks is not None and draw.ranks > 2 else ()  # noqa: PLR2004
+    named = ranks if ranks is not None and not draw.pair else ()
     return Case(
         replace(job, faults=(fault,), horizon=job.start + _WATCHED),
         (Expectation(LEAK, named, kind, job.start),),

@@ -11,6 +11,8 @@ from evaluation.scenarios.registry import CONTENTION, IMBALANCE, NETWORK, NODE, 
 from laggard.conventions import Phase
 
 _PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OTHER, None)
+#: Ranks of a usual host. A job that would fit into one has several that are smaller.
+_PER_HOST = 8
 
 
 def _hosts(draw: Draw, per_host: int) -> tuple[int, tuple[int, ...], str]:
@@ -23,7 +25,7 @@ def _hosts(draw: Draw, per_host: int) -> tuple[int, tuple[int, ...], str]:
 @drawn(11, least=4)
 def slow_host(draw: Draw) -> Case:
     """All ranks of a host become slow."""
-    per_host, ranks, host = _hosts(draw, 2 if draw.ranks <= 8 else 8)  # noqa: PLR2004
+    per_host, ranks, host = _hosts(draw, 2 if draw.ranks <= _PER_HOST else _PER_HOST)
     factor, begin = draw.between(1.3, 2.5, evenly=False), draw.begin()
     phase = _PHASES[draw.random.integers(len(_PHASES))]
     slow = Slow(begin=begin, ranks=ranks, phase=phase, factor=factor)
@@ -39,7 +41,7 @@ def slow_host(draw: Draw) -> Case:
 @drawn(6, least=4)
 def hardly_slow_host(draw: Draw) -> Case:
     """All ranks of a host are slower by up to 9 %."""
-    per_host, ranks, _ = _hosts(draw, 2 if draw.ranks <= 8 else 8)  # noqa: PLR2004
+    per_host, ranks, _ = _hosts(draw, 2 if draw.ranks <= _PER_HOST else _PER_HOST)
     factor, begin = draw.between(1.02, 1.09), draw.begin()
     slow = Slow(begin=begin, ranks=ranks, phase=Phase.FORWARD, factor=factor)
     job = draw.job(begin + draw.patience(factor) + 300, faults=(slow,), per_host=per_host)
@@ -49,7 +51,7 @@ def hardly_slow_host(draw: Draw) -> Case:
 @drawn(6, least=8)
 def half_a_slow_host(draw: Draw) -> Case:
     """Half of the ranks of a host become slow, which makes no slow host."""
-    per_host, ranks, _ = _hosts(draw, 4 if draw.ranks == 8 else 8)  # noqa: PLR2004
+    per_host, ranks, _ = _hosts(draw, 4 if draw.ranks == _PER_HOST else _PER_HOST)
     ranks = ranks[: per_host // 2]
     factor, begin = draw.between(1.35, 2.0), draw.begin()
     slow = Slow(begin=begin, ranks=ranks, phase=Phase.FORWARD, factor=factor)
@@ -62,7 +64,7 @@ def half_a_slow_host(draw: Draw) -> Case:
 
 
 def _staged(draw: Draw, factor: float) -> tuple[float, ...]:
-    stages = [1.0] * (4 if draw.ranks >= 8 and draw.chance(0.5) else 2)  # noqa: PLR2004
+    stages = [1.0] * (4 if draw.fills(4) and draw.chance(0.5) else 2)
     stages[draw.random.integers(len(stages))] = factor
     return tuple(stages)
 

@@ -112,7 +112,7 @@ def slow_loader(draw: Draw) -> Case:
 @scenario
 def slow_in_a_stage(draw: Draw) -> Case:
     """A rank of a pipeline stage is slow, beside a stage that has more to do by design."""
-    return slow_ranks(draw, Phase.FORWARD, stages=(1.0, 1.35) if draw.ranks >= 4 else (1.0,))  # noqa: PLR2004
+    return slow_ranks(draw, Phase.FORWARD, stages=(1.0, 1.35) if draw.fills(2) else (1.0,))
 
 
 @scenario
@@ -151,7 +151,7 @@ def slow_and_scraped_rarely(draw: Draw) -> Case:
     case = slow_ranks(draw, Phase.FORWARD, push=False)
     culprits = case.expected[0].culprits
     others = [rank for rank in range(draw.ranks) if rank not in culprits]
-    rare = (culprits[0],) if draw.chance(0.5) or draw.ranks == 2 else tuple(others[: max(1, draw.ranks // 4)])  # noqa: PLR2004
+    rare = (culprits[0],) if draw.chance(0.5) or draw.pair else tuple(others[: max(1, draw.ranks // 4)])
     # A window of three minutes decides, as for long steps.
     horizon = case.job.horizon + 480
     return replace(case, job=replace(case.job, rare=tuple(map(int, rare)), horizon=horizon))

@@ -68,7 +68,8 @@ def _doubtful(draw: Draw, *, real: bool) -> Case:
     on_host = tuple(range(host, min(host + job.per_host, draw.ranks)))
     faults = (Dropped(begin=begin, ranks=(rank,), rate=rate), WrongClock(begin=begin, ranks=on_host, seconds=seconds))
     expected = (Expectation(DROPPED, (rank,), "", begin), Expectation(SKEW, (job.host(rank),), "", begin))
-    if real and which < 2:  # noqa: PLR2004  # one of them alone
+    # One of them alone, or both.
+    if real and which < len(faults):
         faults, expected = (faults[which],), (expected[which],)
     near = tuple({DROPPED, SKEW} - {each.alert for each in expected if real})
     return Case(replace(job, faults=faults), expected if real else (), near=(*near, TELEMETRY))

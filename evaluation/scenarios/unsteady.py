@@ -41,7 +41,7 @@ def contended(draw: Draw) -> Case:
         draw.job(_watched(fault, step), faults=(fault,)),
         expected=(Expectation(CONTENTION, (rank,), begin=fault.begin),),
         # It is slow on average, too.
-        allowed=(STRAGGLER,) if chance * excess > 0.06 else (),  # noqa: PLR2004
+        allowed=(STRAGGLER,) if chance * excess > 0.06 else (),  # noqa: PLR2004 - less is too little for a verdict
         near=(NETWORK, JITTER, IMBALANCE),
         facts={"effect": 1 + excess},
     )

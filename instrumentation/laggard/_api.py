@@ -50,9 +50,10 @@ def set_peer_group(name: str) -> None:
 
 
 class step:  # noqa: N801 - reads as a function where it is used
-    """Context of one training step, for loops whose steps laggard cannot see. From its first use on, only such
-    contexts are steps.
-    """  # noqa: D205
+    """Context of one training step, for loops whose steps laggard cannot see.
+
+    From its first use on, only such contexts are steps.
+    """
 
     __slots__ = ()
 
@@ -68,9 +69,11 @@ class step:  # noqa: N801 - reads as a function where it is used
 
 
 class phase:  # noqa: N801 - reads as a function where it is used
-    """Context of one phase inside a step: data, h2d, forward, backward, optimizer, communication, checkpoint,
-    evaluation or other. An unknown name counts as other and is named in one warning.
-    """  # noqa: D205
+    """Context of one phase inside a step.
+
+    Phases are data, h2d, forward, backward, optimizer, communication, checkpoint, evaluation and other. An unknown name
+    counts as other and is named in one warning.
+    """
 
     __slots__ = ("_phase", "_token")
 
@@ -100,21 +103,23 @@ class phase:  # noqa: N801 - reads as a function where it is used
 
 
 def log(**values: Any) -> None:
-    """Report numbers that only the script knows: ``loss``, ``gradient_norm``, ``learning_rate``, and of this rank since
-    the last call ``samples``, ``tokens`` and ``flops``.
+    """Report numbers that only the script knows.
 
-    Tensors of one element are taken too. One on a device is copied without waiting for the device. A name or a value
-    that is none of this is named in one warning.
-    """  # noqa: D205
+    They are ``loss``, ``gradient_norm``, ``learning_rate``, and of this rank since the last call ``samples``,
+    ``tokens`` and ``flops``. Tensors of one element are taken too. One on a device is copied without waiting for the
+    device. A name or a value that is none of this is named in one warning.
+    """
     process = _process.current()
     if process is not None:
         process.log.record(values)
 
 
 def dump_trace(path: str | os.PathLike[str] = "") -> None:
-    """Have the last steps written within about a second: as JSON lines to a name that ends in ``.jsonl``, else as a
-    trace for Chrome's viewer and Perfetto. Without a path it goes to the state folder.
-    """  # noqa: D205
+    """Have the last steps written within about a second.
+
+    They are JSON lines where the name ends in ``.jsonl``, else a trace for Chrome's viewer and Perfetto. Without a path
+    it goes to the state folder.
+    """
     process = _process.current()
     if process is not None and (name := _path("dump_trace", path)) is not None:
         process.trace.request(name)

@@ -90,7 +90,7 @@ def boot_id() -> bytes:
 def default_directory() -> Path:
     """Return the folder of state files used unless ``LAGGARD_STATE_DIR`` names another."""
     shared_memory = Path("/dev/shm")  # noqa: S108 - the folder is created with the sticky bit and its owner checked
-    return (shared_memory if shared_memory.is_dir() else Path("/tmp")) / "laggard"  # noqa: S108
+    return (shared_memory if shared_memory.is_dir() else Path("/tmp")) / "laggard"  # noqa: S108 - as above
 
 
 def pack(code: int, value: int) -> int:

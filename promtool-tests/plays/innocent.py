@@ -103,7 +103,7 @@ def end_of_the_run() -> Scenario:
 def healthy_noise() -> Scenario:
     """Own times that differ from scrape to scrape by 10 % make no verdict."""
     scenario = Scenario(ranks(4))
-    chance = random.Random(4)  # noqa: S311  # the same noise in each file that is written
+    chance = random.Random(4)  # noqa: S311 - the same noise in each file that is written
     for _ in range(60):
         for rank in scenario.world.ranks:
             rank.work = {phase: round(seconds * chance.gauss(1, 0.1), 6) for phase, seconds in WORK.items()}

@@ -107,7 +107,7 @@ def test_a_token(tmp_path: Path) -> None:
         def do_GET(self) -> None:
             seen.append((self.headers["Host"], self.headers["Authorization"], self.headers["X-Scope-OrgID"]))
             self.send_response(302 if "localhost" not in self.headers["Host"] else 200)
-            self.send_header("Location", f"http://localhost:{self.server.server_port}/elsewhere")  # type: ignore[attr-defined]
+            self.send_header("Location", f"http://localhost:{self.connection.getsockname()[1]}/elsewhere")
             self.end_headers()
             self.wfile.write(b'{"status": "success", "data": {"result": []}}')
 

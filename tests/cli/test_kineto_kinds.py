@@ -196,7 +196,7 @@ def _overlong(rank: int, events: list[Event]) -> None:
 
 
 def _null(_: int, events: list[Event]) -> None:
-    events.insert(0, None)  # type: ignore[arg-type]  # as some tools write it
+    events.insert(0, None)  # type: ignore[arg-type] - as some tools write it
 
 
 @pytest.mark.parametrize(

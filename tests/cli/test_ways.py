@@ -58,12 +58,7 @@ EXEMPT = [
 
 
 @pytest.mark.parametrize(("entry", "server", "exempt"), EXEMPT)
-def test_who_is_not_behind_the_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-    entry: str,
-    server: str,
-    exempt: bool,  # noqa: FBT001 - a parameter
-) -> None:
+def test_who_is_not_behind_the_proxy(monkeypatch: pytest.MonkeyPatch, entry: str, server: str, *, exempt: bool) -> None:
     """Hosts, domains, addresses, networks and ports are exempt, in brackets or not, and so is this machine."""
     monkeypatch.setenv("HTTP_PROXY", PROXY)
     monkeypatch.setenv("NO_PROXY", entry)

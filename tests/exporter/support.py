@@ -89,8 +89,7 @@ def parse(text: str) -> dict[str, float]:
 
 def open_metrics(text: str) -> list[Metric]:
     """Return the families of an exposition in the OpenMetrics format."""
-    # The parser's argument has no type.
-    return list(cast("Iterable[Metric]", openmetrics.text_string_to_metric_families(text)))  # pyright: ignore[reportUnknownMemberType]
+    return list(cast("Iterable[Metric]", openmetrics.text_string_to_metric_families(text)))
 
 
 def starting_with(samples: Mapping[str, float], prefix: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from prometheus_client.exposition import generate_latest
@@ -156,8 +156,8 @@ def test_scrapes_at_the_same_time() -> None:
     others = [threading.Thread(target=one) for _ in range(8)]
     for thread in others:
         thread.start()
-    runner = collected._runners["hanging"]
-    while runner._next is None or len(runner._next._condition._waiters) < len(others):  # type: ignore[attr-defined]
+    runner: Any = collected._runners["hanging"]
+    while runner._next is None or len(runner._next._condition._waiters) < len(others):
         time.sleep(0.005)
     hanging.release.set()
     for thread in (first, *others):

@@ -78,7 +78,7 @@ def test_who_brings_another_size_is_named(ranks: int, seed: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("gloo", "batched"), [(False, True), (False, False), (True, False)])
-def test_nobody_is_named_where_all_has_ended(shape: Shape, gloo: bool, batched: bool) -> None:  # noqa: FBT001
+def test_nobody_is_named_where_all_has_ended(shape: Shape, *, gloo: bool, batched: bool) -> None:
     """A job that has come to its end, by rings of any length."""
     job = Job(random.Random(1), shape, gloo=gloo, batched=batched)
     assert job.done == [len(job.program(rank)) for rank in range(job.ranks)]

@@ -40,7 +40,7 @@ class NotedNet(nn.Module):
     def forward(self, row: torch.Tensor, **_: Any) -> torch.Tensor:
         with watch("forward" if torch.is_grad_enabled() else "evaluation"):
             time.sleep(FORWARD)
-        return torch.tanh(_Noted.apply(self.layer(row)))  # pyright: ignore[reportArgumentType]
+        return torch.tanh(_Noted.apply(self.layer(row)))  # pyright: ignore[reportArgumentType] - apply gives a tensor
 
 
 class NotedRows(Dataset[Any]):

@@ -46,7 +46,8 @@ class Block(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         forward, backward = self.seconds
         time.sleep(forward)
-        return torch.tanh(_Delay.apply(self.layer(inputs), backward))  # pyright: ignore[reportArgumentType]
+        delayed = _Delay.apply(self.layer(inputs), backward)
+        return torch.tanh(delayed)
 
 
 class Net(nn.Module):

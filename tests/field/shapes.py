@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Shape:
     """Packages without which the script cannot run."""
 
 
-def _shape(name: str, steps: int, *arguments: str, **options: object) -> Shape:
+def _shape(name: str, steps: int, *arguments: str, **options: Any) -> Shape:
     script, _, _ = name.partition(", ")
-    return Shape(name, script.replace(" ", "_"), steps, arguments, **options)  # pyright: ignore[reportArgumentType]
+    return Shape(name, script.replace(" ", "_"), steps, arguments, **options)
 
 
 SHAPES: tuple[Shape, ...] = (

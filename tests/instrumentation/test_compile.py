@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis
 import pytest
@@ -253,7 +253,9 @@ def run(name: str, process: _process.Process | None = None) -> tuple[dict[str, A
     style, options, _ = STYLES[name]
     loop = style(**options)
     losses: list[float] = []
-    for number, batch in enumerate(DataLoader([torch.ones(4) * i for i in range(2 * STEPS)], batch_size=2)):  # pyright: ignore[reportArgumentType]
+    rows = [torch.ones(4) * i for i in range(2 * STEPS)]
+    loader = DataLoader(rows, batch_size=2)  # pyright: ignore[reportArgumentType] - a list will do
+    for number, batch in enumerate(loader):
         losses.append(loop.train(batch, number).item())
         if process is not None and number == 2:
             search_ends(process)
@@ -285,7 +287,7 @@ def test_recompilations_are_counted_and_keep_their_step_out_of_the_histograms() 
     """A new number of dimensions compiles the model again: one recompilation, in that step."""
 
     class Report:
-        counts: list[float] = []  # noqa: RUF012
+        counts: ClassVar[list[float]] = []
 
         def measure(self, _metric: Any, count: float) -> None:
             self.counts.append(count)

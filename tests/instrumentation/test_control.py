@@ -52,7 +52,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Asked, Asked
 
 def look(hook: ControlFile) -> None:
     """One turn of the drain."""
-    hook.report(Reported())  # pyright: ignore[reportArgumentType]
+    hook.report(Reported())  # pyright: ignore[reportArgumentType] - stands for a report
 
 
 def test_a_request_is_handled_once_and_answered(asked: tuple[Asked, Asked, ControlFile], tmp_path: Path) -> None:

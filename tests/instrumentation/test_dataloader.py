@@ -320,7 +320,11 @@ def test_a_worker_that_cannot_start_shows_frames_of_torch_alone(process: Process
     """The traceback of a data set that cannot be pickled is the one that it is without laggard."""
     if process.recorder.native is None:
         pytest.skip("where nothing is compiled, wrappers have frames")
-    loader = DataLoader([lambda: 0], num_workers=1, multiprocessing_context="spawn")  # pyright: ignore[reportArgumentType]
+    loader = DataLoader(
+        [lambda: 0],  # pyright: ignore[reportArgumentType] - a list will do
+        num_workers=1,
+        multiprocessing_context="spawn",
+    )
     with pytest.raises((AttributeError, pickle.PicklingError)) as raised:
         iter(loader)
     assert not [str(entry.path) for entry in raised.traceback if "laggard" in Path(entry.path).parts]

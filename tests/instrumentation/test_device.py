@@ -257,7 +257,7 @@ def test_the_wait_of_ddp_begins_where_the_last_bucket_is_issued(monkeypatch: pyt
     groups = Groups(recorder, host.exposure)
     group = groups.add(SimpleNamespace(group_name="world"))
     assert group is not None
-    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType]
+    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType] - stands for a process
     reducer = Reducer()
     for _ in range(3):
         recorder.end(recorder.begin(Phase.DATA))
@@ -305,7 +305,7 @@ def test_without_pre_hooks_the_wait_of_ddp_begins_at_the_last_gradient() -> None
     host = Host()
     recorder = host.recorder
     recorder.device = clock.edge
-    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType]
+    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType] - stands for a process
     hook.installed = hook._follows = True
     layers = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
     times = [0, 0]  # of the gradients of both, by the host
@@ -354,7 +354,7 @@ def hook_on(monkeypatch: pytest.MonkeyPatch, stream: Stream) -> tuple[DeviceHook
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="13.0")))
     host = Host()
-    hook: Any = DeviceHook(host)  # pyright: ignore[reportArgumentType]
+    hook: Any = DeviceHook(host)  # pyright: ignore[reportArgumentType] - stands for a process
     hook.installed = True
     return hook, host, cuda
 
@@ -446,7 +446,7 @@ def test_a_model_that_was_wrapped_before_has_no_wait_that_is_guessed() -> None:
     """Its parameters are not known: an edge that another model noted says nothing of it."""
     host = Host()
     host.recorder.device = lambda _at: None
-    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType]
+    hook: Any = DistributedDataParallelHook(host)  # pyright: ignore[reportArgumentType] - stands for a process
     hook.installed = hook._follows = True
     hook._prepared(reducer := Reducer())
     started = time.perf_counter_ns()

@@ -73,12 +73,12 @@ class Compute(torch.autograd.Function):
 
     @staticmethod
     def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        torch.cpu.current_stream().hand_over(COMPUTE)  # pyright: ignore[reportAttributeAccessIssue]
+        torch.cpu.current_stream().hand_over(COMPUTE)  # pyright: ignore[reportAttributeAccessIssue] - the test's own
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        torch.cpu.current_stream().hand_over(2 * COMPUTE)  # pyright: ignore[reportAttributeAccessIssue]
+        torch.cpu.current_stream().hand_over(2 * COMPUTE)  # pyright: ignore[reportAttributeAccessIssue] - as above
         return gradients[0].clone()
 
 
@@ -140,7 +140,7 @@ def test_fsdp_on_a_device_shows_what_its_stream_waits_for(
             monkeypatch.setattr(dist, name, functools.partial(_slow, device, getattr(dist, name)))
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in DataLoader([torch.ones(4)] * 8, batch_size=2):  # pyright: ignore[reportArgumentType]
+    for batch in DataLoader([torch.ones(4)] * 8, batch_size=2):  # pyright: ignore[reportArgumentType] - a list will do
         model(batch.requires_grad_()).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -188,7 +188,8 @@ def test_a_compiled_optimizer_is_measured_from_its_first_call(device: Device, pr
     optimizer = torch.optim.SGD([parameter], lr=0.01)
     hook_named(process, "compiled").steps_ended([])  # listens again after the reset
     update = torch.compile(optimizer.step, backend=compiled_step(device, 20, []))
-    for number, batch in enumerate(DataLoader([torch.ones(4)] * 6, batch_size=1)):  # pyright: ignore[reportArgumentType]
+    batches = DataLoader([torch.ones(4)] * 6, batch_size=1)  # pyright: ignore[reportArgumentType] - a list will do
+    for number, batch in enumerate(batches):
         if number == 1:
             device.stream.hand_over(300)  # from here on the host is ahead
         (parameter * batch).sum().backward()

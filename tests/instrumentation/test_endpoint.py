@@ -87,7 +87,7 @@ def test_clients_that_ask_at_once_share_one_page(monkeypatch: pytest.MonkeyPatch
 
     now = [0.0]
     monkeypatch.setattr(prometheus, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    page = prometheus._Page(app)  # pyright: ignore[reportPrivateUsage]
+    page = prometheus._Page(app)
 
     def ask(query: str) -> tuple[list[bytes], tuple[Any, ...]]:
         heard: list[tuple[Any, ...]] = []

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
 @pytest.fixture(autouse=True)
 def process_group() -> Iterator[None]:
     """A group of one rank, for the hooks of collectives."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -108,7 +109,7 @@ def test_a_failure_of_any_function_of_any_hook_costs_that_hook_only(
         assert lines(caplog) == [f"hook {broken[0]} failed and is off, training goes on: ArithmeticError('on purpose')"]
 
 
-class Mine(Exception):  # noqa: N818
+class Mine(Exception):  # noqa: N818 - a script's own name
     """What the script raises."""
 
 
@@ -117,8 +118,10 @@ def raising(*_args: Any, **_kwargs: Any) -> Any:
 
 
 class Rows(torch.utils.data.Dataset[torch.Tensor]):
-    __len__ = lambda _self: 4  # noqa: E731
     __getitem__ = raising
+
+    def __len__(self) -> int:
+        return 4
 
 
 class Model(nn.Module):
@@ -169,7 +172,7 @@ RAISING: dict[str, Callable[[], Any]] = {
     "fused": lambda: in_scaler(fused=True),
     "scaler's update": lambda: torch.amp.GradScaler("cpu").update(),
     "compiled": in_compiled,
-    "compile": lambda: torch.compile(3),  # pyright: ignore[reportArgumentType, reportCallIssue]
+    "compile": lambda: torch.compile(3),  # pyright: ignore[reportArgumentType, reportCallIssue] - on purpose
 }
 
 
@@ -180,7 +183,7 @@ def test_what_the_script_raises_is_what_it_gets(name: str) -> None:
     with pytest.raises(Exception) as bare:  # noqa: PT011 - the point is that both are equal
         function()
     with instrumented() as process:
-        with pytest.raises(Exception) as observed:  # noqa: PT011
+        with pytest.raises(Exception) as observed:  # noqa: PT011 - as above
             function()
         assert {hook.name for hook in process._hooks if not hook.installed} == set()
         if name != "optimizer":  # told only by the next step, see test_loops

@@ -19,9 +19,10 @@ STEPS = 12
 @pytest.mark.parametrize("framework", ["transformers", "accelerate", "lightning"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_steps_are_the_trainers_own(framework: str, precision: str, launcher: Launcher, receiver: Receiver) -> None:
-    """With accumulation over an odd number of batches and evaluation in between the counts are equal, and each phase
-    of a step has time in it.
-    """  # noqa: D205
+    """With accumulation over an odd number of batches and evaluation in between the counts are equal.
+
+    Each phase of a step has time in it.
+    """
     pytest.importorskip(framework)
     printed = launcher.run_forked(
         PROGRAM, framework, precision, **receiver.environment, LAGGARD_WARMUP_STEPS="0", HF_HUB_OFFLINE="1"

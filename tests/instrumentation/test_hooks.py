@@ -71,7 +71,7 @@ PATCHED: tuple[tuple[Any, str], ...] = (
     (nn.Module, "__call__"),
     (nn.parallel.DistributedDataParallel, "__call__"),
     (nn.parallel.DistributedDataParallel, "_sync_buffers"),
-    (dist.Reducer, "prepare_for_backward"),  # pyright: ignore[reportPrivateImportUsage]
+    (dist.Reducer, "prepare_for_backward"),  # pyright: ignore[reportPrivateImportUsage] - where DDP finds it
     (dist.Work, "wait"),
     (device_mesh.DeviceMesh, "__init__"),
     (torch.ops._c10d_functional.wait_tensor, "_op"),
@@ -259,7 +259,7 @@ def test_an_exception_inside_a_guarded_hook_never_gets_out(
 
     hook = Broken(process)
     hook.installed = True
-    guarded = hook.guarded(lambda: 1 / 0)  # pyright: ignore[reportArgumentType]
+    guarded = hook.guarded(lambda: 1 / 0)  # pyright: ignore[reportArgumentType] - it gives nothing
     guarded()
     guarded()
     assert not hook.installed

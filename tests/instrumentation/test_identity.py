@@ -150,10 +150,10 @@ def test_two_jobs_under_one_name_are_two_runs(launcher: Launcher, tmp_path: Path
 
 def test_the_local_rank_is_counted_where_no_launcher_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks right below on the same host are counted, through torch's store, once all of them have said where."""
-    store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage] - torch documents it
     identities = [replace(_identity.from_environment(rank, 5), host=host) for rank, host in enumerate("aaabb")]
     assert not identities[0].placed
-    count = _identity._local_rank  # pyright: ignore[reportPrivateUsage]
+    count = _identity._local_rank
     assert count(store, identities[4]) is None
     assert [count(store, identity) for identity in identities] == [0, 1, 2, 0, 1]
     assert count(store, identities[4]) == 1

@@ -137,21 +137,21 @@ class OnDevice(torch.Tensor):
     types: ClassVar[list[torch.dtype]] = []
 
     @property
-    def device(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def device(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - no torch.device
         return Device("standin:0")
 
     def item(self) -> Any:
         raise AssertionError("this waits for the device")
 
-    __float__ = __int__ = __bool__ = tolist = numpy = cpu = item  # pyright: ignore[reportAssignmentType]
+    __float__ = __int__ = __bool__ = tolist = numpy = cpu = item  # pyright: ignore[reportAssignmentType] - all read it
 
     def detach(self) -> OnDevice:
         return self
 
-    def reshape(self, *_: Any, **__: Any) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def reshape(self, *_: Any, **__: Any) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride] - any shape
         return self
 
-    def to(self, dtype: torch.dtype) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def to(self, dtype: torch.dtype) -> OnDevice:  # pyright: ignore[reportIncompatibleMethodOverride] - by type alone
         OnDevice.types.append(dtype)
         return torch.Tensor._make_subclass(OnDevice, torch.Tensor.to(self.as_subclass(torch.Tensor), dtype))
 

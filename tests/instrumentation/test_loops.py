@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -279,11 +279,13 @@ def no_module() -> None:
 
 def in_backward(model: nn.Module) -> None:
     """An optimizer a parameter, stepped as soon as the gradient is there."""
-    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+    optimizers: dict[torch.Tensor, torch.optim.Optimizer] = {
+        parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()
+    }
 
     def step(parameter: torch.Tensor) -> None:
-        optimizers[parameter].step()  # pyright: ignore[reportArgumentType]
-        optimizers[parameter].zero_grad()  # pyright: ignore[reportArgumentType]
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
 
     for parameter in optimizers:
         parameter.register_post_accumulate_grad_hook(step)
@@ -299,7 +301,7 @@ def optimizer_in_backward() -> None:
 def optimizer_in_backward_without_module() -> None:
     model = network()
     in_backward(model)
-    (weight, bias), (last, shift) = list(model[0].parameters()), list(model[2].parameters())  # pyright: ignore[reportIndexIssue]
+    weight, bias, last, shift = model.parameters()
     for rows in ROWS.split(2):
         hidden = torch.tanh(rows @ weight.T + bias)
         (hidden @ last.T + shift).square().mean().backward()
@@ -315,7 +317,7 @@ def optimizer_on_a_thread_of_backward() -> None:
         thread.start()
         thread.join()
 
-    model[0].weight.register_post_accumulate_grad_hook(elsewhere)  # pyright: ignore[reportIndexIssue]
+    next(model.parameters()).register_post_accumulate_grad_hook(elsewhere)
     for (rows,) in loader():
         model(rows).square().mean().backward()
         optimizer.zero_grad()
@@ -632,7 +634,7 @@ def test_a_device_that_is_behind_tells_of_a_skipped_update_later(monkeypatch: py
             return self.value
 
     class Scaler:
-        _per_optimizer_states: Any = {0: {"found_inf_per_device": {"cuda": OnDevice()}}}  # noqa: RUF012
+        _per_optimizer_states: ClassVar[Any] = {0: {"found_inf_per_device": {"cuda": OnDevice()}}}
 
     with instrumented() as process:
         hook: Any = hook_named(process, "scaler")

@@ -50,11 +50,11 @@ def test_words_that_are_no_memory_of_a_state_file_are_refused(recorder: Recorder
         (memoryview(bytearray(16 * 512)).cast("Q")[::2], ValueError),
     ):
         with pytest.raises(error):
-            recorder.words = wrong  # pyright: ignore[reportAttributeAccessIssue]
+            recorder.words = wrong  # pyright: ignore[reportAttributeAccessIssue] - on purpose
         assert recorder.words is None
     for token in ((), (1, 2), 5, ("a", "b", "c")):
         with pytest.raises(TypeError):
-            recorder.end(token)  # pyright: ignore[reportArgumentType]
+            recorder.end(token)  # pyright: ignore[reportArgumentType] - on purpose
 
 
 def fetched(iterator: object, **_named: object) -> object:
@@ -106,7 +106,7 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
             recorder.end(recorder.begin(Phase.OTHER))
             recorder.end(recorder.evaluate())
             with suppress(TypeError):
-                recorder.end(())  # pyright: ignore[reportArgumentType]
+                recorder.end(())  # pyright: ignore[reportArgumentType] - on purpose
             recorder.mark(_recorder.UPDATE)
             recorder.resume(1)
             recorder.words = memoryview(bytearray(8 * 512)).cast("Q")

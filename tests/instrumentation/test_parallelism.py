@@ -50,7 +50,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_proces
     current = _process.current()
     assert current is not None
     current._settled = True
-    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - torch documents it
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield current
     _process.uninstrument()

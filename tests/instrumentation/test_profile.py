@@ -61,7 +61,7 @@ class Loop:
 
 def drain(process: _process.Process) -> None:
     """One turn of the drain."""
-    process.profiler.report(Reported())  # pyright: ignore[reportArgumentType]
+    process.profiler.report(Reported())  # pyright: ignore[reportArgumentType] - stands for a report
 
 
 def wait_for(ready: Callable[[], Any]) -> None:

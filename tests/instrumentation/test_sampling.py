@@ -83,4 +83,4 @@ def count(reader: InMemoryMetricReader, name: str) -> int:
         metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
     ]
     points = [point for metric in metrics if metric.name == name for point in metric.data.data_points]
-    return sum(point.count for point in points)  # pyright: ignore[reportAttributeAccessIssue]
+    return sum(point.count for point in points)  # pyright: ignore[reportAttributeAccessIssue] - of a histogram

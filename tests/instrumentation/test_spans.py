@@ -69,7 +69,9 @@ def test_a_step_is_slow_above_a_multiple_of_the_running_median(exporter: InMemor
     spans.steps([step(201, 19.9)])
     spans.steps([step(202, 20.1)])
     assert list(roots(exporter)) == [202]
-    assert roots(exporter)[202].attributes["training.step.slow"] is True  # pyright: ignore[reportOptionalSubscript]
+    slow = roots(exporter)[202].attributes
+    assert slow is not None
+    assert slow["training.step.slow"] is True
     # The job becomes slower as a whole: what was slow is normal after half of the window.
     for number in range(300, 600):
         spans.steps([step(number, 30)])

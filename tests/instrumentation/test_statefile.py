@@ -8,7 +8,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,11 @@ def writer(tmp_path: Path) -> Iterator[StateWriter]:
     made.close(unlink=True)
 
 
-def in_child(action: object) -> int:
+def in_child(action: Callable[[], object]) -> int:
     """Run a function in a forked child and return its pid; the child ends when the function does."""
     pid = os.fork()
     if pid == 0:
-        action()  # pyright: ignore[reportCallIssue]
+        action()
         os._exit(0)
     return pid
 

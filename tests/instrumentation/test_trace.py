@@ -194,7 +194,7 @@ def test_a_signal_that_can_not_be_used_is_one_line(
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_signal_is_one_request_and_is_given_back(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+def test_a_signal_is_one_request_and_is_given_back(*, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It wakes the drain thread; where that is compiled, Python still sees the default action, and in the end it is."""
     monkeypatch.setenv("LAGGARD_TRACE_SIGNAL", "USR2")
     if not compiled:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from laggard._process import Process
-from tests.instrumentation.inside import instrumented
+from tests.instrumentation.inside import hook_named, instrumented
 
 
 @pytest.fixture
@@ -47,6 +47,10 @@ def _fails_to_scale() -> None:
     torch.amp.GradScaler("cpu").step(torch.optim.SGD([nn.Parameter(torch.ones(1))]))
 
 
+def _fails_to_fetch() -> None:
+    list(DataLoader([1, "a"], batch_size=2))  # pyright: ignore[reportArgumentType] - a list will do
+
+
 def _fails_to_load_a_state() -> None:
     torch.optim.SGD([nn.Parameter(torch.ones(1))]).load_state_dict({"param_groups": [], "state": {}})
 
@@ -57,7 +61,7 @@ def _fails_to_be_saved() -> None:
 
 FAILURES: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "backward": (_fails_in_backward, ValueError),
-    "fetch": (lambda: list(DataLoader([1, "a"], batch_size=2)), Exception),  # pyright: ignore[reportArgumentType]
+    "fetch": (_fails_to_fetch, Exception),
     "load": (lambda: torch.load("/nowhere/model.pt"), FileNotFoundError),
     "save": (_fails_to_be_saved, RuntimeError),
     "state": (_fails_to_load_a_state, ValueError),
@@ -93,8 +97,8 @@ def test_a_wait_that_fails_has_no_frame_of_ours(process: Process) -> None:
             raise RuntimeError("a peer is gone")
         return True
 
-    (hook,) = [each for each in process._hooks if each.name == "collectives"]
-    timed: Any = hook._wrap_wait(wait)  # type: ignore[attr-defined]
+    hook: Any = hook_named(process, "collectives")
+    timed = hook._wrap_wait(wait)
     assert timed(object(), 1.0)
     assert [name for _, name in frames(lambda: timed(object(), -1.0), RuntimeError)][-1] == "wait"
     assert not [path for path, _ in frames(lambda: timed(object(), -1.0), RuntimeError) if "/laggard/_hooks/" in path]

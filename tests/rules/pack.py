@@ -256,5 +256,5 @@ class Labels:
         missing = sorted(set(wanted) - labels)
         self._require(not missing, f"no label {', '.join(missing)} in {node}")
 
-    def _require(self, condition: bool, text: str) -> None:  # noqa: FBT001  # an assertion
+    def _require(self, condition: bool, text: str) -> None:  # noqa: FBT001 - an assertion
         assert condition or not self._check, text

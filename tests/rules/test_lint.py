@@ -44,7 +44,7 @@ def test_the_pack_has_no_mistake(rule: Rule) -> None:
         ("a % b", False),
     ],
 )  # fmt: skip
-def test_divisions(expr: str, passes: bool) -> None:  # noqa: FBT001 - a parameter
+def test_divisions(expr: str, *, passes: bool) -> None:
     """A denominator that may be 0 is found; one that is kept above 0, here or where it is recorded, passes."""
     names = lint.positive_names([replace(RECORD, name="kept", expr="a > 0"), RECORD])
     assert names == {"kept"}
@@ -98,7 +98,7 @@ def test_rates_of_gauges() -> None:
         ('a and on (name) laggard_threshold{name="x"}', False),
     ],
 )  # fmt: skip
-def test_clusters(expr: str, meets: bool) -> None:  # noqa: FBT001 - a parameter
+def test_clusters(expr: str, *, meets: bool) -> None:
     """Two clusters meet where a list of labels has no cluster, unless it is of what is one for all."""
     assert bool(list(lint.clusters(replace(RECORD, expr=expr)))) is meets
 

@@ -41,7 +41,7 @@ USUAL = (
 def serve(listener: socket.socket) -> Path:
     """Fork processes until standard input ends; in each of them, return the program that it runs."""
     # On processors nothing uses it, and it complains at the end that it has not been freed.
-    sys.modules["triton"] = None  # pyright: ignore[reportArgumentType]
+    sys.modules["triton"] = None  # pyright: ignore[reportArgumentType] - keeps it from being found
     logging.disable()  # torch says that it is not there
     for module in USUAL:
         importlib.import_module(module)

@@ -81,7 +81,7 @@ class _Rank:
         self.events.append({"ph": "s", **flow})
         return self.correlation
 
-    def run(  # noqa: PLR0917  # as the columns of an event
+    def run(  # noqa: PLR0917 - as the columns of an event
         self, category: str, name: str, stream: int, begin: float, length: float, correlation: int
     ) -> float:
         """Record what ran on the device; return its end."""

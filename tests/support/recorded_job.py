@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class RecordedJob:
         idle = {rank for rank in self.stops if all(self.done(rank, place) for place in range(len(self.issued[rank])))}
         return missing & idle
 
-    def write(self, folder: Path, *, as_pickle: bool, left_out: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+    def write(self, folder: Path, *, as_pickle: bool, left_out: AbstractSet[int] = frozenset()) -> None:
         """Write a dump for each rank."""
         for rank in set(range(self.ranks)) - left_out:
             dump = self.dump(rank)

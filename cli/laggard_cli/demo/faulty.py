@@ -73,7 +73,7 @@ def main() -> None:
         leak.grow(control.amount("leak"))
         # Every rank counts the same steps, so each of them is the slow one in its turn.
         roaming = control.amount("roaming") if next(turns) == _RANK else 0.0
-        return SlowBackward.apply(transform(model, characters), control.amount("backward") + roaming)  # pyright: ignore[reportUnknownVariableType]
+        return SlowBackward.apply(transform(model, characters), control.amount("backward") + roaming)
 
     def slow_save(model: torch.nn.Module, path: str) -> None:
         seconds = control.amount("save")
@@ -94,7 +94,7 @@ def main() -> None:
 def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location("example", path)
     assert spec is not None  # noqa: S101 - a path to a .py file always has one
-    assert spec.loader is not None  # noqa: S101
+    assert spec.loader is not None  # noqa: S101 - as above
     module = importlib.util.module_from_spec(spec)
     # Data workers that are not forked find the module by its name.
     sys.modules["example"] = module

@@ -199,7 +199,8 @@ def free_ports(count: int) -> list[int]:
     """Return consecutive ports that are free now, and that the kernel gives to no outgoing connection meanwhile."""
     first_outgoing = int(_OUTGOING_PORTS.read_text().split()[0])
     for _ in range(100):
-        ports = range(first := random.randrange(first_outgoing // 2, first_outgoing - count), first + count)  # noqa: S311
+        first = random.randrange(first_outgoing // 2, first_outgoing - count)  # noqa: S311 - a port is no secret
+        ports = range(first, first + count)
         with contextlib.ExitStack() as sockets, contextlib.suppress(OSError):
             for port in ports:
                 sockets.enter_context(socket.create_server(("127.0.0.1", port)))

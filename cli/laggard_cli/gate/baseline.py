@@ -118,13 +118,13 @@ def _measured(source: str, content: Any) -> Measured:
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object")  # noqa: TRY004  # one kind of error for the whole file
+        raise ValueError(f"{name} must be an object")  # noqa: TRY004 - one kind of error for the whole file
     return cast("dict[str, Any]", value)
 
 
 def _series(name: str, values: Any) -> Array:
     if not isinstance(values, list):
-        raise ValueError(f"{name} of the baseline must be a list of numbers")  # noqa: TRY004  # as above
+        raise ValueError(f"{name} of the baseline must be a list of numbers")  # noqa: TRY004 - as above
     return np.array([_number(name, value) for value in cast("list[Any]", values)], dtype=np.float64)
 
 

@@ -156,7 +156,7 @@ def _processes(folder: Path) -> Iterator[statefile.Snapshot]:
 def _job(name: str) -> str:
     """Return what the names of the dumps of one job or attempt begin with."""
     own = _OWN_NAME.fullmatch(name)
-    return own["run"] if own else name[: _RANK_AT_END.search(name).start()]  # type: ignore[union-attr]  # it has a rank
+    return own["run"] if own else _RANK_AT_END.sub("", name)
 
 
 def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> dict[int, Path]:

@@ -34,7 +34,7 @@ def bounds(trace: Trace) -> tuple[tuple[int, ...], Times, Times]:
         # laggard begins to profile where a step ends.
         ends = np.append(events.begin[:1], ends)
     ends = np.unique(ends)
-    if len(ends) < 2:  # noqa: PLR2004  # a step lies between two updates
+    if len(ends) < 2:  # noqa: PLR2004 - a step lies between two updates
         raise CommandError(
             f"{trace.path}: no steps: neither a {STEP} mark (call step() of the profiler in the loop) nor two updates "
             "of an optimizer"

@@ -192,7 +192,7 @@ class _Columns:
             arguments: dict[str, Any] = event.get("args") or {}
             correlation = int(arguments.get("correlation") or -1)
             if not (abs(begin) < _MAX_TIME and abs(length) < _MAX_TIME and abs(correlation) < _MAX_CORRELATION):
-                raise ValueError  # noqa: TRY301  # the one refusal of an event
+                raise ValueError  # noqa: TRY301 - the one refusal of an event
             thread = event["pid"], event["tid"]
             recorded = "Sequence number" in arguments and not arguments.get("Fwd thread id")
             self.kind.append(kind)

@@ -99,7 +99,7 @@ def _unsaid_of_ranks(run: TracedRun) -> Iterator[tuple[str, str]]:
     if len(run.ranks) == 1 and run.size != 1:
         yield comparison, f"traces of {of}: waiting for peers and transfer look the same from one"
     elif len(run.ranks) > 1 and run.absent:
-        absent = ", ".join(map(str, run.absent[:8])) + (", …" if len(run.absent) > 8 else "")  # noqa: PLR2004
+        absent = ", ".join(map(str, run.absent[:8])) + (", …" if len(run.absent) > 8 else "")  # noqa: PLR2004 - a line
         yield "the ranks without a trace, communication-bound", f"no trace of rank {absent}: they may be the slow ones"
     elif len(run.ranks) > 1 and not run.communicates:
         yield comparison, "no collective in the trace of every rank: who waits cannot be told"

@@ -120,7 +120,7 @@ def _sample(text: str) -> tuple[Key, float, float]:
         raise ValueError(f"{text[:40]!r} does not begin with the name of a series")
     # An exemplar follows the sample after a number sign.
     numbers = text[end:].partition(" # ")[0].split()
-    if len(numbers) != 2:  # noqa: PLR2004  # value and time
+    if len(numbers) != 2:  # noqa: PLR2004 - value and time
         raise ValueError(f"{name} needs a value and a time in seconds, not {' '.join(numbers) or 'nothing'!r}")
     try:
         value, time = map(float, numbers)

@@ -69,7 +69,7 @@ def parse_step(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ValueError("no JSON object") from None
     if not isinstance(content, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004  # one kind of error for the whole line
+        raise ValueError("no JSON object")  # noqa: TRY004 - one kind of error for the whole line
     step = cast("dict[str, Any]", content)
     for name, kind in _FIELDS.items():
         if type(step.get(name)) is not kind:
@@ -89,7 +89,7 @@ def _check_values(step: Mapping[str, Any]) -> None:
         if type(length) not in (int, float) or not 0 <= length < _LIMITS["duration_ns"]:
             raise ValueError(f"phase {phase!r} must be a number of nanoseconds, got {str(length)[:20]!r}")
     if not isinstance(step.get("excluded"), str | None):
-        raise ValueError("'excluded' must be a reason or null")  # noqa: TRY004  # one kind of error for the whole line
+        raise ValueError("'excluded' must be a reason or null")  # noqa: TRY004 - one kind of error for the whole line
 
 
 def recording_of(steps: Mapping[tuple[str, int], list[Mapping[str, Any]]]) -> Recording:

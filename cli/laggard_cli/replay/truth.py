@@ -144,7 +144,7 @@ def _truth(run: str, entry: dict[str, Any]) -> Truth:
     for each in cast("list[Any]", entry.get("expected") or []):
         fields = _mapping(each, f"{run}, expected", ("alert", "ranks", "phase", "from", "until"))
         if not isinstance(fields.get("alert"), str):
-            raise ValueError(f"{run}, expected: 'alert' is missing")  # noqa: TRY004  # as below
+            raise ValueError(f"{run}, expected: 'alert' is missing")  # noqa: TRY004 - as below
         expected.append(
             Expected(
                 alert=fields["alert"],
@@ -159,7 +159,7 @@ def _truth(run: str, entry: dict[str, Any]) -> Truth:
 
 def _mapping(value: Any, place: str, fields: tuple[str, ...] = ()) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{place} must be a mapping")  # noqa: TRY004  # one kind of error for the whole file
+        raise ValueError(f"{place} must be a mapping")  # noqa: TRY004 - one kind of error for the whole file
     found = {str(key): content for key, content in cast("dict[Any, Any]", value).items()}
     for name in found:
         if fields and name not in fields:

@@ -112,7 +112,7 @@ def dump(content: Mapping[str, Any]) -> str:
 class _Dumper(yaml.SafeDumper):
     """Writes expressions of several lines as blocks, as a person would, and repeats what two places share."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the signature is yaml's
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is yaml's
         return True
 
 

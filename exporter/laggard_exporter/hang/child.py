@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
+from pathlib import Path
 
 #: Bytes of memory, less than the exporter's unit leaves it, and seconds of processor time.
 MEMORY, SECONDS = 320 << 20, 5
@@ -16,8 +17,8 @@ MEMORY, SECONDS = 320 << 20, 5
 
 def _limit() -> None:
     # Where memory ends all the same, this process is killed and not the exporter.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
-        file.write("1000")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     for kind, limit in (
         (resource.RLIMIT_AS, MEMORY),
         (resource.RLIMIT_CPU, SECONDS),

@@ -106,7 +106,7 @@ class Child:
             os.close(self._page)
             raise
         assert self.process.stdin is not None  # noqa: S101 - both are pipes, asked for above
-        assert self.process.stdout is not None  # noqa: S101
+        assert self.process.stdout is not None  # noqa: S101 - as above
         self._input, self._output = self.process.stdin, self.process.stdout
         self._received = bytearray()
         self._number = EVENT

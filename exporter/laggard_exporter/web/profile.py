@@ -61,7 +61,7 @@ def _fields(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004  # one kind of error for the whole body
+        raise ValueError("no JSON object")  # noqa: TRY004 - one kind of error for the whole body
     fields = cast("dict[str, Any]", content)
     kinds = _LOOK if "id" in fields else _ASK
     for name, value in fields.items():

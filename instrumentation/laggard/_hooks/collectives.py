@@ -214,7 +214,7 @@ class CollectivesHook(Hook):
         operation = self._groups.pop_blocking()
         # Older versions do not say it, nor does a work of somebody's own: then it is what was issued last.
         with contextlib.suppress(Exception):
-            operation = WORK_OPERATIONS.get(work._get_op_type(), operation)  # noqa: SLF001
+            operation = WORK_OPERATIONS.get(work._get_op_type(), operation)  # noqa: SLF001 - torch says it nowhere else
         self._keep(operation, started, ended)
 
     def _waited_for_tensor(self, started: int, ended: int) -> None:

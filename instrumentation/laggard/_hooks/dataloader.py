@@ -52,7 +52,7 @@ class DataLoaderHook(Hook):
         }
 
     def _patch(self, module: ModuleType) -> None:
-        self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001
+        self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001 - it has no public name
         self.replace(module.DataLoader, "__iter__", self._wrap_making)
 
     def _patch_stateful(self, module: ModuleType) -> None:

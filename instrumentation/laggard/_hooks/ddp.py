@@ -124,7 +124,7 @@ class DistributedDataParallelHook(Hook):
         made = self.guarded(self._made)
 
         @functools.wraps(init)
-        def __init__(reducer: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        def __init__(reducer: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - for the method
             init(reducer, parameters, *args, **kwargs)
             made(reducer, parameters)
 

@@ -256,7 +256,7 @@ class ForwardHook(Hook):
             current: Any = call if base is None else base.__call__
             if (
                 current is not call
-                or compiler._is_compiling_flag  # noqa: SLF001
+                or compiler._is_compiling_flag  # noqa: SLF001 - the public way is a call
                 or (traced.running and isinstance(module, graph))
                 or not is_mine()
                 or running

@@ -1,6 +1,7 @@
-"""Process groups and what is issued on them: counts for the state file, so that a rank that did not join a collective
-can be told from those that wait in it, and bytes.
-"""  # noqa: D205
+"""Process groups and what is issued on them: counts for the state file, and bytes.
+
+By the counts a rank that did not join a collective can be told from those that wait in it.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class PrefetchHook(Hook):
         self._loaders.clear()
 
     def _patch(self, module: ModuleType) -> None:
-        base = module._BaseDataLoaderIter  # noqa: SLF001
+        base = module._BaseDataLoaderIter  # noqa: SLF001 - it has no public name
         if base.__module__ == module.__name__:
             self.replace(base, "__init__", functools.partial(Noted, self.guarded(self._iterator_made)))
         self.replace(getattr(module, ITERATORS[module.__name__]), "_reset", self._wrap_reset)
@@ -107,9 +107,9 @@ class PrefetchHook(Hook):
             # An iterator that is collected on the drain thread would stop its workers there: so no reference is kept.
             ref(iterator, lambda _: loaders.pop(key, None)),
             iterator._workers,  # noqa: SLF001 - as all of the iterator's state
-            iterator._worker_result_queue,  # noqa: SLF001
-            iterator._data_queue,  # noqa: SLF001
-            iterator._task_info,  # noqa: SLF001
+            iterator._worker_result_queue,  # noqa: SLF001 - as above
+            iterator._data_queue,  # noqa: SLF001 - as above
+            iterator._task_info,  # noqa: SLF001 - as above
         )
         self._has_workers = True
 

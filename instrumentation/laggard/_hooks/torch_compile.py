@@ -224,7 +224,7 @@ class TorchCompileHook(Hook):
     def _is_differentiable(self, result: Any) -> bool:
         values: list[Any] = [result]
         if isinstance(result, Mapping):
-            values = [*result.values()]  # pyright: ignore[reportUnknownVariableType]
+            values = [*result.values()]  # pyright: ignore[reportUnknownVariableType] - anything may be in it
         elif isinstance(result, tuple | list):
-            values = [*result]  # pyright: ignore[reportUnknownVariableType]
+            values = [*result]  # pyright: ignore[reportUnknownVariableType] - as above
         return any(isinstance(value, self._tensor) and value.requires_grad for value in values)

@@ -25,8 +25,7 @@ def in_backward(recorder: Recorder) -> bool:
     """
     if recorder.device is None or recorder.phase != Phase.BACKWARD:
         return False
-    # There is no public way to ask.
-    task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)  # noqa: SLF001
+    task = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)  # noqa: SLF001 - no public way to ask
     return task is None or task() >= 0
 
 

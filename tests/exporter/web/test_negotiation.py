@@ -43,7 +43,7 @@ def test_the_format_that_is_preferred(accept: str) -> None:
         ("*;q=0", False), ("gzip;q=0, *", False), ("GZIP ; Q=0.1", True),
     ],
 )  # fmt: skip
-def test_gzip_is_for_who_takes_it(header: str, takes: bool) -> None:  # noqa: FBT001 - a parameter
+def test_gzip_is_for_who_takes_it(header: str, *, takes: bool) -> None:
     """A weight of 0 refuses, and a star stands for what is not named."""
     assert takes_gzip(header) is takes
 

@@ -11,7 +11,7 @@ os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 # DeepSpeed compiles an operator when it is first used.
 os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(".cache", "torch_extensions").absolute())
 
-import deepspeed  # pyright: ignore[reportMissingImports]
+import deepspeed  # pyright: ignore[reportMissingImports] - make field installs it
 import torch
 from torch.utils.data import DataLoader
 

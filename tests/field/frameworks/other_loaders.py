@@ -13,7 +13,7 @@ from tests.field.noted import NotedNet, NotedRows, finished, watch
 
 def nodes() -> Iterable[Any]:
     """A pipeline of torchdata."""
-    from torchdata import nodes  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
+    from torchdata import nodes  # noqa: PLC0415 - a run takes one of the two
 
     rows = NotedRows(32)
     source = nodes.SamplerWrapper(torch.utils.data.SequentialSampler(rows))
@@ -23,7 +23,7 @@ def nodes() -> Iterable[Any]:
 
 def grain() -> Iterable[Any]:
     """A pipeline of grain, as torchtitan has it."""
-    import grain as library  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
+    import grain as library  # noqa: PLC0415  # pyright: ignore[reportMissingImports] - make field installs it
 
     data = library.MapDataset.source(NotedRows(32)).seed(0).shuffle().batch(2, batch_fn=torch.stack)
     return data.to_iter_dataset(library.ReadOptions(num_threads=0, prefetch_buffer_size=0))

@@ -6,17 +6,17 @@ import os
 import tempfile
 from typing import Any
 
-import ray  # pyright: ignore[reportMissingImports]
-from ray.train import ScalingConfig  # pyright: ignore[reportMissingImports]
-from ray.train.torch import TorchTrainer, prepare_model  # pyright: ignore[reportMissingImports]
+import ray  # pyright: ignore[reportMissingImports] - make field installs it
+from ray.train import ScalingConfig  # pyright: ignore[reportMissingImports] - make field installs it
+from ray.train.torch import TorchTrainer, prepare_model  # pyright: ignore[reportMissingImports] - as above
 
 
 def train(_settings: dict[str, Any]) -> None:
     """Train twelve updates on one worker."""
-    import torch  # noqa: PLC0415
-    from torch.utils.data import DataLoader  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - in the worker's own process
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - in the worker's own process
 
-    from tests.field.noted import NotedNet, NotedRows, finished, watch  # noqa: PLC0415
+    from tests.field.noted import NotedNet, NotedRows, finished, watch  # noqa: PLC0415 - in the worker's own process
 
     model = prepare_model(NotedNet())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timm.loss import LabelSmoothingCrossEntropy  # pyright: ignore[reportMissingImports]
-from timm.optim import create_optimizer_v2  # pyright: ignore[reportMissingImports]
-from timm.utils import ModelEmaV3, NativeScaler  # pyright: ignore[reportMissingImports]
+from timm.loss import LabelSmoothingCrossEntropy  # pyright: ignore[reportMissingImports] - make field installs it
+from timm.optim import create_optimizer_v2  # pyright: ignore[reportMissingImports] - make field installs it
+from timm.utils import ModelEmaV3, NativeScaler  # pyright: ignore[reportMissingImports] - make field installs it
 from torch.utils.data import DataLoader
 
 from tests.field.noted import NotedNet, NotedRows, finished, watch

@@ -6,12 +6,12 @@ import sys
 import tempfile
 from typing import Any
 
-from datasets import Dataset  # pyright: ignore[reportMissingImports]
+from datasets import Dataset  # pyright: ignore[reportMissingImports] - make field installs it
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer  # pyright: ignore[reportMissingImports]
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer  # pyright: ignore[reportMissingImports] - as above
 
 from tests.field.noted import finished, watch
 
@@ -21,7 +21,7 @@ WORDS = ("<pad>", "<end>", *(f"w{number}" for number in range(30)))
 def tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of a few words."""
     words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<pad>"))
-    words.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    words.pre_tokenizer = Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
 
 

@@ -1,5 +1,7 @@
 """ultralytics' trainer on a few images: an EMA copy is validated each epoch, checkpoints go through memory."""
 
+# ruff: noqa: PLC0415 - the environment comes first
+
 from __future__ import annotations
 
 import os
@@ -14,7 +16,7 @@ os.environ |= {"YOLO_OFFLINE": "true", "WANDB_MODE": "disabled"}
 
 def write_data(folder: Path) -> Path:
     """Write images with a box in each, and the file that describes them."""
-    import cv2  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
+    import cv2  # pyright: ignore[reportMissingImports] - ultralytics brings it
 
     chance = np.random.default_rng(0)
     for kind, count in (("train", 12), ("val", 20)):
@@ -34,10 +36,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         os.environ["YOLO_CONFIG_DIR"] = place
-        import torch  # noqa: PLC0415
-        from ultralytics import YOLO  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
+        import torch
+        from ultralytics import YOLO  # pyright: ignore[reportMissingImports] - make field installs it
 
-        from tests.field.noted import finished, watch  # noqa: PLC0415
+        from tests.field.noted import finished, watch
 
         torch.set_num_threads(1)
         updates = 0

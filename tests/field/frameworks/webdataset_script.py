@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import webdataset  # pyright: ignore[reportMissingImports]
+import webdataset  # pyright: ignore[reportMissingImports] - make field installs it
 
 from tests.field.noted import NotedNet, NotedRows, finished, watch
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import distributed
-from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -70,7 +70,7 @@ class Net(nn.Module):
 
     def forward(self, row: torch.Tensor) -> torch.Tensor:
         spend("forward")
-        return torch.tanh(_Delay.apply(self.layer(row)))  # pyright: ignore[reportArgumentType]
+        return torch.tanh(_Delay.apply(self.layer(row)))  # pyright: ignore[reportArgumentType] - apply gives a tensor
 
 
 class Rows(Dataset[Any]):

@@ -206,7 +206,7 @@ def pipeline() -> None:
             if stage == 1 and inputs.grad is not None:
                 distributed.send(inputs.grad, peer)
         for parameter in model.parameters():
-            distributed.all_reduce(parameter.grad, group=group)  # pyright: ignore[reportArgumentType]
+            distributed.all_reduce(parameter.grad, group=group)  # pyright: ignore[reportArgumentType] - each has one
         optimizer.step()
         optimizer.zero_grad()
         spend("host", 3)

@@ -46,7 +46,7 @@ def save(kind: str, state: dict[str, Any], folder: Path) -> None:
         manager().save(str(folder / f"step-{len(list(folder.iterdir()))}"), {"model": state})
     else:
         path = folder / f"step-{len(list(folder.iterdir()))}"
-        dcp.save(state, checkpoint_id=path)  # pyright: ignore[reportPrivateImportUsage]
+        dcp.save(state, checkpoint_id=path)  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 
 
 def main(kind: str) -> None:

@@ -26,7 +26,7 @@ def main(source: str) -> None:
     model = network()
     optimizer = sgd(model)
     stream = IterableDataset.from_generator(rows).with_format("torch").shuffle(seed=0, buffer_size=4)
-    batches: Any = DataLoader(stream, batch_size=2) if source == "loader" else stream.iter(batch_size=2)  # pyright: ignore[reportArgumentType]
+    batches: Any = DataLoader(stream, batch_size=2) if source == "loader" else stream.iter(batch_size=2)
     for batch in watch.batches(batches):
         optimizer.zero_grad()
         with watch("forward"):

@@ -61,7 +61,9 @@ def main() -> None:
                     return loss
 
                 with watch("optimizer"):
-                    loss = optimizer.step(closure)  # pyright: ignore[reportCallIssue, reportArgumentType]
+                    loss = optimizer.step(
+                        closure  # pyright: ignore[reportCallIssue, reportArgumentType] - it gives a tensor
+                    )
                 host(0.002)
                 watch.step(loss)
             validate(watch, model, validation, 4)

@@ -24,7 +24,8 @@ def main(minibatches: str) -> None:
 
     def cut(seen: torch.Tensor) -> Iterator[Any]:
         if minibatches == "loader":
-            yield from watch.batches(DataLoader(seen, batch_size=4))  # pyright: ignore[reportArgumentType]
+            loader = DataLoader(seen, batch_size=4)  # pyright: ignore[reportArgumentType] - a tensor will do
+            yield from watch.batches(loader)
         else:
             yield from seen.split(4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torchdata.stateful_dataloader import StatefulDataLoader  # pyright: ignore[reportMissingImports] - make field has it
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.field.parts import Rows, network, sgd
 from tests.field.stopwatch import Stopwatch

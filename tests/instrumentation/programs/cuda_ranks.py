@@ -103,7 +103,7 @@ def measure(make: Callable[[torch.device], nn.Module], device: torch.device, pha
     newest = steps[-1].number if steps else 0
     model = make(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in DataLoader([torch.ones(256)] * 8 * (STEPS + WARMUP), batch_size=8):  # pyright: ignore[reportArgumentType]
+    for batch in DataLoader([torch.ones(256)] * 8 * (STEPS + WARMUP), batch_size=8):
         model(batch.to(device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

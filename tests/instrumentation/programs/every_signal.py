@@ -4,6 +4,8 @@ The ranks differ in the profile of their series, in nothing else. What needs a d
 hooks ask for it: an allocator with statistics, of a kind of device that this machine does not have.
 """
 
+# ruff: noqa: E402 - the environment comes first
+
 from __future__ import annotations
 
 import gc
@@ -18,15 +20,15 @@ PROFILES = ({}, {"LAGGARD_SERIES": "compact", "LAGGARD_HISTOGRAMS": "full"}, {"L
 rank = int(os.environ["RANK"])
 os.environ.update(PROFILES[rank])
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed._functional_collectives import all_reduce  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_reduce
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
-import laggard  # noqa: E402
-from laggard import _process  # noqa: E402
+import laggard
+from laggard import _process
 
 RANKS = 4
 STATISTICS = {

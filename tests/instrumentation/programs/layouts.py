@@ -6,8 +6,7 @@ mixed precision or gradient accumulation) goes through a segment of steps for ev
 them healthy.
 """
 
-# The layouts are a table of functions of one kind; their names say what they are.
-# ruff: noqa: ARG001, D103, FBT001
+# ruff: noqa: ARG001, D103, FBT001 - layouts are a table of functions of one kind, whose names say what they are
 
 from __future__ import annotations
 
@@ -166,6 +165,11 @@ def _compile_blocks(net: nn.Module, compiled: bool) -> nn.Module:
     return net
 
 
+def _accumulating(model: Any, *, always: bool = False) -> Callable[[bool], Any]:
+    """Return the contexts of passes: gradients are reduced in the last one of a step, or in each."""
+    return lambda last: contextlib.nullcontext() if last or always else model.no_sync()
+
+
 def single(compiled: bool, scaler: Any) -> tuple[Any, Train]:
     net = Net()
     model = torch.compile(net, backend="aot_eager") if compiled else net
@@ -175,8 +179,7 @@ def single(compiled: bool, scaler: Any) -> tuple[Any, Train]:
 def ddp(compiled: bool, scaler: Any) -> tuple[Any, Train]:
     model = DistributedDataParallel(Net())
     called = torch.compile(model, backend="aot_eager") if compiled else model
-    accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
-    return model.parameters(), _plain(called, accumulate, scaler)
+    return model.parameters(), _plain(called, _accumulating(model), scaler)
 
 
 def _ddp_variant(*, unused: bool = False, hook: Any = None, **options: Any) -> Layout:
@@ -190,8 +193,7 @@ def _ddp_variant(*, unused: bool = False, hook: Any = None, **options: Any) -> L
             model.register_comm_hook(None, hook)
         # A static graph is one in which every backward reduces.
         always = options.get("static_graph", False)
-        accumulate = lambda last: contextlib.nullcontext() if last or always else model.no_sync()  # noqa: E731
-        return model.parameters(), _plain(model, accumulate, scaler)
+        return model.parameters(), _plain(model, _accumulating(model, always=always), scaler)
 
     return build
 
@@ -224,8 +226,7 @@ def fsdp1(compiled: bool, scaler: Any) -> tuple[Any, Train]:
     for index, block in enumerate(net.blocks):
         net.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
     model = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
-    accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
-    return model.parameters(), _plain(model, accumulate, scaler)
+    return model.parameters(), _plain(model, _accumulating(model), scaler)
 
 
 def _shard(net: nn.Module, mesh: Any, *, reshard: bool) -> Callable[[bool], Any]:
@@ -262,8 +263,7 @@ def tensor_parallel(compiled: bool, scaler: Any) -> tuple[Any, Train]:
         accumulate = _shard(_compile_blocks(net, compiled), mesh["dp"], reshard=True)
         return net.parameters(), _plain(net, accumulate, scaler, scaled=False)
     model = DistributedDataParallel(net, device_mesh=mesh["dp"])
-    accumulate = lambda last: contextlib.nullcontext() if last else model.no_sync()  # noqa: E731
-    return model.parameters(), _plain(model, accumulate, scaler, scaled=False)
+    return model.parameters(), _plain(model, _accumulating(model), scaler, scaled=False)
 
 
 def pipeline(compiled: bool, scaler: Any) -> tuple[Any, Train]:

@@ -35,8 +35,8 @@ def _steps(report: Report, steps: Sequence[Step], one_in: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    # Open until the process ends: the last steps are reported on the way out.
-    lines = Path(sys.argv[1], f"steps-{os.environ.get('RANK', '0')}.jsonl").open("w")  # noqa: SIM115
+    # The last steps are reported on the way out.
+    lines = Path(sys.argv[1], f"steps-{os.environ.get('RANK', '0')}.jsonl").open("w")  # noqa: SIM115 - open to the end
     Report.steps = _steps
     del sys.argv[:2]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))

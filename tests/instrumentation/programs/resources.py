@@ -3,6 +3,8 @@
 Arguments: how workers start, a folder, and ``wait`` to stay instead of ending. Nothing in here knows of laggard.
 """
 
+# ruff: noqa: E402 - garbage is collected by hand from the first import on
+
 from __future__ import annotations
 
 import gc
@@ -17,10 +19,10 @@ from typing import Any
 
 gc.disable()  # so that every collection is one that stands below
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed import checkpoint  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
+import torch
+from torch import nn
+from torch.distributed import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
 STEPS = 12
 GARBAGE_STEP = 16

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 if sys.argv[1] == "python":
     # As if it could not be imported.
-    sys.modules["laggard._native"] = sys.modules["laggard._sigaction"] = None  # pyright: ignore[reportArgumentType]
+    sys.modules["laggard._native"] = sys.modules["laggard._sigaction"] = None
 
 import laggard
 from laggard import environment, statefile

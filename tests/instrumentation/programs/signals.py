@@ -29,7 +29,7 @@ def by_hand() -> None:
 
 def replicated() -> None:
     """Train a replicated model for three steps, which is all of the run."""
-    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
