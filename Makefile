@@ -7,6 +7,8 @@
 #   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
 #   make test-python-hot-path   the hooks with the hot path in Python, as the wheel for any platform has it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
+#   make test-plays   every play of the rules in every version of every engine, by every second path: an hour of a processor
+#   make test-all   what a release needs: all of the above, and the field
 #   make field    loops of real projects and frameworks under laggard, beside a stopwatch: TEST=tests/field/test_shapes.py
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
 #   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them
@@ -53,7 +55,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons field coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -88,6 +90,12 @@ test-with-deadlines:
 test-without-deadlines:
 	@mkdir -p .cache
 	@scripts/patiently.sh pytest $(REPEAT) $(PATIENT) >.cache/patient.log 2>&1; status=$$?; cat .cache/patient.log; exit $$status
+
+test-plays: $(INSTALLED) servers tools
+	EVERY_PATH=1 pytest tests/rules/test_promtool.py tests/rules/test_vmalert.py --numprocesses=$(shell nproc) --timeout=3600
+
+test-all: test test-plays test-python-hot-path test-pythons test-install field
+	$(MAKE) test-oldest TEST=tests/instrumentation
 
 test-cuda: $(INSTALLED)
 	PYTHONPATH=. python tests/instrumentation/programs/cuda_check.py $(CUDA)
