@@ -300,7 +300,7 @@ def _ours(found: dict[str, Any], style: str) -> float:
 
 def _at_most(found: dict[str, float]) -> float:
     """Return what laggard adds by turns of one process, with what that may be off by."""
-    return found["laggard_us"] + found["laggard_error_us"]
+    return round(found["laggard_us"] + found["laggard_error_us"], 1)
 
 
 def _times(row: dict[str, Any], ours: float) -> str:
