@@ -183,7 +183,7 @@ def test_an_installation_does_what_its_extra_is_for(kind: str, extra: str, relea
     (file,) = release.glob(pattern)
     installed = Installation(tmp_path, f"{file}[{extra}]" if extra else str(file))
     check_base(installed)
-    program = "from laggard._recorder import Recorder; print(Recorder().compiled is not None)"
+    program = "from laggard._recorder import Recorder; print(Recorder().native is not None)"
     assert installed.run("python", "-c", program).stdout == f"{compiled}\n"
     if not extra:
         check_lacks(installed)
