@@ -40,10 +40,10 @@ Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 
 #: There changes() counts the first sample of a new series, so a young run's second restart is its third. And a rate
 #: reaches back to the sample before its window: a rank that is scraped more rarely is compared, and what comes and goes
-#: lasts somewhat longer.
+#: lasts somewhat longer. It is over what is there of its window: a save of a run's first minutes is a share of those.
 DIFFERENT_UNDER_VMALERT = (
     "restarts", "restarts_in_containers", "without_an_exporter", "rarer_scrapes", "too_many_to_name",
-    "workers_that_come_and_go",
+    "workers_that_come_and_go", "faults", "near_misses",
 )  # fmt: skip
 
 
