@@ -189,6 +189,9 @@ class Prometheus:
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:
+            if code == httpx.codes.SERVICE_UNAVAILABLE:
+                # While it starts or ends, or what is before it finds none.
+                raise CommandError(f"Prometheus at {self.name} is not ready: HTTP 503 at /{path}") from error
             reason = f"HTTP {code}" if httpx.codes.is_error(code) else "no JSON"
             login = "; a login page needs a token by --http.config.file" if "html" in kind else ""
             raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}{login}") from error

@@ -88,7 +88,7 @@ def test_of_two_faults_both_must_be_found(monkeypatch: pytest.MonkeyPatch, tmp_p
     other = replace(VERDICT, rank="1")
     play = Play(Stack(tmp_path, "run-1"), (), lambda _progress: None, lambda _result: None)
     monkeypatch.setattr(play, "_clock", lambda limit: range(1, int(limit) + 1))
-    monkeypatch.setattr(play, "_tell", lambda *_: None)
+    monkeypatch.setattr(play, "_print", lambda *_: None)
     for fired, seconds in ((([VERDICT], [VERDICT, other]), 2), (([VERDICT], [other]), 2), (([VERDICT], []), None)):
         answers = iter(fired)
         monkeypatch.setattr(play, "_verdicts", lambda answers=answers: next(answers, []))
