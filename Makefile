@@ -159,7 +159,7 @@ bench-diagnosis: $(INSTALLED) servers
 
 bench-cost: $(INSTALLED)
 	scripts/build_rule_engine.sh
-	python -m evaluation.cost --seconds 300 --document docs/accuracy.md --picture docs/cost.svg
+	python -m evaluation.cost --document docs/accuracy.md --picture docs/cost.svg
 
 evaluate: $(INSTALLED)
 	scripts/build_rule_engine.sh
