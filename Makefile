@@ -8,7 +8,7 @@
 #   make test-python-hot-path   the hooks with the hot path in Python, as the wheel for any platform has it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
 #   make test-plays   every play of the rules in every version of every engine, by every second path: an hour of a processor
-#   make test-all   what a release needs: all of the above, and the field
+#   make test-all   what a release needs: test, plays, installations, both ends of torch and Python, both hot paths, the field
 #   make field    loops of real projects and frameworks under laggard, beside a stopwatch: TEST=tests/field/test_shapes.py
 #   make coverage lines that the tests run, by package; fails below 90 %: TEST="tests/cli tests/exporter" for a part
 #   make mutants  small mistakes in the parts that must not be wrong; fails where tests miss more than 15 % of them

@@ -109,13 +109,13 @@ def _recorder() -> Recorder:
 
 
 def _step(recorder: Recorder) -> Callable[[], None]:
-    begin, end, take = recorder.begin, recorder.end, recorder.drain
+    begin, end, drain = recorder.begin, recorder.end, recorder.drain
 
     def step() -> None:
         for phase in PHASES:
             end(begin(phase))
 
-    step.prepare = take
+    step.prepare = drain
     return step
 
 

@@ -29,7 +29,7 @@ LIMITS = {"step-time": (1.02, 1.1, 1.3), "longest-collective": (1.1, 1.5, 2.0)}
 ALERT = "TrainingStraggler"
 SLOW = tuple(name for name in SCENARIOS if name.startswith("slow_"))
 CALM = tuple(name for name in SCENARIOS if name.startswith("healthy"))
-#: Runs of up to so many ranks take minutes.
+#: Runs of at most 64 ranks take minutes.
 QUICK = 64
 #: Between these lines of a document stands the table.
 BEGIN, END = "<!-- verdicts: made by python -m benchmarks.verdicts --document -->", "<!-- end of verdicts -->"

@@ -89,7 +89,7 @@ class Draw:
         return self.ranks == 2  # noqa: PLR2004 - what a pair is
 
     def fills(self, stages: int) -> bool:
-        """Return whether so many pipeline stages have two ranks each, or more."""
+        """Return whether each of these pipeline stages has two ranks or more."""
         return self.ranks >= 2 * stages
 
     def chance(self, share: float) -> bool:

@@ -42,8 +42,9 @@ Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 #: reaches back to the sample before its window: a rank that is scraped more rarely is compared, and what comes and goes
 #: lasts somewhat longer. It is over what is there of its window: a save of a run's first minutes is a share of those.
 DIFFERENT_UNDER_VMALERT = (
-    "restarts", "restarts_in_containers", "without_an_exporter", "rarer_scrapes", "too_many_to_name",
-    "workers_that_come_and_go", "faults", "near_misses",
+    "pipeline.faults", "pipeline.near_misses", "pipeline.workers_that_come_and_go", "processes.restarts",
+    "processes.restarts_in_containers", "uncompared.rarer_scrapes", "uncompared.too_many_to_name",
+    "uncompared.without_an_exporter",
 )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def document(
     """
     content = importlib.import_module(f"plays.{module}")
     plays: tuple[Play, ...] = (only,) if only else content.PLAYS
-    plays = tuple(play for play in plays if not vmalert or play.__name__ not in DIFFERENT_UNDER_VMALERT)
+    plays = tuple(play for play in plays if not vmalert or f"{module}.{play.__name__}" not in DIFFERENT_UNDER_VMALERT)
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
     worded = wording.get(module, {})
     every: int = getattr(content, "EVERY", _played(plays[0]).world.tick)

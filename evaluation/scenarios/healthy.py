@@ -10,7 +10,7 @@ from evaluation.model.job import Case, Loader, Pause
 from evaluation.scenarios.registry import COMMUNICATION, CORE, INPUT, STALLED, STRAGGLER, drawn, scenario
 from laggard.conventions import Phase
 
-#: Extra work roams over so many ranks or more: each has it in an eighth of the steps at most.
+#: Extra work roams where each rank has it in an eighth of the steps at most.
 _ROAMING_RANKS = 8
 
 

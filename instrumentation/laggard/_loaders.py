@@ -66,7 +66,7 @@ class Loaders:
             reading.end_batch()
         if reading is None or not loader:
             reading = self._begin(loader)
-        self._take_out(reading)
+        self._begin_batch(reading)
         self._before = before
         return reading
 
@@ -79,7 +79,7 @@ class Loaders:
         # What the loader was before is likely, and no more: accuracy on training data is an evaluation of it.
         if self._round and self._round[-1] is before:
             self._round.pop()
-        self._take_out(self._begin(newest.loader, evaluation=before.evaluation))
+        self._begin_batch(self._begin(newest.loader, evaluation=before.evaluation))
         return self.newest
 
     def exhausted(self) -> Reading | None:
@@ -134,7 +134,7 @@ class Loaders:
         between = list(self._round)[places[0] : places[-1]] if places else []
         return any(other in between for other in others)
 
-    def _take_out(self, reading: Reading) -> None:
+    def _begin_batch(self, reading: Reading) -> None:
         """Take the newest fetch: a batch is out."""
         self.newest = reading
         if not self._round or self._round[-1] is not reading:

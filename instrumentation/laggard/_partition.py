@@ -311,9 +311,10 @@ class StepPartition:
         kept = len(intervals)
         while kept and intervals[kept - 1][1] >= at:
             kept -= 1
-        new.intervals = intervals[kept:]
-        new.forwarded = bool(new.intervals) and any(phase == _FORWARD for phase, _, _ in new.intervals)
-        del intervals[kept:]
+        if kept < len(intervals):
+            new.intervals = intervals[kept:]
+            new.forwarded = any(phase == _FORWARD for phase, _, _ in new.intervals)
+            del intervals[kept:]
         finished.append(self._close(step, at, marks))
 
     def _mark_step(self, code: int, at: int, finished: list[Step]) -> None:
