@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -189,7 +190,7 @@ class Prometheus:
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:
-            if code == httpx.codes.SERVICE_UNAVAILABLE:
+            if code == HTTPStatus.SERVICE_UNAVAILABLE:
                 # While it starts or ends, or what is before it finds none.
                 raise CommandError(f"Prometheus at {self.name} is not ready: HTTP 503 at /{path}") from error
             reason = f"HTTP {code}" if httpx.codes.is_error(code) else "no JSON"
