@@ -1,6 +1,7 @@
 # Every target sets up what it needs, in .venv and .cache, and nothing else on the machine.
 #
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
+#   make check    the tests that need no torch, no process and no server: a minute
 #   make test     all tests
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra
@@ -48,14 +49,14 @@ JSON ?= accuracy.json
 EVALUATE ?=
 
 # What laggard is measured beside.
-PEERS := scripts/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
+PEERS := scripts/tools/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 
 # uv leaves modules uncompiled, so each process would compile torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo check test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -76,6 +77,12 @@ PATIENT := $(call marked,patient) --numprocesses=$(shell nproc) --timeout=1800
 # Real processes that wait for each other are at the mercy of the machine: what fails is tried once more, and is listed.
 REPEAT := --reruns=1 -rR
 
+# A test that wants torch or a process is skipped where it does, and what it has made by then is left behind.
+check: $(INSTALLED)
+	FUZZ_EXAMPLES=10 pytest --check -m "not timed and not patient and not field" --numprocesses=$(shell nproc) --dist=worksteal \
+		-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
+		$(patsubst %,--ignore=tests/%,field benchmarks chaos evaluation scale) tests
+
 test: $(INSTALLED) servers tools
 ifdef TEST
 	pytest $(TEST)
@@ -89,7 +96,7 @@ test-with-deadlines:
 
 test-without-deadlines:
 	@mkdir -p .cache
-	@scripts/patiently.sh pytest $(REPEAT) $(PATIENT) >.cache/patient.log 2>&1; status=$$?; cat .cache/patient.log; exit $$status
+	@scripts/tests/patiently.sh pytest $(REPEAT) $(PATIENT) >.cache/patient.log 2>&1; status=$$?; cat .cache/patient.log; exit $$status
 
 test-plays: $(INSTALLED) servers tools
 	EVERY_PATH=1 pytest tests/rules/test_promtool.py tests/rules/test_vmalert.py --numprocesses=$(shell nproc) --timeout=3600
@@ -119,7 +126,7 @@ test-python-hot-path: $(INSTALLED)
 		failures compile))
 
 test-pythons:
-	scripts/test_pythons.sh $(TEST)
+	scripts/tests/test_pythons.sh $(TEST)
 
 # The shapes of loops, and with them the frameworks that have them. One at a time: each is beside a stopwatch.
 field: $(FIELD)/.installed servers
@@ -136,57 +143,57 @@ else
 	-EVERY_PATH=1 coverage run -m pytest $(REPEAT) $(PATIENT)
 endif
 	coverage combine --quiet
-	python scripts/coverage_by_package.py
+	python scripts/tests/coverage_by_package.py
 	coverage report $(if $(TEST),--fail-under=0)
 
 mutants: $(INSTALLED)
-	PYTHONPATH=. python scripts/mutants.py $(MUTANTS)
+	PYTHONPATH=. python scripts/tests/mutants.py $(MUTANTS)
 
 # Every published figure beside its peers, one after the other. Those of accuracy and of scale are made by evaluate and scale.
 bench: $(FIGURES:%=bench-%)
 
 bench-overhead: $(INSTALLED)
 	$(PEERS)
-	python -m benchmarks $(BENCH)
+	python -m lab.benchmarks $(BENCH)
 
 bench-verdicts: $(INSTALLED)
-	scripts/build_rule_engine.sh
-	python -m benchmarks.verdicts --seeds 41 --sizes 2 4 8 --document docs/accuracy.md
+	scripts/tools/build_rule_engine.sh
+	python -m lab.benchmarks.verdicts --seeds 41 --sizes 2 4 8 --document docs/accuracy.md
 
 bench-diagnosis: $(INSTALLED) servers
 	$(PEERS)
-	python -m benchmarks.diagnosis --document docs/comparison.md
+	python -m lab.benchmarks.diagnosis --document docs/comparison.md
 
 bench-cost: $(INSTALLED)
-	scripts/build_rule_engine.sh
-	python -m evaluation.cost --document docs/accuracy.md --picture docs/cost.svg
+	scripts/tools/build_rule_engine.sh
+	python -m lab.evaluation.cost --document docs/accuracy.md --picture docs/cost.svg
 
 evaluate: $(INSTALLED)
-	scripts/build_rule_engine.sh
-	python -m evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
+	scripts/tools/build_rule_engine.sh
+	python -m lab.evaluation --seeds $(SEEDS) --json $(JSON) $(EVALUATE)
 
 chaos: $(INSTALLED) servers
-	python -m chaos $(CHAOS)
+	python -m lab.chaos $(CHAOS)
 
 scale: $(INSTALLED)
-	scripts/build_rule_engine.sh
-	python -m scale --program "$$(ls .cache/tools/prometheus-3.* | sort -V | tail -n 1)" $(SCALE)
+	scripts/tools/build_rule_engine.sh
+	python -m lab.scale --program "$$(ls .cache/tools/prometheus-3.* | sort -V | tail -n 1)" $(SCALE)
 
 dashboards: $(INSTALLED)
 	python -m dashboards
 
 pictures: dashboards
-	scripts/build_rule_engine.sh
+	scripts/tools/build_rule_engine.sh
 	pytest tests/dashboards/test_schema.py
 	python -m tests.dashboards.preview docs/images
 
 docs: $(INSTALLED)
-	python scripts/generate_docs.py
+	python scripts/docs/generate_docs.py
 	NO_MKDOCS_2_WARNING=1 mkdocs build
 	@echo "build/site/index.html"
 
 release: $(INSTALLED)
-	python scripts/release.py
+	python scripts/release/release.py
 
 lint: $(INSTALLED)
 	ruff format --check
@@ -195,7 +202,7 @@ lint: $(INSTALLED)
 	lint-imports
 
 servers:
-	scripts/fetch_servers.sh
+	scripts/tools/fetch_servers.sh
 
 # Newer releases for the tests of the rules, the Collector, Thanos, Mimir and Slurm; where they cannot be had, those tests
 # say so and are skipped. Two at a time: while one is downloaded or linked, another one is compiled.
@@ -205,28 +212,28 @@ tools:
 	@$(MAKE) --no-print-directory --jobs=2 $(TOOLS:%=tool-%)
 
 tool-%:
-	-scripts/$*.sh
+	-scripts/tools/$*.sh
 
 COMPILED := hatch_build.py $(wildcard instrumentation/laggard/_*.c)
 
 $(INSTALLED): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
-	scripts/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
+	scripts/tools/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
 	$(BIN)/python hatch_build.py
 	touch $(INSTALLED)
 
 $(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt $(COMPILED)
 	$(PYTHON) -m venv $(OLDEST)
 	grep -v '^torch==' constraints.txt | cat - constraints-oldest.txt > $(OLDEST)/constraints.txt
-	scripts/install.sh $(OLDEST) --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
+	scripts/tools/install.sh $(OLDEST) --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
 	$(OLDEST)/bin/python hatch_build.py
 	touch $@
 
 # DeepSpeed asks torch for its version while it is built, so torch is there before.
 $(FIELD)/.installed: pyproject.toml constraints.txt constraints-field.txt $(COMPILED)
 	$(PYTHON) -m venv $(FIELD)
-	scripts/install.sh $(FIELD) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
-	scripts/install.sh $(FIELD) --no-build-isolation --constraint constraints.txt --constraint constraints-field.txt \
+	scripts/tools/install.sh $(FIELD) --constraint constraints.txt --editable '.[otel,exporter,cli,dev]'
+	scripts/tools/install.sh $(FIELD) --no-build-isolation --constraint constraints.txt --constraint constraints-field.txt \
 		--editable '.[otel,exporter,cli,dev,field]'
 	$(FIELD)/bin/python hatch_build.py
 	touch $@

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.conventions import Phase, RankState
+from laggard.shared.phases import Phase, RankState
 from scenario import Firing, Scenario
 from world import RUN
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from laggard.conventions import SIGNALS, STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
+from laggard.shared.metrics import SIGNALS
+from laggard.shared.phases import STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
 from notation import STALE, UNIT, Sample
 
 #: Seconds of each phase of a healthy rank's step.

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import laggard
-from benchmarks import pages
-from laggard import environment
+from lab.benchmarks import pages
 from laggard._hooks import HOOKS
+from laggard.shared import environment
 from laggard_cli.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_pages_made_from_the_code_are_up_to_date() -> None:
     """The pages that the generator writes are what it makes of the code and the rules."""
-    subprocess.run([sys.executable, ROOT / "scripts" / "generate_docs.py", "--check"], check=True)
+    subprocess.run([sys.executable, ROOT / "scripts" / "docs" / "generate_docs.py", "--check"], check=True)
 
 
 def test_the_page_of_the_alerts_says_what_each_reads() -> None:

@@ -25,7 +25,7 @@ from dashboards.encoding import encode
 from laggard import _process
 from laggard._hooks import HOOKS
 from laggard._partition import StepPartition
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.rules.render import render
 from laggard_exporter.collection import UnsupportedError

@@ -200,7 +200,7 @@ def test_where_uv_does_not_get_through_pip_installs(code: int, installers: list[
     python.write_text(f'#!/bin/sh\necho "$@" >>{calls}\n[ "$2" != uv ] || exit {code}\n')
     python.chmod(0o755)
     wanted = ["--constraint", "constraints.txt", "--editable", ".[otel]"]
-    subprocess.run([ROOT / "scripts" / "install.sh", tmp_path, *wanted], check=True, capture_output=True)
+    subprocess.run([ROOT / "scripts" / "tools" / "install.sh", tmp_path, *wanted], check=True, capture_output=True)
     uv, *asked = [line.split() for line in calls.read_text().splitlines()]
     assert uv[-3:] == ["--constraint", "constraints.txt", "uv"]
     assert [line[1] for line in asked] == installers

@@ -37,7 +37,7 @@ EPOCH = 1_700_000_000
 
 def make(root: Path, output: Path) -> None:
     """Make a release of a folder."""
-    command = [sys.executable, str(root / "scripts" / "release.py"), "--output", str(output)]
+    command = [sys.executable, str(root / "scripts" / "release" / "release.py"), "--output", str(output)]
     subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}, check=True, timeout=120)
 
 
@@ -141,7 +141,7 @@ def test_without_a_compiler_the_wheel_is_for_every_platform(wanted: str, made: s
 def test_a_wheel_that_needs_a_newer_system_is_refused(tmp_path: Path) -> None:
     """One line says what it needs: ``closefrom`` is of the C library 2.34, and the wheel is for 2.17."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "release.py"), "--output", str(tmp_path)],
+        [sys.executable, str(ROOT / "scripts" / "release" / "release.py"), "--output", str(tmp_path)],
         env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "CC": "cc -Wl,--undefined=closefrom"},
         capture_output=True,
         text=True,
@@ -250,7 +250,7 @@ def test_the_bill_of_materials_is_valid_and_names_what_extras_bring(release: Pat
 
 def test_licences_are_listed_and_judged(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each package of the bill has one line; a licence that asks more than ours ends the release."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "release"))
     import dependencies  # noqa: PLC0415 - a script, found beside others of its kind
 
     text = (release / f"laggard-{__version__}-licences.md").read_text()

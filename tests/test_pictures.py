@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_recording_is_what_the_demo_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """scripts/record_demo.py draws the command and all that it printed, asks for no font, and ends as the demo does."""
-    spec = importlib.util.spec_from_file_location("record_demo", ROOT / "scripts" / "record_demo.py")
+    """The picture shows the command and all that it printed, asks for no font, and ends as the demo does."""
+    spec = importlib.util.spec_from_file_location("record_demo", ROOT / "scripts" / "docs" / "record_demo.py")
     assert spec is not None
     assert spec.loader is not None
     recorder = importlib.util.module_from_spec(spec)

@@ -64,7 +64,7 @@ def test_the_quick_start_leads_to_its_verdict(
     assert [command.partition("  # ")[0].strip() for command in begin] == [
         "python3 -m venv ../first && . ../first/bin/activate",
         "pip install '.[otel,exporter,cli]' torch",
-        "scripts/fetch_servers.sh && export PATH=$PATH:$PWD/.cache/tools/bin",
+        "scripts/tools/fetch_servers.sh && export PATH=$PATH:$PWD/.cache/tools/bin",
         "cd ../first",
     ]
     subprocess.run(render, shell=True, cwd=tmp_path, env=environment, check=True, timeout=60)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from laggard import control, statefile
-from laggard.control import ControlError, Request
+from laggard.shared import control, statefile
+from laggard.shared.control import ControlError, Request
 from laggard_cli.errors import CommandError
 from laggard_cli.local import LocalRank
 

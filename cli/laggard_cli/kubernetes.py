@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import yaml
 
-from laggard import environment
+from laggard.shared import environment
 from laggard.version import __version__
 from laggard_cli.errors import CommandError
 from laggard_cli.run import defaults

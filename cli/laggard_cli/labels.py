@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from laggard.conventions import IDENTITY, Attribute, prometheus_label
+from laggard.shared.metrics import IDENTITY, Attribute
+from laggard.shared.names import prometheus_label
 from laggard_cli.errors import CommandError
 
 #: What a site names each of its clusters by; no series of ours has it by itself.

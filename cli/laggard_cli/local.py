@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard_cli.errors import CommandError
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from laggard import environment
+from laggard.shared import environment
 from laggard_cli.errors import CommandError
 
 _LAUNCHER = "opentelemetry-instrument"

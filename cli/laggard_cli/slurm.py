@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard import control, dumps, statefile, untrusted
-from laggard.conventions import clip_name
-from laggard.environment import HIGHEST_PORT
-from laggard.statefile import Facts, StateFileError
+from laggard.shared import control, dumps, statefile, untrusted
+from laggard.shared.environment import HIGHEST_PORT
+from laggard.shared.names import clip_name
+from laggard.shared.statefile import Facts, StateFileError
 from laggard_cli.errors import CommandError
 from laggard_exporter.web.address import PORT, Address
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from laggard import environment
+from laggard.shared import environment
 from laggard_cli.errors import CommandError
 from laggard_cli.local import LocalRank, choose, local_ranks
 from laggard_cli.terminal import printable

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from laggard._hooks.base import Hook
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 
 class ClippingHook(Hook):

@@ -15,15 +15,15 @@ from laggard_exporter.host.infiniband import InfinibandCollector
 from laggard_exporter.host.oom import OomCollector
 from laggard_exporter.host.pressure import PressureCollector
 from laggard_exporter.nvml.collector import NvmlCollector
+from laggard_exporter.nvml.workload import Workloads, live_ranks
 from laggard_exporter.ranks import conventions as ranks
 from laggard_exporter.ranks.cgroup import CgroupCollector
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.ranks.scheduling import SchedulingCollector
+from laggard_exporter.ranks.state import StateCollector
 from laggard_exporter.ranks.workers import WorkersCollector
 from laggard_exporter.runner import Collector
 from laggard_exporter.samples import Family
-from laggard_exporter.state import StateCollector
-from laggard_exporter.workload import Workloads, live_ranks
 
 
 @dataclass(frozen=True)

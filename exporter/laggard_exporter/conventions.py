@@ -1,15 +1,16 @@
 """Every metric of the node exporter, as data: name, type, help and labels.
 
-Rank metrics come from the contract in :mod:`laggard.conventions`, those of GPUs from
-:mod:`laggard_exporter.gpu_conventions`: they carry the label ``uuid``, and static facts stand in ``gpu_info`` alone.
+Rank metrics come from the contract in :mod:`laggard.shared.metrics`, those of GPUs from
+:mod:`laggard_exporter.nvml.conventions`: they carry the label ``uuid``, and static facts stand in ``gpu_info`` alone.
 What a GPU or a driver cannot tell is absent, never 0.
 """
 
 from __future__ import annotations
 
-from laggard.conventions import PROCESS_METRICS, Attribute, prometheus_label, prometheus_name
-from laggard_exporter.gpu_conventions import GPU_FAMILIES
+from laggard.shared.metrics import PROCESS_METRICS, Attribute
+from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_exporter.host.conventions import HOST, HOST_FAMILIES
+from laggard_exporter.nvml.conventions import GPU_FAMILIES
 from laggard_exporter.ranks.conventions import RANK_FAMILIES
 from laggard_exporter.samples import Family
 

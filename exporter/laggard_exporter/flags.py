@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import socket
 import stat
 import sys
@@ -13,19 +12,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
-from urllib.parse import urlsplit
 
-from laggard import conventions, environment
+from laggard.shared import environment
+from laggard.shared.names import clip_name
 from laggard.version import VERSIONS
+from laggard_exporter import argument_types
 from laggard_exporter.filters import Filter
 from laggard_exporter.kernel_log import KERNEL_LOG, KernelLog
 from laggard_exporter.web.address import PORT, Address, parse_address
-from laggard_exporter.web.ranks import METRICS_PATH, TARGETS_PATH
 
 PROGRAM = "laggard-exporter"
 DEFAULT_ADDRESS = f"localhost:{PORT}"
-#: Paths that are served beside that of the metrics.
-RESERVED_PATHS = frozenset({METRICS_PATH, TARGETS_PATH})
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 #: Collectors with devices to choose from, and what they leave out unless told otherwise: RAM disks and partitions.
@@ -123,7 +120,7 @@ def parse(arguments: Sequence[str] | None, collectors: Mapping[str, str]) -> Opt
         kernel_log=options["path.kernel-log"],
         procfs=options["path.procfs"],
         sysfs=options["path.sysfs"],
-        host=conventions.clip_name(options["host.name"] or socket.gethostname()),
+        host=clip_name(options["host.name"] or socket.gethostname()),
         devices={name: _devices(options, name) for name in DEVICE_FILTERS},
         nvml_details=options["collector.nvml.details"],
         collectors=tuple(
@@ -158,7 +155,7 @@ def parser(collectors: Mapping[str, str]) -> argparse.ArgumentParser:
         "otlp.endpoint",
         "push the same facts by OTLP to this URL as well (default: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or "
         "OTEL_EXPORTER_OTLP_ENDPOINT, else no push)",
-        type=_url,
+        type=argument_types.url,
         default="",
         metavar="URL",
     )
@@ -179,27 +176,27 @@ def _add_serving(add: _Add) -> None:
         f"{DEFAULT_ADDRESS}, or :{PORT} where the web configuration file demands encryption and a password or client "
         "certificate)",
         action="append",
-        type=_address,
+        type=argument_types.address,
         metavar="HOST:PORT",
     )
     add(
         "web.telemetry-path",
         "path of the metrics (default %(default)s)",
-        type=_path,
+        type=argument_types.path,
         default="/metrics",
         metavar="PATH",
     )
     add(
         "web.max-requests",
         "scrapes at the same time; 0 is any number (default %(default)s)",
-        type=_count,
+        type=argument_types.count,
         default=40,
         metavar="NUMBER",
     )
     add(
         "web.config.file",
         "file with TLS and authentication, in the format of exporter-toolkit; read again when it changes",
-        type=_file,
+        type=argument_types.file,
         metavar="FILE",
     )
     add(
@@ -212,14 +209,14 @@ def _add_serving(add: _Add) -> None:
         "sd.address",
         "name or address by which Prometheus reaches this node, for the targets at /sd (default: as the exporter was "
         "called) and in --sd.file (default: localhost)",
-        type=_host,
+        type=argument_types.host,
         metavar="HOST",
     )
     add(
         "sd.file",
         "keep a file of the ranks that serve metrics, for Prometheus' file_sd_configs; it has no targets once the "
         "exporter ends",
-        type=_targets_file,
+        type=argument_types.targets_file,
         metavar="FILE",
     )
 
@@ -229,7 +226,7 @@ def _add_node(add: _Add) -> None:
     add(
         "state.directory",
         f"folder of the state files (default {environment.LAGGARD_STATE_DIR}, else laggard in shared memory)",
-        type=_directory,
+        type=argument_types.directory,
         metavar="FOLDER",
     )
     add(
@@ -239,8 +236,20 @@ def _add_node(add: _Add) -> None:
         default=KERNEL_LOG,
         metavar="FILE",
     )
-    add("path.procfs", "where procfs is (default %(default)s)", type=_root, default=Path("/proc"), metavar="FOLDER")
-    add("path.sysfs", "where sysfs is (default %(default)s)", type=_root, default=Path("/sys"), metavar="FOLDER")
+    add(
+        "path.procfs",
+        "where procfs is (default %(default)s)",
+        type=argument_types.root,
+        default=Path("/proc"),
+        metavar="FOLDER",
+    )
+    add(
+        "path.sysfs",
+        "where sysfs is (default %(default)s)",
+        type=argument_types.root,
+        default=Path("/sys"),
+        metavar="FOLDER",
+    )
     add(
         "host.name",
         "value of the label host_name; must be what the ranks call this host (default: the host's name)",
@@ -255,13 +264,13 @@ def _add_collectors(add: _Add, collectors: Mapping[str, str]) -> None:
         add(
             f"collector.{name}.device-include",
             f"devices that the collector {name} looks at",
-            type=_expression,
+            type=argument_types.expression,
             metavar="REGEX",
         )
         add(
             f"collector.{name}.device-exclude",
             f"devices that the collector {name} leaves out (default '{excluded}')",
-            type=_expression,
+            type=argument_types.expression,
             metavar="REGEX",
         )
     add(
@@ -284,81 +293,6 @@ def _devices(options: Mapping[str, Any], name: str) -> Filter:
     if include and exclude:
         reject(f"--collector.{name}.device-include and --collector.{name}.device-exclude exclude each other; give one")
     return Filter(include or "", (exclude if exclude is not None else DEVICE_FILTERS[name]) if not include else "")
-
-
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _path(text: str) -> str:
-    if (
-        not text.startswith("/")
-        or text == "/"
-        or text.startswith("/-/")
-        or text in RESERVED_PATHS
-        or not text.isprintable()
-        or set(text) & set(" ?#")
-    ):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be served; give a path such as /metrics")
-    return text
-
-
-def _host(text: str) -> str:
-    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", host):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name or address of a host; ranks have ports of their own")
-    return host
-
-
-def _targets_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in {".json", ".yml", ".yaml"}:
-        raise argparse.ArgumentTypeError(f"{text!r}: Prometheus reads only names that end in .json, .yml or .yaml")
-    return path
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    return int(text)
-
-
-def _directory(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("is empty; name the folder that the ranks write to")
-    return Path(text)
-
-
-def _file(text: str) -> Path | None:
-    # Empty is no file, as for every exporter with this flag.
-    return Path(text) if text else None
-
-
-def _root(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no folder; name the root of the file system as it is mounted here"
-        )
-    return path
-
-
-def _expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
-    return text
-
-
-def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if text and (parts.scheme not in {"http", "https"} or not parts.netloc):
-        raise argparse.ArgumentTypeError(f"{text!r} is no URL; give one such as http://localhost:4317")
-    return text
 
 
 def _unknown(argument: str, collectors: tuple[str, ...]) -> str:

@@ -15,12 +15,12 @@ from laggard_exporter import doctor, flags
 from laggard_exporter.collection import Collection, Collector
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
-from laggard_exporter.discovery import TargetFile, Targets
 from laggard_exporter.flags import Options
 from laggard_exporter.nvml.collector import NvmlCollector
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
 from laggard_exporter.profiling import Profiling
+from laggard_exporter.ranks.discovery import TargetFile, Targets
 from laggard_exporter.ranks.endpoints import Endpoints
 from laggard_exporter.samples import Sample
 from laggard_exporter.web import profile, ranks

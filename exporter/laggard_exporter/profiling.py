@@ -19,8 +19,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
-from laggard import control, untrusted
-from laggard.control import ControlError, Request
+from laggard.shared import control, untrusted
+from laggard.shared.control import ControlError, Request
 from laggard_exporter.ranks.files import Rank, RankFiles
 
 #: Steps that may be asked for at once: a profile of more is large, and slows the rank for long.

@@ -10,8 +10,8 @@ from typing import Any
 
 from laggard import _process, _providers
 from laggard._recorder import STEP_BEGIN, STEP_END, Token
-from laggard.control import MAX_STEPS
-from laggard.conventions import Phase
+from laggard.shared.control import MAX_STEPS
+from laggard.shared.phases import Phase
 
 _logger = logging.getLogger(__name__)
 

@@ -11,21 +11,24 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from laggard import _identity, _providers, _runtime, environment, statefile
-from laggard._hooks import DeviceHook, Hook
+from laggard import _identity, _providers, _runtime
+from laggard._hooks import DeviceHook
+from laggard._part import Part
 from laggard._partition import Step, StepPartition
+from laggard._publisher import Publisher
+from laggard._rank_file import RankFile
 from laggard._recorder import CAPACITY, LOST
-from laggard._reporting import Reporting
 from laggard._wakeup import AT_ONCE, STOP
-from laggard.conventions import RankState
+from laggard.shared import environment, statefile
+from laggard.shared.phases import RankState
 
 if TYPE_CHECKING:
     from laggard._exit import ExitHandling
     from laggard._identity import Identity
     from laggard._recorder import Event, Recorder
     from laggard._wakeup import Wakeup
-    from laggard.peers import PeerGroup
-    from laggard.statefile import Ending
+    from laggard.shared.peers import PeerGroup
+    from laggard.shared.statefile import Ending
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class Drain:
     def __init__(
         self,
         recorder: Recorder,
-        hooks: list[Hook],
+        parts: list[Part],
         identity: Identity,
         wakeup: Wakeup,
         ending: ExitHandling,
@@ -59,11 +62,11 @@ class Drain:
         slow_collectives: deque[tuple[str, int, int]],
     ) -> None:
         self._recorder = recorder
-        self._hooks = hooks
+        self._parts = parts
         # Wrapped once: this is called dozens of times a second.
-        looking_on = [hook for hook in hooks if type(hook).steps_ended is not Hook.steps_ended]
-        self._look_on = [hook.guarded(hook.steps_ended) for hook in looking_on]
-        self._device = next((hook for hook in hooks if isinstance(hook, DeviceHook)), None)
+        looking_on = [part for part in parts if type(part).steps_ended is not Part.steps_ended]
+        self._look_on = [part.guarded(part.steps_ended) for part in looking_on]
+        self._device = next((part for part in parts if isinstance(part, DeviceHook)), None)
         self._identity = identity
         self._peers = peers
         self._report_by = time.monotonic() + _LAYOUT_SECONDS
@@ -72,36 +75,34 @@ class Drain:
         self._settle_by = 0.0
         self._wakeup = wakeup
         self._ending = ending
-        self._reporting = Reporting(recorder, hooks, slow_collectives)
+        self._publisher = Publisher(recorder, parts, slow_collectives)
         self._partition = StepPartition(environment.whole_number(environment.LAGGARD_WARMUP_STEPS, 3))
-        self._facts = identity.facts(metrics_port=0)
-        self._writer: statefile.StateWriter | None = None
+        self._file = RankFile(recorder, parts, identity.facts(metrics_port=0))
         self._lost_events = 0
         self._state = RankState.STARTING
         #: When training ended in a process that goes on; 0 before.
         self._training_ended = 0
         self._flush = False
         self._failed_before = False
-        self._open_state_file()
         self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
         self._thread.start()
 
-    def hook_failed(self) -> None:
-        """Count a hook that was taken out of service. On any thread."""
-        self._reporting.drop("hook_failed")
+    def part_failed(self) -> None:
+        """Count a part that was taken out of service. On any thread."""
+        self._publisher.drop("hook_failed")
 
     def training_ended(self) -> None:
         """Take note that training is over for now. On any thread."""
         self._training_ended = time.perf_counter_ns()
         self._state = RankState.FINISHED
-        self._write_state([])
+        self._file.write(self._state)
         # Whoever started this process may kill it now.
         self._wakeup.send(AT_ONCE)
 
     @property
     def state_file(self) -> statefile.StateWriter | None:
         """The state file of this process, if it could be made."""
-        return self._writer
+        return self._file.writer
 
     def stop(self, ending: Ending, timeout: float, *, flush: bool) -> None:
         """Report all that is left and the final state, and end the thread. On any other thread.
@@ -110,22 +111,20 @@ class Drain:
         Waits at most ``timeout`` seconds; the state file says the final state in any case.
         """
         self._state = RankState.FAILED if ending.failed else RankState.FINISHED
-        if self._writer is not None:
-            self._writer.note_end()
+        self._file.note_end()
         self._flush |= flush
         self._wakeup.send(STOP)
         self._thread.join(timeout)
-        self._write_state([])
-        if self._writer is not None:
-            self._writer.write_ending(ending)
+        self._file.write(self._state)
+        self._file.write_ending(ending)
 
     def close(self) -> None:
         """Remove the state file. A process that only ends leaves it: the kernel drops the lock, the state stays."""
-        self._detach_state_file(unlink=True)
+        self._file.detach(unlink=True)
 
     def abandon(self) -> None:
         """Forget the parent's state file in a forked child."""
-        self._detach_state_file(unlink=False)
+        self._file.detach(unlink=False)
 
     def _run(self) -> None:
         while True:
@@ -137,8 +136,8 @@ class Drain:
             if not last:
                 self._ending.delay_default()
             if woken_by:
-                for hook in self._hooks:
-                    hook.guarded(hook.woken)(woken_by)
+                for part in self._parts:
+                    part.guarded(part.woken)(woken_by)
             self._try_to_drain(last=last)
             if AT_ONCE in woken_by or (last and self._flush):
                 _providers.flush(_FLUSH_SECONDS)
@@ -158,7 +157,7 @@ class Drain:
         try:
             self._drain(last=last)
         except Exception:
-            self._reporting.drop("report_failed")
+            self._publisher.drop("report_failed")
             if not self._failed_before:
                 self._failed_before = True
                 _logger.exception("a report failed; training goes on, further failures are only counted")
@@ -170,13 +169,13 @@ class Drain:
         if recorder.dropped != self._lost_events:
             # What finds no room comes after what was taken, so it is the step still open that is not whole.
             events.append((LOST, 0, 0))
-            self._reporting.drop("buffer_full", recorder.dropped - self._lost_events)
+            self._publisher.drop("buffer_full", recorder.dropped - self._lost_events)
             self._lost_events = recorder.dropped
         if self._device is not None:
             events = self._device.translate(events)
-            self._reporting.dropped_so_far("device_edge", self._device.dropped)
-        self._reporting.begin_drain()
-        self._reporting.note(events)
+            self._publisher.dropped_so_far("device_edge", self._device.dropped)
+        self._publisher.begin_drain()
+        self._publisher.note(events)
         for start in range(0, max(1, len(events)), _SLICE):
             self._record(self._partition.feed(events[start : start + _SLICE]), last=last)
             time.sleep(0)  # lets the training thread have the interpreter
@@ -184,11 +183,11 @@ class Drain:
             self._record(self._partition.finish(), last=True)
         if _providers.renewed() and not last:
             self._ending.come_first()
-        if _providers.script_has_set_one() or not self._reporting.open:
+        if _providers.script_has_set_one() or not self._publisher.open:
             self._identify(last=last)
         elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
             self._change_peers()
-        self._reporting.end_drain(self._state)
+        self._publisher.end_drain(self._state)
 
     def _read_events(self) -> list[Event]:
         """Take the events since the last drain, once it is known which thread's they are."""
@@ -202,10 +201,10 @@ class Drain:
     def _record(self, steps: list[Step], *, last: bool) -> None:
         if not last:
             self._follow(steps)
-        self._write_state(steps)
+        self._file.write(self._state, steps[-1] if steps else None, self._partition.steps)
         for look_on in self._look_on:
             look_on(steps)
-        self._reporting.report(steps)
+        self._publisher.report(steps)
 
     def _follow(self, steps: list[Step]) -> None:
         """Follow the steps from one state to the next, while the process lives."""
@@ -217,21 +216,14 @@ class Drain:
 
     def _identify(self, *, last: bool) -> None:
         if not self._settled:
-            self._identity, self._settled = _identity.resolve(self._identity, self._claim)
+            self._identity, self._settled = _identity.resolve(self._identity, self._file.claim)
         if not self._identity.run or not (last or (self._peers_settled() and not self._agreeing())):
             return
         self._identity = replace(self._identity, peer_group=self._peers.name(self._identity.peer_group))
         port = _start_metrics_endpoint(self._identity.local_rank)
-        self._facts = self._identity.facts(port, _runtime.hardware_id())
-        if self._writer is not None:
-            self._writer.write_facts(self._facts)
-        self._reporting.begin(self._identity, self._facts, self._peers.layout())
-
-    def _claim(self, run: str, rank: int) -> str:
-        writer = self._writer
-        if writer is None:
-            return run
-        return _identity.claim(run, rank, writer.path, lambda name: writer.write_facts(replace(self._facts, run=name)))
+        facts = self._identity.facts(port, _runtime.hardware_id())
+        self._file.write_facts(facts)
+        self._publisher.begin(self._identity, facts, self._peers.layout())
 
     def _agreeing(self) -> bool:
         """Return whether the ranks may still say what is not known yet."""
@@ -253,45 +245,14 @@ class Drain:
 
     def _change_peers(self) -> None:
         group = self._peers.name(self._identity.peer_group)
-        if self._writer is None or group == self._facts.peer_group:
+        if self._file.writer is None or group == self._file.facts.peer_group:
             return
         _logger.warning(
             "the peer group %r became known after reporting began: the state file says it, the metrics keep %r",
             group,
             self._identity.peer_group,
         )
-        self._facts = replace(self._facts, peer_group=group)
-        self._writer.write_facts(self._facts)
-
-    def _open_state_file(self) -> None:
-        try:
-            self._writer = statefile.StateWriter(environment.state_directory(), self._facts)
-        except statefile.StateFileError as error:
-            _logger.warning(
-                "%s; training goes on, but a stuck rank cannot be told from outside. Set %s to a folder that this "
-                "user may write",
-                error,
-                environment.LAGGARD_STATE_DIR,
-            )
-            return
-        self._recorder.words = self._writer.words
-        for hook in self._hooks:
-            hook.guarded(hook.state_file_opened)(self._writer.words)
-
-    def _write_state(self, steps: list[Step]) -> None:
-        if self._writer is None:
-            return
-        words = self._writer.words
-        words[statefile.STATE] = self._state
-        if steps:
-            words[statefile.STEPS] = self._partition.steps
-            words[statefile.LAST_STEP] = self._recorder.boottime(steps[-1].ended)
-
-    def _detach_state_file(self, *, unlink: bool) -> None:
-        writer, self._writer = self._writer, None
-        self._recorder.words = None
-        if writer is not None:
-            writer.close(unlink=unlink)
+        self._file.write_facts(replace(self._file.facts, peer_group=group))
 
 
 def _start_metrics_endpoint(local_rank: int) -> int:

@@ -20,10 +20,11 @@ import time
 from multiprocessing import util
 from typing import Protocol
 
-from laggard import _providers, statefile
+from laggard import _providers
 from laggard._wakeup import Wakeup, sigaction
-from laggard.conventions import RankState
-from laggard.statefile import EndedBy, Ending, StateWriter
+from laggard.shared import statefile
+from laggard.shared.phases import RankState
+from laggard.shared.statefile import EndedBy, Ending, StateWriter
 
 #: What the last report of a clean end may take. A process that nobody listens to must still end.
 FLUSH_SECONDS = 2.0

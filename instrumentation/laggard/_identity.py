@@ -17,8 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from laggard import environment, statefile
-from laggard.conventions import NAME_BYTES, Attribute, clip_name
+from laggard.shared import environment, statefile
+from laggard.shared.metrics import Attribute
+from laggard.shared.names import NAME_BYTES, clip_name
 
 _logger = logging.getLogger(__name__)
 

@@ -14,8 +14,9 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
+from laggard._part import Host
+from laggard.shared import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _GAUGES = {
-    "loss": names.LOSS,
-    "gradient_norm": names.GRADIENT_NORM,
-    "learning_rate": names.LEARNING_RATE,
+    "loss": metrics.LOSS,
+    "gradient_norm": metrics.GRADIENT_NORM,
+    "learning_rate": metrics.LEARNING_RATE,
 }
-_COUNTERS = {"samples": names.SAMPLES, "tokens": names.TOKENS, "flops": names.FLOPS}
+_COUNTERS = {"samples": metrics.SAMPLES, "tokens": metrics.TOKENS, "flops": metrics.FLOPS}
 #: Values whose not being finite is itself a finding, with the attribute that says so.
 _WATCHED = {"loss": "loss", "gradient_norm": "gradient"}
 
@@ -86,7 +87,7 @@ class Log(Hook):
 
     name = "log"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._entries: list[tuple[str, Any]] = []
         self._dropped = 0
@@ -125,7 +126,7 @@ class Log(Hook):
         """Report what has arrived: the newest value of a gauge, the sum of what a counter was given."""
         entries = self._entries[:]
         arrived = 0
-        found: dict[tuple[names.Metric, str], float] = {}
+        found: dict[tuple[metrics.Metric, str], float] = {}
         for name, value in entries:
             number = value
             if isinstance(value, _Copy):
@@ -152,11 +153,11 @@ class Log(Hook):
     def _patch(self, torch: ModuleType) -> None:
         self._is_compiling = torch.compiler.is_compiling
 
-    def _sort(self, found: dict[tuple[names.Metric, str], float], name: str, value: float) -> None:
+    def _sort(self, found: dict[tuple[metrics.Metric, str], float], name: str, value: float) -> None:
         """Add a value to what is reported of its metric."""
         watched = _WATCHED.get(name)
         if watched is not None:
-            nonfinite = (names.NONFINITE, watched)
+            nonfinite = (metrics.NONFINITE, watched)
             found[nonfinite] = found.get(nonfinite, 0) + (not math.isfinite(value))
         if name in _GAUGES:
             if math.isfinite(value):

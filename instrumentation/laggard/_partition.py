@@ -35,7 +35,7 @@ from laggard._recorder import (
     UPDATE,
     Event,
 )
-from laggard.conventions import OWN_PHASES, Phase
+from laggard.shared.phases import OWN_PHASES, Phase
 
 Interval = tuple[Phase, int, int]
 """A phase with the ``perf_counter_ns`` at which it began and ended."""

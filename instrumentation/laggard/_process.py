@@ -16,20 +16,22 @@ from typing import Any
 
 import wrapt
 
-from laggard import _identity, _messages, _providers, environment
-from laggard._control import ControlFile
+from laggard import _identity, _messages, _providers
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
-from laggard._hang import HangDump
+from laggard._flight_recorder import HangDump
 from laggard._hooks import HOOKS, Hook, Traced
 from laggard._hooks.exposure import Exposure
 from laggard._log import Log
+from laggard._part import Part
 from laggard._profile import Profiler
 from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
+from laggard._requests import ControlFile
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
-from laggard.peers import PeerGroup
-from laggard.statefile import Ending
+from laggard.shared import environment
+from laggard.shared.peers import PeerGroup
+from laggard.shared.statefile import Ending
 
 _logger = logging.getLogger(__name__)
 _messages.begin_with_our_name()
@@ -54,15 +56,16 @@ class Process:
         self.log = Log(self)
         self.trace = TraceDump(self)
         self.profiler = Profiler(self)
-        #: What is no patch of torch but fails alone, like a hook.
-        self._parts: tuple[Hook, ...] = (
+        #: What is no patch of torch.
+        self._others: tuple[Part, ...] = (
             ControlFile(self, self.trace, self.profiler),
             self.log,
             self.trace,
             self.profiler,
             HangDump(self),
         )
-        self._hooks: list[Hook] = []
+        #: Hooks and others, in the order in which they are told.
+        self._parts: list[Part] = []
         self._lock = threading.Lock()
         self._drain: Drain | None = None
         self._wakeup: Wakeup | None = None
@@ -73,7 +76,7 @@ class Process:
     def start(self) -> None:
         """Install the hooks; each waits for the torch module that it patches. Imports no torch."""
         disabled = environment.names(environment.LAGGARD_DISABLED_HOOKS)
-        known = [hook.name for hook in (*HOOKS, *self._parts)]
+        known = [part.name for part in (*HOOKS, *self._others)]
         unknown = disabled.difference(known)
         if unknown:
             _logger.warning(
@@ -82,25 +85,25 @@ class Process:
                 ",".join(sorted(unknown)),
                 ", ".join(known),
             )
-        self._hooks = [hook for hook in (*(kind(self) for kind in HOOKS), *self._parts) if hook.name not in disabled]
-        for hook in self._hooks:
-            hook.installed = True
-            for module, patch in hook.targets().items():
-                wrapt.register_post_import_hook(hook.guarded(patch), module)
+        self._parts = [part for part in (*(kind(self) for kind in HOOKS), *self._others) if part.name not in disabled]
+        for part in self._parts:
+            part.installed = True
+            for module, patch in part.targets().items() if isinstance(part, Hook) else ():
+                wrapt.register_post_import_hook(part.guarded(patch), module)
 
     def stop(self) -> None:
         """Take every hook out, report what is left, and remove all that was opened."""
         self._settled = True
         reporting = (self.log, self.trace)  # they patch nothing, and hold what the last drain reports
-        for hook in reversed(self._hooks):
-            if hook not in reporting:
-                hook.uninstall()
+        for part in reversed(self._parts):
+            if part not in reporting:
+                part.uninstall()
         self.recorder.disable()
         if self._drain is not None:
             self._finish(Ending(), FLUSH_SECONDS, flush=False)
             self._drain.close()
-        for hook in reporting:
-            hook.uninstall()
+        for part in reporting:
+            part.uninstall()
         if self._exit is not None:
             self._exit.remove()
         if self._wakeup is not None:
@@ -131,18 +134,18 @@ class Process:
         self.recorder.disable()
 
     def hear(self, number: int) -> bool:
-        """Have the hooks woken by a signal that has its default action; return whether they are."""
+        """Have the parts woken by a signal that has its default action; return whether they are."""
         return self._wakeup is not None and self._wakeup.hear(number)
 
-    def hook_failed(self, hook: Hook, error: Exception) -> None:
-        """Take a hook out of service; the others go on."""
+    def part_failed(self, part: Part, error: Exception) -> None:
+        """Take a part out of service; the others go on."""
         try:
-            hook.uninstall()
+            part.uninstall()
         except Exception:
-            _logger.exception("hook %s could not be removed", hook.name)
-        _logger.warning("hook %s failed and is off, training goes on: %r", hook.name, error)
+            _logger.exception("hook %s could not be removed", part.name)
+        _logger.warning("hook %s failed and is off, training goes on: %r", part.name, error)
         if self._drain is not None:
-            self._drain.hook_failed()
+            self._drain.part_failed()
 
     def forget_parent(self) -> None:
         """Start over in a forked child: it may be a rank of its own, a data worker or something else."""
@@ -159,8 +162,8 @@ class Process:
         recorder.capacity = EARLY_CAPACITY
         self._lock = threading.Lock()
         self._drain = self._wakeup = self._exit = None
-        for hook in self._hooks:
-            hook.guarded(hook.forked)()
+        for part in self._parts:
+            part.guarded(part.forked)()
         self._settled = not recorder.enabled
 
     def _start_drain(self, rank: int | None, world_size: int | None) -> None:
@@ -170,7 +173,7 @@ class Process:
         identity = _identity.from_environment(rank, world_size)
         self._drain = Drain(
             self.recorder,
-            self._hooks,
+            self._parts,
             identity,
             self._wakeup,
             self._exit,
@@ -178,8 +181,8 @@ class Process:
             slow_collectives=self.slow_collectives,
         )
         self._exit.install(self._wakeup, self._drain.state_file)
-        for hook in self._hooks:
-            hook.guarded(hook.training_began)()
+        for part in self._parts:
+            part.guarded(part.training_began)()
 
     def _finish(self, ending: Ending, seconds: float, *, flush: bool) -> None:
         self.profiler.finish(export=not ending.failed)

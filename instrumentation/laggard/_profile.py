@@ -23,7 +23,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
+from laggard._part import Host
 from laggard._recorder import STEP_END
 from laggard._trace import default_path
 
@@ -58,7 +59,7 @@ class Profiler(Hook):
 
     name = "profile"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._requests: deque[tuple[int, str, Answer]] = deque(maxlen=16)
         self._capture: _Capture | None = None

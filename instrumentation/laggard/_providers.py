@@ -24,7 +24,7 @@ from typing import Any
 from opentelemetry.metrics import Meter, get_meter_provider
 from opentelemetry.trace import get_tracer_provider
 
-from laggard import environment
+from laggard.shared import environment
 
 #: An endpoint that answers takes all within this time, and then once more when the SDK shuts down.
 _PROMPT_SECONDS = 0.5

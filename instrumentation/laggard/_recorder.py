@@ -17,9 +17,9 @@ from time import perf_counter_ns
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
-from laggard import environment
-from laggard.conventions import Phase
-from laggard.statefile import CODE_SHIFT, PHASE, PROGRESS, boottime_ns
+from laggard.shared import environment
+from laggard.shared.phases import Phase
+from laggard.shared.statefile import CODE_SHIFT, PHASE, PROGRESS, boottime_ns
 
 if TYPE_CHECKING:
     from laggard._native import HotPath

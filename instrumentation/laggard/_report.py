@@ -14,12 +14,13 @@ from math import ceil
 from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter
 from opentelemetry.metrics import _Gauge as Gauge
 
-from laggard import _providers, _runtime, environment
-from laggard import conventions as names
+from laggard import _providers, _runtime
 from laggard._identity import Identity
 from laggard._partition import Step
-from laggard.conventions import Attribute, Phase, RankState
-from laggard.statefile import Facts
+from laggard.shared import environment, metrics
+from laggard.shared.metrics import Attribute
+from laggard.shared.phases import QUANTILE_PHASES, Phase, RankState
+from laggard.shared.statefile import Facts
 from laggard.version import __version__
 
 _NANOSECOND = 1e-9
@@ -33,27 +34,27 @@ class Report:
     def __init__(self, identity: Identity, facts: Facts, layout: str = "") -> None:
         self._identity = identity
         self._base = identity.attributes()
-        self._meter = _providers.meter(names.METER_NAME, __version__)
-        self._step = _histogram(self._meter, names.STEP_DURATION)
-        self._own = _histogram(self._meter, names.STEP_OWN_DURATION)
-        self._phase = _histogram(self._meter, names.PHASE_DURATION)
-        self._collective = _histogram(self._meter, names.COLLECTIVE_DURATION)
-        self._steps = _counter(self._meter, names.STEPS)
-        self._skipped = _counter(self._meter, names.STEPS_SKIPPED)
-        self._excluded = _counter(self._meter, names.STEPS_EXCLUDED)
-        self._excluded_duration = _counter(self._meter, names.STEPS_EXCLUDED_DURATION)
-        self._collective_io = _counter(self._meter, names.COLLECTIVE_IO)
-        self._self_time = _counter(self._meter, names.SELF_TIME)
-        self._dropped = _counter(self._meter, names.DROPPED)
-        self._quantile = _gauge(self._meter, names.PHASE_QUANTILE)
-        self._floor = _gauge(self._meter, names.COMMUNICATION_FLOOR)
-        self._last_step = _gauge(self._meter, names.LAST_STEP_TIMESTAMP)
-        self._state = _gauge(self._meter, names.RANK_STATE)
-        self._signal = _gauge(self._meter, names.SIGNAL_AVAILABLE)
+        self._meter = _providers.meter(metrics.METER_NAME, __version__)
+        self._step = _histogram(self._meter, metrics.STEP_DURATION)
+        self._own = _histogram(self._meter, metrics.STEP_OWN_DURATION)
+        self._phase = _histogram(self._meter, metrics.PHASE_DURATION)
+        self._collective = _histogram(self._meter, metrics.COLLECTIVE_DURATION)
+        self._steps = _counter(self._meter, metrics.STEPS)
+        self._skipped = _counter(self._meter, metrics.STEPS_SKIPPED)
+        self._excluded = _counter(self._meter, metrics.STEPS_EXCLUDED)
+        self._excluded_duration = _counter(self._meter, metrics.STEPS_EXCLUDED_DURATION)
+        self._collective_io = _counter(self._meter, metrics.COLLECTIVE_IO)
+        self._self_time = _counter(self._meter, metrics.SELF_TIME)
+        self._dropped = _counter(self._meter, metrics.DROPPED)
+        self._quantile = _gauge(self._meter, metrics.PHASE_QUANTILE)
+        self._floor = _gauge(self._meter, metrics.COMMUNICATION_FLOOR)
+        self._last_step = _gauge(self._meter, metrics.LAST_STEP_TIMESTAMP)
+        self._state = _gauge(self._meter, metrics.RANK_STATE)
+        self._signal = _gauge(self._meter, metrics.SIGNAL_AVAILABLE)
         self._instruments: dict[str, Counter | Gauge | Histogram] = {}
         self._phase_attributes = [self._with(Attribute.PHASE, phase.label) for phase in Phase]
         self._used_phases: list[Phase] = []
-        self._recent: deque[tuple[int, ...]] = deque(maxlen=names.RECENT_STEPS)
+        self._recent: deque[tuple[int, ...]] = deque(maxlen=metrics.RECENT_STEPS)
         #: Most bytes that were reported, by kind of memory.
         self.memory_peak: dict[str, int] = {}
         self._start(facts, layout)
@@ -62,13 +63,13 @@ class Report:
         # A counter first seen above zero hides its first increments from increase(); so all begin at 0.
         for counter in (self._steps, self._skipped, self._self_time):
             counter.add(0, self._base)
-        for reason in names.EXCLUSION_REASONS:
+        for reason in metrics.EXCLUSION_REASONS:
             self._excluded.add(0, self._with(Attribute.REASON, reason))
             self._excluded_duration.add(0, self._with(Attribute.REASON, reason))
-        for reason in names.DROP_REASONS:
+        for reason in metrics.DROP_REASONS:
             self._dropped.add(0, self._with(Attribute.REASON, reason))
-        _gauge(self._meter, names.RANKS_EXPECTED).set(self._identity.world_size, self._base)
-        _gauge(self._meter, names.RESTARTS).set(self._identity.restarts, self._base)
+        _gauge(self._meter, metrics.RANKS_EXPECTED).set(self._identity.world_size, self._base)
+        _gauge(self._meter, metrics.RESTARTS).set(self._identity.restarts, self._base)
         start = {
             Attribute.HOST_NAME: facts.host,
             Attribute.PROCESS_PID: str(facts.pid),
@@ -77,9 +78,11 @@ class Report:
             Attribute.HARDWARE_ID: facts.hardware_id,
         }
         known = {name: value for name, value in start.items() if value}
-        _gauge(self._meter, names.RANK_START_TIMESTAMP).set(facts.start_unix_ns * _NANOSECOND, {**self._base, **known})
+        _gauge(self._meter, metrics.RANK_START_TIMESTAMP).set(
+            facts.start_unix_ns * _NANOSECOND, {**self._base, **known}
+        )
         info = _runtime.facts(facts.workload, layout)
-        _gauge(self._meter, names.RUN_INFO).set(1, {**self._base, **info})
+        _gauge(self._meter, metrics.RUN_INFO).set(1, {**self._base, **info})
 
     @property
     def identity(self) -> Identity:
@@ -90,7 +93,7 @@ class Report:
         """Report finished steps; of those that could go into the histograms, one in so many does."""
         self._steps.add(len(steps), self._base)
         for wait in [step.first_batch for step in steps if step.first_batch]:
-            self.measure(names.DATALOADER_FIRST_BATCH_DURATION, wait * _NANOSECOND)
+            self.measure(metrics.DATALOADER_FIRST_BATCH_DURATION, wait * _NANOSECOND)
         skipped = sum([step.skipped for step in steps])
         if skipped:
             self._skipped.add(skipped, self._base)
@@ -106,7 +109,7 @@ class Report:
             below = 2**32 // one_in
             sampled_out = [step for step in measured if step.number * _SCATTER % 2**32 >= below]
             if sampled_out:
-                left_out[names.SAMPLING] = [step.ended - step.started for step in sampled_out]
+                left_out[metrics.SAMPLING] = [step.ended - step.started for step in sampled_out]
             measured = [step for step in measured if step.number * _SCATTER % 2**32 < below]
         for step in measured:
             self._record(step)
@@ -131,12 +134,12 @@ class Report:
         self._last_step.set((newest.ended + unix_offset_ns()) * _NANOSECOND, self._base)
         if not self._recent:
             return
-        for phase in names.QUANTILE_PHASES:
+        for phase in QUANTILE_PHASES:
             if phase not in self._used_phases:
                 continue
             values = sorted(phases[phase] for phases in self._recent)
-            for label, quantile in names.QUANTILES.items():
-                if len(values) < names.QUANTILE_STEPS[label]:
+            for label, quantile in metrics.QUANTILES.items():
+                if len(values) < metrics.QUANTILE_STEPS[label]:
                     continue
                 attributes = {**self._phase_attributes[phase], Attribute.QUANTILE: label}
                 self._quantile.set(values[ceil(quantile * len(values)) - 1] * _NANOSECOND, attributes)
@@ -152,13 +155,13 @@ class Report:
         """Report bytes handed to collectives since the last report."""
         self._collective_io.add(size, self._with(Attribute.COLLECTIVE_OPERATION, operation))
 
-    def measure(self, metric: names.Metric, value: float, *attributes: str) -> None:
+    def measure(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
         """Add to a counter, set a gauge or record into a histogram.
 
         ``attributes`` are the values of the metric's own attributes, in its order. A hook reports what only it knows
         in this way; the instrument is made at the first use, so what a process does not measure stays absent.
         """
-        if metric is names.MEMORY_USAGE:
+        if metric is metrics.MEMORY_USAGE:
             self.memory_peak[attributes[0]] = max(int(value), self.memory_peak.get(attributes[0], 0))
         labels = {**self._base, **dict(zip(metric.attributes, attributes, strict=True))}
         instrument = self._instruments.get(metric.name)
@@ -204,25 +207,25 @@ def median(values: Iterable[int]) -> int:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _wanted(meter: Meter, metric: names.Metric) -> Meter:
+def _wanted(meter: Meter, metric: metrics.Metric) -> Meter:
     """Return the meter, or for a metric that the chosen profile leaves out one that makes silent instruments."""
-    left_out = _compact() and metric not in names.COMPACT
-    return NoOpMeter(names.METER_NAME) if left_out else meter
+    left_out = _compact() and metric not in metrics.COMPACT
+    return NoOpMeter(metrics.METER_NAME) if left_out else meter
 
 
 def _compact() -> bool:
     return environment.choice(environment.LAGGARD_SERIES, "default", "compact") == "compact"
 
 
-def _bounds(metric: names.Metric) -> tuple[float, ...]:
+def _bounds(metric: metrics.Metric) -> tuple[float, ...]:
     if _compact():
         return ()
     if environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full":
-        return names.STEP_BOUNDS
+        return metrics.STEP_BOUNDS
     return metric.bounds
 
 
-def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
+def _histogram(meter: Meter, metric: metrics.Metric) -> Histogram:
     return _wanted(meter, metric).create_histogram(
         metric.name,
         unit=metric.unit,
@@ -231,9 +234,9 @@ def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
     )
 
 
-def _counter(meter: Meter, metric: names.Metric) -> Counter:
+def _counter(meter: Meter, metric: metrics.Metric) -> Counter:
     return _wanted(meter, metric).create_counter(metric.name, unit=metric.unit, description=metric.description)
 
 
-def _gauge(meter: Meter, metric: names.Metric) -> Gauge:
+def _gauge(meter: Meter, metric: metrics.Metric) -> Gauge:
     return _wanted(meter, metric).create_gauge(metric.name, unit=metric.unit, description=metric.description)

@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from laggard import environment
-from laggard.conventions import Attribute, clip_name
+from laggard.shared import environment
+from laggard.shared.metrics import Attribute
+from laggard.shared.names import clip_name
 from laggard.version import __version__
 
 _DRIVER = Path("/proc/driver/nvidia/version")

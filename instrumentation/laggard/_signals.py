@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable
 
-from laggard._hooks import DeviceHook, Hook
-from laggard.conventions import SIGNALS, Phase
+from laggard._hooks import DeviceHook
+from laggard._part import Part
+from laggard.shared.metrics import SIGNALS
+from laggard.shared.phases import Phase
 
 #: Signals that are there when steps show time in the phase.
 _PHASES = {
@@ -17,15 +19,15 @@ _PHASES = {
 }
 
 
-def available(hooks: Iterable[Hook], seen: Collection[Phase]) -> dict[str, bool]:
+def available(parts: Iterable[Part], seen: Collection[Phase]) -> dict[str, bool]:
     """Return for each signal whether it can be trusted. ``seen`` are the phases in which steps spend time."""
     working: dict[str, bool] = {}
     clock = None
-    for hook in hooks:
-        if hook.signal:
-            working[hook.signal] = working.get(hook.signal, True) and hook.available
-        if isinstance(hook, DeviceHook):
-            clock = hook.clock
+    for part in parts:
+        if part.signal:
+            working[part.signal] = working.get(part.signal, True) and part.available
+        if isinstance(part, DeviceHook):
+            clock = part.clock
     # The host's clock does not see when a device works, only when work is handed to it.
     blind = clock is None and _device_in_use()
     return {

@@ -16,11 +16,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from laggard import conventions as names
 from laggard._identity import Identity
 from laggard._partition import Step
 from laggard._report import median, unix_offset_ns
-from laggard.conventions import Attribute
+from laggard.shared import metrics
+from laggard.shared.metrics import Attribute
 from laggard.version import __version__
 
 #: Enough steps for a median that one slow step does not move.
@@ -49,7 +49,7 @@ class Spans:
         self._describe = describe
         self._every = every
         self._slow = slow
-        self._durations: deque[int] = deque(maxlen=names.RECENT_STEPS)
+        self._durations: deque[int] = deque(maxlen=metrics.RECENT_STEPS)
         self._left = _MAX_STEPS
         self._slow_from = 0
 
@@ -75,7 +75,7 @@ class Spans:
         offset = unix_offset_ns()
         attributes = {**self._attributes, Attribute.STEP: step.number}
         # Of the provider that the process has now: the script may have set one.
-        tracer = trace.get_tracer(names.METER_NAME, __version__)
+        tracer = trace.get_tracer(metrics.METER_NAME, __version__)
         root = tracer.start_span(
             "training.step",
             context=step_context(self._run, step.number),

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laggard import control, environment
-from laggard._hooks.base import Hook, HookHost
 from laggard._identity import Identity
+from laggard._part import Host, Part
 from laggard._partition import Step
 from laggard._report import unix_offset_ns
 from laggard._spans import collectives_of
-from laggard.conventions import RECENT_STEPS, Phase
+from laggard.shared import control, environment
+from laggard.shared.metrics import RECENT_STEPS
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -35,12 +36,12 @@ Answer = Callable[[str], None]
 """Takes what became of a request: an empty string, or in one line why it failed."""
 
 
-class TraceDump(Hook):
+class TraceDump(Part):
     """Keeps the last steps and writes them when it is asked to."""
 
     name = "trace"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._steps: deque[Step] = deque(maxlen=RECENT_STEPS)
         self._intervals = 0

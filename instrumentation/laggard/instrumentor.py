@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from laggard import _process, _providers, environment
+from laggard import _process, _providers
+from laggard.shared import environment
 
 _logger = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from typing import Any
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 
-from laggard import _messages, environment
-from laggard.environment import (
+from laggard import _messages
+from laggard.shared import environment
+from laggard.shared.environment import (
     HIGHEST_PORT,
     OTEL_EXPORTER_PROMETHEUS_HOST,
     OTEL_EXPORTER_PROMETHEUS_PORT,

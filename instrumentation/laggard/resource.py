@@ -8,7 +8,7 @@ from __future__ import annotations
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
 from laggard import _identity, _messages
-from laggard.conventions import Attribute
+from laggard.shared.metrics import Attribute
 
 _messages.begin_with_our_name()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.conventions import RankState
+from laggard.shared.phases import RankState
 from scenario import MINE, Firing, Play, Scenario, ranks
 from world import RUN, WORK, Rank
 

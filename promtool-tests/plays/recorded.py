@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hang import stalled, stick
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from scenario import Play, Scenario, ranks
 from world import Progress
 

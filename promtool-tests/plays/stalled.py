@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hang import died, frozen, resume, stalled, stick
-from laggard.conventions import Phase, RankState
+from laggard.shared.phases import Phase, RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN, Rank
 

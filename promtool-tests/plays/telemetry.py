@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hang import frozen
-from laggard.conventions import RankState
+from laggard.shared.phases import RankState
 from scenario import Firing, Play, Scenario, ranks
 from world import RUN
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.conventions import RankState
+from laggard.shared.phases import RankState
 from scenario import MINE, Play, Scenario, ranks
 from slow import make_slow, straggler
 from world import RUN

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import __main__ as benchmarks
-from benchmarks import versions
-from benchmarks.children import Child, Comparison
-from benchmarks.spread import interval, typical
+from lab.benchmarks import __main__ as benchmarks
+from lab.benchmarks import versions
+from lab.benchmarks.children import Child, Comparison
+from lab.benchmarks.spread import interval, typical
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,16 +6,16 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from chaos import report
-from chaos.breakages import BREAKAGES
-from chaos.faults import FAULTS, Fault
-from chaos.network import LINK
-from chaos.outages import OUTAGES
-from chaos.outside import OUTSIDE
-from chaos.own import OWN_FAULTS
-from chaos.own_acts import ACTS
-from chaos.play import Case, Play, Result
-from chaos.stack import Stack
+from lab.chaos import report
+from lab.chaos.breakages import BREAKAGES
+from lab.chaos.faults import FAULTS, Fault
+from lab.chaos.network import LINK
+from lab.chaos.outages import OUTAGES
+from lab.chaos.outside import OUTSIDE
+from lab.chaos.own import OWN_FAULTS
+from lab.chaos.own_acts import ACTS
+from lab.chaos.play import Case, Play, Result
+from lab.chaos.stack import Stack
 from laggard_cli.diagnose.model import Verdict
 
 FAULT = Fault("broken", "a rank is broken", "kill", ("TrainingRankDied",), process=True)
@@ -66,7 +66,7 @@ def test_every_fault_has_something_that_happens() -> None:
 def test_the_document_lists_what_is_tested() -> None:
     """docs/reliability.md has the tables of the suite."""
     text = report.DOCUMENT.read_text(encoding="utf-8")
-    assert report.document(text) == text, "run: python -m chaos --document"
+    assert report.document(text) == text, "run: python -m lab.chaos --document"
     assert all(f"`{fault.name}` |" in text for fault in (*FAULTS, *OWN_FAULTS))
 
 

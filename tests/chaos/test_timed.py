@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.own_play import Cost
-from chaos.timed import Clock, Stopwatch, taken
+from lab.chaos.own_play import Cost
+from lab.chaos.timed import Clock, Stopwatch, taken
 from laggard._hooks import base
 from laggard._hooks.base import Hook
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from evaluation.gate import cell, simulate
+from lab.evaluation.gate import cell, simulate
 from laggard_cli.gate.baseline import load, save
 from laggard_cli.gate.measured import Measured, joined
 from laggard_cli.gate.statistics import MIN_VALUES, compare, correlation_time, holm

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from laggard import statefile
-from laggard.statefile import StateWriter, boottime_ns
+from laggard.shared import statefile
+from laggard.shared.statefile import StateWriter, boottime_ns
 from laggard_cli.hang.command import collect
 from laggard_cli.main import main
 from tests.exporter.support import dead_file, fresh, live_rank

@@ -190,7 +190,7 @@ def test_names_and_numbers_of_all_kinds(
     """NaN, infinity, huge numbers, missing labels, foreign alerts and severities end no command."""
     folder = tmp_path_factory.mktemp("hostile")
 
-    @settings(parent=fuzz, max_examples=max(20, fuzz.max_examples // 6), deadline=None)
+    @settings(parent=fuzz, max_examples=max(5, fuzz.max_examples // 6), deadline=None)
     @given(st.integers(0, 2**32))
     def one(seed: int) -> None:
         server.answer = _Hostile(random.Random(seed))
@@ -206,7 +206,7 @@ def test_answers_of_another_form(
     """JSON that is no answer of Prometheus is one line, and nothing that looks like a verdict."""
     folder = tmp_path_factory.mktemp("form")
 
-    @settings(parent=fuzz, max_examples=max(12, fuzz.max_examples // 12), deadline=None)
+    @settings(parent=fuzz, max_examples=max(3, fuzz.max_examples // 12), deadline=None)
     @given(st.lists(_JSON, min_size=1, max_size=4), st.booleans())
     def one(pieces: list[Any], within: bool) -> None:  # noqa: FBT001 - an example
         asked = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.kineto.kinds import Kind, kind_of
 from laggard_cli.kineto.run import TracedRun, read_run
 from laggard_cli.kineto.verdicts import judge

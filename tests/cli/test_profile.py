@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard import control, statefile
+from laggard.shared import control, statefile
 from laggard_cli.main import main
 from tests.support.facts import FACTS
 from tests.support.launch import PROGRAMS, Launcher
@@ -58,7 +58,7 @@ def test_a_rank_that_does_not_answer_is_named(tmp_path: Path, capsys: pytest.Cap
     """A rank whose laggard is gone, one that dies and one that refuses each get a line, and the exit code is 1."""
     code = (
         "import os, sys, time; from pathlib import Path; from dataclasses import replace;"
-        "from laggard import control, statefile; from tests.support.facts import FACTS;"
+        "from laggard.shared import control, statefile; from tests.support.facts import FACTS;"
         "folder = Path(sys.argv[1]);"
         "writers = [statefile.StateWriter(folder, replace(FACTS, run='r', rank=rank)) for rank in (1, 2, 3)];"
         "print('ready', flush=True);"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard_cli.clusters import Run
 from laggard_cli.errors import CommandError
 from laggard_cli.main import main

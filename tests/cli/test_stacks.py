@@ -27,7 +27,7 @@ _PROGRAM = """
 import ctypes, sys
 from dataclasses import replace
 from pathlib import Path
-from laggard import statefile
+from laggard.shared import statefile
 from tests.support.facts import FACTS
 
 def stands_here(how):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard_cli.main import main
 from tests.support.launch import PROGRAMS, Launcher
 

@@ -31,7 +31,7 @@ def missing(text: str) -> None:
 def collector() -> Path:
     """Return the Collector that was built from our manifest."""
     if not COLLECTOR.exists():
-        missing("no Collector: run scripts/build_collector.sh, which needs Go")
+        missing("no Collector: run scripts/tools/build_collector.sh, which needs Go")
     return COLLECTOR
 
 
@@ -44,7 +44,7 @@ def newest_prometheus() -> Path:
     # Those of distributions are built without what takes OTLP.
     newest = [path for path in found if not path.name.startswith(("prometheus-2.", "prometheus-3.5."))]
     if not newest:
-        missing("no Prometheus that takes OTLP: run scripts/build_rule_engine.sh, which needs Go")
+        missing("no Prometheus that takes OTLP: run scripts/tools/build_rule_engine.sh, which needs Go")
     return newest[-1]
 
 
@@ -127,7 +127,7 @@ def named(ports: Sequence[int], *names: str) -> dict[str, int]:
 def alertmanager(folder: Path, address: str) -> list[str | Path]:
     """Return the command of an Alertmanager with the configuration of deploy/alertmanager."""
     if shutil.which("prometheus-alertmanager") is None:
-        missing("prometheus-alertmanager is missing: scripts/fetch_servers.sh")
+        missing("prometheus-alertmanager is missing: scripts/tools/fetch_servers.sh")
     return [
         "prometheus-alertmanager",
         f"--config.file={ROOT / 'deploy' / 'alertmanager' / 'alertmanager.yml'}",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import engine
+from lab.evaluation import engine
 from tests.dashboards.world import World, world
 
 
@@ -17,7 +17,7 @@ from tests.dashboards.world import World, world
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Serve the runs."""
     for binary, how in ((shutil.which("prometheus"), "apt-get install prometheus"),
-                        (engine.BINARY.exists(), "scripts/build_rule_engine.sh")):  # fmt: skip
+                        (engine.BINARY.exists(), "scripts/tools/build_rule_engine.sh")):  # fmt: skip
         if not binary:
             text = f"nothing to play runs with: run {how}"
             pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)

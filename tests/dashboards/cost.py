@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from dashboards.queries import CHOSEN, PANELS
-from evaluation import engine
-from evaluation.load import targets
-from evaluation.model.target import EPOCH
+from lab.evaluation import engine
+from lab.evaluation.load import targets
+from lab.evaluation.model.target import EPOCH
 from tests.dashboards.left_out import left_out
 from tests.dashboards.world import STEP, World, read_by_panels, serve
 
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--slowest", type=int, default=3, metavar="COUNT", help="panels that are named (default 3)")
     options = parser.parse_args()
     if not engine.BINARY.exists():
-        print("no rule engine; run scripts/build_rule_engine.sh, which needs Go", file=sys.stderr)
+        print("no rule engine; run scripts/tools/build_rule_engine.sh, which needs Go", file=sys.stderr)
         return 2
     for ranks in options.ranks:
         costs = measure(ranks)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.model.blocks import Array
-from evaluation.model.target import Target
+from lab.evaluation.model.blocks import Array
+from lab.evaluation.model.target import Target
 
 _Labels = dict[str, str]
 #: Seconds between two values; and share of their time for which workers work where no batch is ready.

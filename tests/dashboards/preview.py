@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.__main__ import FOLDER
-from evaluation.model.target import EPOCH
+from lab.evaluation.model.target import EPOCH
 from laggard_cli.main import main as laggard
 from tests.dashboards.test_schema import INSTALLED
 from tests.dashboards.world import World, world

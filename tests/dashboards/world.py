@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 
 from dashboards.queries import CHOSEN, PANELS, concrete
-from evaluation import engine
-from evaluation.draw import Draw
-from evaluation.model.exposition import incarnations
-from evaluation.model.job import Job
-from evaluation.model.target import EPOCH
-from evaluation.scenarios import SCENARIOS
+from lab.evaluation import engine
+from lab.evaluation.draw import Draw
+from lab.evaluation.model.exposition import incarnations
+from lab.evaluation.model.job import Job
+from lab.evaluation.model.target import EPOCH
+from lab.evaluation.scenarios import SCENARIOS
 from tests.dashboards.left_out import left_out
 from tests.rules.engine import free_address
 from tests.rules.pack import selectors

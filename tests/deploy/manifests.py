@@ -33,7 +33,7 @@ def tool(name: str) -> str:
     """Return where a program is that the tests of the manifests need."""
     found = shutil.which(name, path=f"{ROOT / '.cache' / 'tools' / 'bin'}{os.pathsep}{os.environ['PATH']}")
     if found is None:
-        missing(f"{name} is missing: scripts/build_kubernetes_tools.sh, which needs Go")
+        missing(f"{name} is missing: scripts/tools/build_kubernetes_tools.sh, which needs Go")
     return str(found)
 
 
@@ -41,7 +41,7 @@ def definition(name: str) -> Path:
     """Return a file with the definition of custom resources."""
     found = sorted((ROOT / ".cache" / "tools").glob(f"*/{name}"))
     if not found:
-        missing(f"{name} is missing: scripts/build_kubernetes_tools.sh, which needs Go")
+        missing(f"{name} is missing: scripts/tools/build_kubernetes_tools.sh, which needs Go")
     return found[-1]
 
 

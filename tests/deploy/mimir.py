@@ -21,7 +21,7 @@ class Mimir:
 
     def __init__(self, folder: Path, started: Processes) -> None:
         if not (TOOLS / "mimir").exists():
-            missing("no Mimir: run scripts/build_mimir.sh, which needs Go")
+            missing("no Mimir: run scripts/tools/build_mimir.sh, which needs Go")
         self._started = started
         http, grpc, gossip = free_ports(3)
         self.url = f"http://127.0.0.1:{http}"

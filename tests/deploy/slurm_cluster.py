@@ -163,7 +163,7 @@ def _daemon(name: str) -> Path:
 def missing() -> None:
     """Skip the test without Slurm, or fail it in CI where one could have been had."""
     if not UNPACKED.is_dir():
-        text = "no Slurm: run scripts/fetch_slurm.sh, which needs apt-get"
+        text = "no Slurm: run scripts/tools/fetch_slurm.sh, which needs apt-get"
         if os.environ.get("CI") and shutil.which("apt-get"):
             pytest.fail(text)
         pytest.skip(text)

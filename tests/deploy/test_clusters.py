@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from lab.scale.thanos import THANOS
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
-from scale.thanos import THANOS
 from tests.collector.support import ROOT, Processes, alertmanager, missing, processes, wait_until
 from tests.deploy.thanos import write_rules
 from tests.rules.engine import RUN, Play, serving
@@ -86,9 +86,9 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A run of one name in each cluster, each with another slow rank."""
     if shutil.which("prometheus") is None:
-        missing("prometheus is missing: scripts/fetch_servers.sh")
+        missing("prometheus is missing: scripts/tools/fetch_servers.sh")
     if not THANOS.exists():
-        missing("no Thanos: run scripts/build_thanos.sh, which needs Go")
+        missing("no Thanos: run scripts/tools/build_thanos.sh, which needs Go")
     folder = tmp_path_factory.mktemp("clusters")
     ports = iter(free_ports(3 * len(SERVERS) + 5))
     write_rules(folder / "rules")

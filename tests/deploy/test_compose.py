@@ -48,7 +48,7 @@ def option(service: str, name: str) -> str:
 def test_the_servers_find_their_files(service: str, check: list[str], tmp_path: Path) -> None:
     """With nothing but what is mounted, the configuration loads, rules included."""
     if shutil.which(check[0]) is None:
-        pytest.skip(f"{check[0]} is missing: scripts/fetch_servers.sh")
+        pytest.skip(f"{check[0]} is missing: scripts/tools/fetch_servers.sh")
     path = tree(service, tmp_path) / option(service, "--config.file").lstrip("/")
     done = subprocess.run([*check, path], capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
@@ -93,7 +93,7 @@ def test_the_images_start_what_is_there() -> None:
     known = {each for action in flags.parser({})._actions for each in action.option_strings}
     assert {each.partition("=")[0] for each in SERVICES["exporter"]["command"]} <= known
     binary = re.findall(
-        r"^binary=.*?/bin/(\S+?)\"$", (ROOT / "scripts" / "build_collector.sh").read_text(), re.MULTILINE
+        r"^binary=.*?/bin/(\S+?)\"$", (ROOT / "scripts" / "tools" / "build_collector.sh").read_text(), re.MULTILINE
     )
     assert collector.read_text().count(f"/{binary[0]}") >= 2
     ports = set(

@@ -17,8 +17,8 @@ import opentelemetry.instrumentation.auto_instrumentation as opentelemetry_start
 import pytest
 import yaml
 
-from laggard import statefile
-from laggard.conventions import RankState
+from laggard.shared import statefile
+from laggard.shared.phases import RankState
 from laggard_cli.main import main
 from laggard_exporter import flags
 from tests.deploy.manifests import DASHBOARDS, MANIFESTS, WITH_GPUS, rendered, rules, validate

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from laggard import conventions
+from laggard.shared import metrics
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
@@ -38,8 +38,8 @@ def test_limits_suffice() -> None:
     assert max(len(group["rules"]) for group in groups) <= limits["ruler_max_rules_per_rule_group"]
 
     labels = max(
-        (len({*conventions.IDENTITY, *metric.attributes}) + ADDED, metric.name)
-        for metric in (*conventions.TRAINING_METRICS, *conventions.PROCESS_METRICS)
+        (len({*metrics.IDENTITY, *metric.attributes}) + ADDED, metric.name)
+        for metric in (*metrics.TRAINING_METRICS, *metrics.PROCESS_METRICS)
     )
     assert labels[0] <= limits["max_label_names_per_series"]
     assert labels[1] == "training.run.info"

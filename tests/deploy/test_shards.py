@@ -127,7 +127,7 @@ def found_all(alerts: list[dict[str, str]]) -> bool:
 def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run is judged by one shard; what comes to Alertmanager is the same as from one server, each alert once."""
     if shutil.which("prometheus") is None:
-        missing("prometheus is missing: scripts/fetch_servers.sh")
+        missing("prometheus is missing: scripts/tools/fetch_servers.sh")
     play = Plays()
     receiver = free_address()
     with contextlib.ExitStack() as after:

@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 import laggard
-from laggard import statefile
-from laggard.conventions import RankState
+from laggard.shared import statefile
+from laggard.shared.phases import RankState
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.run import defaults

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard import dumps, statefile
-from laggard.conventions import Phase
+from laggard.shared import dumps, statefile
+from laggard.shared.phases import Phase
 from laggard_exporter import flags
 from tests.deploy import booted, confined
 from tests.exporter.support import (

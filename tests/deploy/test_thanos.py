@@ -64,7 +64,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A run that both watch: Prometheus by a scrape, Thanos through agent and gateway. Rank 2 is slow in data."""
     if shutil.which("prometheus") is None:
-        missing("prometheus is missing: scripts/fetch_servers.sh")
+        missing("prometheus is missing: scripts/tools/fetch_servers.sh")
     folder = tmp_path_factory.mktemp("thanos")
     play = Play()
     with contextlib.ExitStack() as after:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
+from lab.scale.thanos import THANOS, Topology
 from laggard_cli.rules import render
-from scale.thanos import THANOS, Topology
 from tests.collector.support import Processes, missing
 
 _INTERVAL = re.compile(r"^( +interval): (\d+)s$", re.MULTILINE)
@@ -38,7 +38,7 @@ class Thanos(Topology):
 
     def __init__(self, folder: Path, started: Processes) -> None:
         if not THANOS.exists():
-            missing("no Thanos: run scripts/build_thanos.sh, which needs Go")
+            missing("no Thanos: run scripts/tools/build_thanos.sh, which needs Go")
         super().__init__(folder)
         self._started = started
         #: Where the rules are.

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from evaluation import engine
+from lab.evaluation import engine
 
 
 @pytest.fixture
 def built() -> None:
     """Skip a test, or fail it in continuous integration, where there is no rule engine."""
     if not engine.BINARY.exists():
-        text = "nothing to play runs with: run scripts/build_rule_engine.sh"
+        text = "nothing to play runs with: run scripts/tools/build_rule_engine.sh"
         pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import cost
-from evaluation.engine import BINARY, Result
-from evaluation.report import between
+from lab.evaluation import cost
+from lab.evaluation.engine import BINARY, Result
+from lab.evaluation.report import between
 
 _COSTS = [
     cost.Cost(ranks, 600.0, 156 * ranks, ranks / 100, ranks / 1000, 2.25e-4 * ranks, 6e4 * ranks, ranks / 1000, 0, [])
@@ -53,7 +53,7 @@ def test_a_picture_of_one_size_is_refused(capsys: pytest.CaptureFixture[str], mo
     assert "--picture: takes two numbers of ranks or more" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not BINARY.exists(), reason="scripts/build_rule_engine.sh builds the engine")
+@pytest.mark.skipif(not BINARY.exists(), reason="scripts/tools/build_rule_engine.sh builds the engine")
 def test_garbage_is_collected_as_prometheus_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides of the difference have Prometheus' default, or what is asked for."""
     chosen: list[tuple[bool, int]] = []
@@ -69,7 +69,7 @@ def test_garbage_is_collected_as_prometheus_does(monkeypatch: pytest.MonkeyPatch
     assert chosen == [(True, 75), (False, 75), (True, 200), (False, 200)]
 
 
-@pytest.mark.skipif(not BINARY.exists(), reason="scripts/build_rule_engine.sh builds the engine")
+@pytest.mark.skipif(not BINARY.exists(), reason="scripts/tools/build_rule_engine.sh builds the engine")
 def test_rules_cost_something(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

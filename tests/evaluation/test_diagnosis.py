@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.diagnosis import __main__ as diagnosis
+from lab.benchmarks.diagnosis import __main__ as diagnosis
 
 #: Stands for traceml-ai, which is no dependency of the tests: it writes a summary, as the real one does at the end.
 _TRACEML = """#!{python}

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation import engine
-from evaluation.draw import Draw
-from evaluation.scenarios import SCENARIOS
-from evaluation.scenarios.consequences import with_consequences
-from evaluation.score import record
+from lab.evaluation import engine
+from lab.evaluation.draw import Draw
+from lab.evaluation.scenarios import SCENARIOS
+from lab.evaluation.scenarios.consequences import with_consequences
+from lab.evaluation.score import record
 
 
 @pytest.mark.usefixtures("built")

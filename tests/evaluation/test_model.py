@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.draw import Draw
-from evaluation.engine import BINARY, read_by_rules, rule_files, run
-from evaluation.model.exposition import Incarnation, incarnations
-from evaluation.model.faults import (
+from lab.evaluation.draw import Draw
+from lab.evaluation.engine import BINARY, read_by_rules, rule_files, run
+from lab.evaluation.model.exposition import Incarnation, incarnations
+from lab.evaluation.model.faults import (
     Collection,
     GpuFault,
     Hang,
@@ -25,15 +25,15 @@ from evaluation.model.faults import (
     Throttle,
     Unsteady,
 )
-from evaluation.model.job import OWN, Case, Expectation, Gpus, Job, Loader, Numbers, Pause, Usage
-from evaluation.model.steps import Training
-from evaluation.model.target import EPOCH, STALE
-from evaluation.plan import SIZES, cases
-from evaluation.report import BEGIN, END, table, with_figures
-from evaluation.scenarios import ALL, SCENARIOS
-from evaluation.scenarios.consequences import with_consequences
-from evaluation.score import record, summary
-from laggard.conventions import Phase
+from lab.evaluation.model.job import OWN, Case, Expectation, Gpus, Job, Loader, Numbers, Pause, Usage
+from lab.evaluation.model.steps import Training
+from lab.evaluation.model.target import EPOCH, STALE
+from lab.evaluation.plan import SIZES, cases
+from lab.evaluation.report import BEGIN, END, table, with_figures
+from lab.evaluation.scenarios import ALL, SCENARIOS
+from lab.evaluation.scenarios.consequences import with_consequences
+from lab.evaluation.score import record, summary
+from laggard.shared.phases import Phase
 from laggard_cli.replay.truth import Fired
 
 
@@ -294,7 +294,9 @@ def test_figures_take_their_place_in_a_document() -> None:
         with_figures("before\nafter\n", result)
 
 
-@pytest.mark.skipif(not BINARY.exists(), reason="no rule engine: run scripts/build_rule_engine.sh, which needs Go")
+@pytest.mark.skipif(
+    not BINARY.exists(), reason="no rule engine: run scripts/tools/build_rule_engine.sh, which needs Go"
+)
 def test_the_engine_names_who_is_at_fault() -> None:
     """In virtual time the shipped rules name a slow and a stuck rank with their phases, and of a healthy run none."""
     jobs = [

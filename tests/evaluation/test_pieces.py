@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.__main__ import all_batches, options
+from lab.evaluation.__main__ import all_batches, options
 
 _SMALL = ["--seeds", "1", "2", "--sizes", "2", "--scenarios", "healthy", "killed", "restart", "slow_forward"]
 
@@ -59,9 +59,11 @@ def test_pieces_are_put_together(tmp_path: Path) -> None:
         piece = {"seeds": [seed], "failed_rules": {}, "records": [record]}
         (tmp_path / f"{seed}.json").write_text(json.dumps(piece), encoding="utf-8")
     document, whole = tmp_path / "document.md", tmp_path / "whole.json"
-    document.write_text("<!-- figures: made by python -m evaluation --document -->\n<!-- end of figures -->\n")
+    document.write_text("<!-- figures: made by python -m lab.evaluation --document -->\n<!-- end of figures -->\n")
     command = ["--add", tmp_path / "1.json", tmp_path / "2.json", "--json", whole, "--document", document]
-    done = subprocess.run([sys.executable, "-m", "evaluation", *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.evaluation", *command], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(whole.read_text(encoding="utf-8"))
     assert (result["seeds"], result["runs"], result["pooled"]["found"]) == ([1, 2], 2, 2)

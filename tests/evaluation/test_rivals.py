@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import verdicts
-from evaluation import engine
-from evaluation.plan import cases
+from lab.benchmarks import verdicts
+from lab.evaluation import engine
+from lab.evaluation.plan import cases
 
 
 def outcome(alert: str, kind: str, *, phase: bool = True, delay: float | None = None) -> dict[str, object]:

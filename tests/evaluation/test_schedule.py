@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.model.blocks import Array, Maker
-from evaluation.model.faults import Roaming
-from evaluation.model.job import OWN, TAIL, Job
-from evaluation.model.schedule import Pipeline, ends, order
-from laggard.conventions import Phase
+from lab.evaluation.model.blocks import Array, Maker
+from lab.evaluation.model.faults import Roaming
+from lab.evaluation.model.job import OWN, TAIL, Job
+from lab.evaluation.model.schedule import Pipeline, ends, order
+from laggard.shared.phases import Phase
 
 _FORWARD, _BACKWARD = 1.0, 2.0
 _STEADY = Job(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from laggard.statefile import Facts, StateWriter
+from laggard.shared.statefile import Facts, StateWriter
 
 request: dict[str, Any] = json.loads(sys.stdin.readline())
 request["facts"]["boot_id"] = bytes.fromhex(request["facts"]["boot_id"])

@@ -22,8 +22,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from laggard import statefile
-from laggard.statefile import Facts, StateWriter
+from laggard.shared import statefile
+from laggard.shared.statefile import Facts, StateWriter
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml.child_process import Child
 from laggard_exporter.nvml.collector import NvmlCollector

@@ -8,8 +8,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from laggard import dumps, statefile
-from laggard.conventions import PROCESS_METRICS, Phase, prometheus_label, prometheus_name
+from laggard.shared import dumps, statefile
+from laggard.shared.metrics import PROCESS_METRICS
+from laggard.shared.names import prometheus_label, prometheus_name
+from laggard.shared.phases import Phase
 from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.ranks.files import NANOSECONDS

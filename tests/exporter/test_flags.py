@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard.version import PACK_VERSION, __version__
 from laggard_exporter import flags, main
 from laggard_exporter.collection import Collection

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from laggard import dumps, statefile
-from laggard.conventions import Phase
-from laggard.statefile import Facts
+from laggard.shared import dumps, statefile
+from laggard.shared.phases import Phase
+from laggard.shared.statefile import Facts
 from laggard_exporter.hang.collector import HangCollector
 from laggard_exporter.hang.dump import DumpError
 from laggard_exporter.hang.reader import read_facts

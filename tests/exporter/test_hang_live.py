@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard import dumps
+from laggard.shared import dumps
 from laggard_cli.main import main
 from tests.exporter.support import Exporter, exporter, starting_with
 from tests.support.launch import PROGRAMS, Launcher

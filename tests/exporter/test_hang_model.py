@@ -45,6 +45,7 @@ def test_who_is_guilty_is_named_and_nobody_else() -> None:
     assert found / known >= 0.98, f"{found} of {known}"
 
 
+@pytest.mark.patient
 def test_one_of_thousands_is_named() -> None:
     """4,096 ranks in groups along four axes."""
     job = Job(random.Random(1), Shape(pipeline=8, data=64, tensor=8, expert=8), steps=1, stops={1234: 20})
@@ -53,6 +54,7 @@ def test_one_of_thousands_is_named() -> None:
     assert (verdict.ranks, verdict.dumps) == (4096, 4096)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     ("lost", "names"),
     [({1234}, {1234: Reason.NO_DUMP}), ({1234, 77}, {}), ({77}, {1234: Reason.OUTSIDE}), (set(range(1, 4096, 3)), {})],

@@ -9,9 +9,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from laggard_exporter.gpu_conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
+from laggard_exporter.nvml.conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
 from laggard_exporter.nvml.reading import CHECKED
 from laggard_exporter.nvml.table import CLOCK_EVENTS, DRIVER_FACTS, FACTS, READINGS, Call

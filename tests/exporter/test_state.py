@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from laggard import conventions, statefile
-from laggard.conventions import PROCESS_METRICS, Phase, RankState
-from laggard.statefile import EndedBy, Ending
-from laggard_exporter import state
+from laggard.shared import metrics, statefile
+from laggard.shared.metrics import PROCESS_METRICS
+from laggard.shared.phases import Phase, RankState
+from laggard.shared.statefile import EndedBy, Ending
 from laggard_exporter.ranks import files as rank_files
-from laggard_exporter.state import StateCollector
+from laggard_exporter.ranks import state
+from laggard_exporter.ranks.state import StateCollector
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, fresh, live_rank, series_name, starting_with
 
 NOW = 25 * NANOSECONDS
@@ -533,4 +534,4 @@ def test_a_rank_of_somebody_else(tmp_path: Path) -> None:
 
 def test_every_metric_of_the_contract_has_a_value() -> None:
     """The collector knows each rank metric of the contract, and no other."""
-    assert [*state.SERIES, conventions.PROCESS_FAILURE_TIMESTAMP] == list(PROCESS_METRICS)
+    assert [*state.SERIES, metrics.PROCESS_FAILURE_TIMESTAMP] == list(PROCESS_METRICS)

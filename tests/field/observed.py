@@ -11,8 +11,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from laggard import statefile
 from laggard._partition import FIRST_BATCH_SPACING
+from laggard.shared import statefile
 from tests.field.stopwatch import FOLDER
 from tests.support.launch import Launcher
 from tests.support.otlp import Receiver

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from laggard.conventions import SIGNALS, RankState
+from laggard.shared.metrics import SIGNALS
+from laggard.shared.phases import RankState
 from tests.field.observed import Beside, Rank, Run
 from tests.field.programs import PROGRAMS, Program
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard_cli.demo.servers import Servers, free_ports
 from tests.field.live.launch import BINARIES, job
 

@@ -185,6 +185,7 @@ _web = trees(
 )
 @example(b"a: &a [*a, *a]\n")
 @example(b"rate_limit: {interval: 1e999s, burst: 1}\n")
+@example(b'{"\\n": null}')
 def test_the_web_configuration_file(content: bytes) -> None:
     """A configuration, or a ConfigurationError of one line."""
     with tempfile.TemporaryDirectory() as folder:

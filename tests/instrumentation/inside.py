@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from laggard import _process
 from laggard._hooks import Hook
 from laggard._partition import Step, StepPartition
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 
 @contextmanager
@@ -27,7 +27,8 @@ def instrumented() -> Iterator[_process.Process]:
 
 def hook_named(process: _process.Process, name: str) -> Hook:
     """The hook of this name."""
-    (hook,) = [hook for hook in process._hooks if hook.name == name]
+    (hook,) = [part for part in process._parts if part.name == name]
+    assert isinstance(hook, Hook)
     return hook
 
 

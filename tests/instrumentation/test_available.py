@@ -9,9 +9,10 @@ import pytest
 
 from laggard._hooks import Hook
 from laggard._partition import Step
+from laggard._publisher import Publisher
 from laggard._recorder import OPTIMIZER_STEP, Recorder
-from laggard._reporting import Reporting
-from laggard.conventions import SIGNALS, Phase, RankState
+from laggard.shared.metrics import SIGNALS
+from laggard.shared.phases import Phase, RankState
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -78,24 +79,24 @@ def step(number: int, *phases: Phase) -> Step:
 def test_a_phase_that_is_not_seen_any_more_is_no_signal() -> None:
     """What was seen before the first step counts until 64 steps have none of it, however many a drain takes."""
     host: Any = type("Host", (), {"recorder": Recorder()})
-    reporting = Reporting(host.recorder, [Data(host), Optimizer(host)], deque())
+    publisher = Publisher(host.recorder, [Data(host), Optimizer(host)], deque())
     reported: Any = Reported()
 
     def available() -> set[str]:
-        reporting._report_rest(reported, RankState.RUNNING)
+        publisher._report_rest(reported, RankState.RUNNING)
         return {name for name, there in reported.signals_available.items() if there}
 
     assert available() == set()
-    reporting.note([(Phase.DATA, 0, 1)])
+    publisher.note([(Phase.DATA, 0, 1)])
     assert available() == {"data"}
-    reporting.note([(OPTIMIZER_STEP, 1, 2)])
+    publisher.note([(OPTIMIZER_STEP, 1, 2)])
     assert available() == {"data", "optimizer"}
-    reporting.report([step(number, Phase.OPTIMIZER) for number in range(63)])
+    publisher.report([step(number, Phase.OPTIMIZER) for number in range(63)])
     assert available() == {"data", "optimizer"}
-    reporting.note([(Phase.DATA, 0, 1)])  # what no step has is no part of one
-    reporting.report([step(63, Phase.OPTIMIZER)])
+    publisher.note([(Phase.DATA, 0, 1)])  # what no step has is no part of one
+    publisher.report([step(63, Phase.OPTIMIZER)])
     assert available() == {"optimizer"}
-    reporting.report([step(64, Phase.DATA, Phase.OPTIMIZER), *(step(number) for number in range(65, 128))])
+    publisher.report([step(64, Phase.DATA, Phase.OPTIMIZER), *(step(number) for number in range(65, 128))])
     assert available() == {"data", "optimizer"}
-    reporting.report([step(128)])
+    publisher.report([step(128)])
     assert available() == set()

@@ -11,7 +11,7 @@ import pytest
 
 from laggard import _process
 from laggard._budget import Budget, Processor
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named
 from tests.support.measured import Measured
 
@@ -94,7 +94,7 @@ def drained(process: _process.Process, times: int) -> Counter[str]:
     measured = Measured()
     report: Any = measured
     for _ in range(times):
-        for hook in process._hooks:
+        for hook in process._parts:
             if hook.due():
                 hook.guarded(hook.report)(report)
     return Counter({name: len(values) for (name, *_), values in measured.values.items()})
@@ -106,7 +106,7 @@ def test_what_rests_costs_nothing_and_comes_back(process: _process.Process) -> N
     wait = collectives._wrap_wait(lambda _work: time.sleep(0.002))
     measured: dict[str, Counter[str]] = {}
     for level in ("before", "rest", "after"):
-        for hook in process._hooks:
+        for hook in process._parts:
             hook.rest() if level == "rest" else hook.resume()
         process.recorder.drain()
         for _ in range(3):

@@ -22,7 +22,7 @@ from laggard._hooks.checkpoint import CheckpointHook
 from laggard._partition import StepPartition
 from laggard._process import Process
 from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, ITERATOR, RESUME, UPDATE, Event
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from tests.support.measured import measure
 
 checkpoint: Any = distributed_checkpoint
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:Us
 @pytest.fixture
 def hook(process: Process) -> CheckpointHook:
     """The hook of this process."""
-    (found,) = [hook for hook in process._hooks if isinstance(hook, CheckpointHook)]
+    (found,) = [hook for hook in process._parts if isinstance(hook, CheckpointHook)]
     return found
 
 

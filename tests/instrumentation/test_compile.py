@@ -19,10 +19,11 @@ from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 
-from laggard import _process, statefile
+from laggard import _process
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
-from laggard.conventions import Phase
+from laggard.shared import statefile
+from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
 from tests.support.facts import FACTS
 from tests.support.launch import PROGRAMS, Launcher

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from laggard import _identity, _process, control
-from laggard._control import ControlFile
-from laggard.control import ControlError, Reply, Request
+from laggard import _identity, _process
+from laggard._requests import ControlFile
+from laggard.shared import control
+from laggard.shared.control import ControlError, Reply, Request
 
 GOOD = {"id": "a-1", "request": "trace"}
 

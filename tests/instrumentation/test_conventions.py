@@ -6,9 +6,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from laggard import conventions
-from laggard.conventions import Metric, Phase, RankState, clip_name, prometheus_label, prometheus_name
 from laggard.prometheus import PrometheusReader
+from laggard.shared import metrics
+from laggard.shared.metrics import Metric
+from laggard.shared.names import clip_name, prometheus_label, prometheus_name
+from laggard.shared.phases import Phase, RankState
 
 
 def exposed_name(metric: Metric) -> str:
@@ -31,15 +33,15 @@ def exposed_name(metric: Metric) -> str:
 
 def test_every_name_is_what_opentelemetry_makes_of_it() -> None:
     """The rules' names, computed from the table, are those of the real exporter."""
-    metrics = conventions.TRAINING_METRICS
-    assert {metric.name: prometheus_name(metric) for metric in metrics} == {
-        metric.name: exposed_name(metric) for metric in metrics
+    every = metrics.TRAINING_METRICS
+    assert {metric.name: prometheus_name(metric) for metric in every} == {
+        metric.name: exposed_name(metric) for metric in every
     }
 
 
 def test_names_keep_the_conventions() -> None:
     """No name contains ``total``, units are base units without a rate, and no name stands twice."""
-    every = (*conventions.TRAINING_METRICS, *conventions.PROCESS_METRICS)
+    every = (*metrics.TRAINING_METRICS, *metrics.PROCESS_METRICS)
     names = [metric.name for metric in every]
     assert len(set(names)) == len(names)
     for metric in every:
@@ -72,9 +74,9 @@ def test_stored_values_never_change() -> None:
 
 def test_bounds_are_one_grid() -> None:
     """Sixteen bounds, three a decade, from a millisecond to 100 seconds."""
-    assert len(conventions.STEP_BOUNDS) == 16
-    assert conventions.STEP_BOUNDS[:4] == (0.001, 0.00215, 0.00464, 0.01)
-    assert conventions.STEP_BOUNDS[-1] == 100.0
+    assert len(metrics.STEP_BOUNDS) == 16
+    assert metrics.STEP_BOUNDS[:4] == (0.001, 0.00215, 0.00464, 0.01)
+    assert metrics.STEP_BOUNDS[-1] == 100.0
 
 
 def test_labels_and_clipping() -> None:

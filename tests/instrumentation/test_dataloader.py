@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
-from laggard import statefile
 from laggard._hooks.fetch import FetchHook, _timed
 from laggard._hooks.prefetch import PrefetchHook
 from laggard._partition import StepPartition
 from laggard._process import Process
 from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
-from laggard.conventions import Phase
+from laggard.shared import statefile
+from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named, instrumented
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured import measure
@@ -112,7 +112,7 @@ class SlowOrder(Sampler[int]):
 
 def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) -> None:
     """No queue, no worker's memory, no fetch duration: the data phase says it all. Every epoch has a first batch."""
-    hooks = {hook.name: hook for hook in process._hooks}
+    hooks = {hook.name: hook for hook in process._parts}
     assert measure(hooks["prefetch"]) == {}
     loader = DataLoader(Stream(), batch_size=2)
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_workers_are_watched_until_their_iterator_is_gone(process: Process, tmp_
 
 def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
     """When the script drops its iterator its workers end at once, and nothing of it is held; nor at its end."""
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, PrefetchHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, PrefetchHook)]
     loader = DataLoader(Stream(), num_workers=1, multiprocessing_context="spawn")
     ended = iter(loader)
     assert len(list(ended)) == 5
@@ -205,7 +205,7 @@ def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
 
 def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Process) -> None:
     """Durations that nobody takes are left out; an error of the data set passes through."""
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, FetchHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, FetchHook)]
     hook._open_pipe(None)
     writer = hook._writer
     assert writer is not None
@@ -225,7 +225,7 @@ def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Pr
 
 def test_a_forked_rank_has_a_pipe_of_its_own(process: Process) -> None:
     """What workers of a forked child write is the child's, and the child does not take its parent's."""
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, FetchHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, FetchHook)]
     hook._open_pipe(None)
     parents = hook._reader
     hook._owner = -1  # as seen from a child

@@ -20,7 +20,7 @@ from laggard._hooks.groups import Groups
 from laggard._partition import Step, StepPartition
 from laggard._recorder import LOST, UPDATE, Recorder
 from laggard._signals import available
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from tests.support.stream import MS, Stream, StreamEvent
 
 pytestmark = pytest.mark.timed
@@ -230,7 +230,7 @@ class Host:
         self.exposure = Exposure()
         self.failed: list[str] = []
 
-    def hook_failed(self, hook: Any, error: Exception) -> None:
+    def part_failed(self, hook: Any, error: Exception) -> None:
         hook.uninstall()
         self.failed.append(repr(error))
 

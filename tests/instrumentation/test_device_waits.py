@@ -24,7 +24,7 @@ from laggard._hooks.transfer import TransferHook
 from laggard._partition import Step, StepPartition
 from laggard._process import Process
 from laggard._recorder import UPDATE
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named
 from tests.support.stream import MS, Stream
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from laggard import conventions, prometheus
-from laggard.conventions import prometheus_label, prometheus_name
+from laggard import prometheus
+from laggard.shared import metrics
+from laggard.shared.names import prometheus_label, prometheus_name
 from tests.support.launch import PROGRAMS, Launcher
 
 
@@ -56,14 +57,14 @@ def test_each_rank_serves_its_metrics_on_base_plus_local_rank(launcher: Launcher
     pages = [scrape(base), scrape(base + 1)]
     process.communicate(timeout=60)
     assert process.returncode == 0
-    metrics = {prometheus_name(metric).removesuffix("_total"): metric for metric in conventions.TRAINING_METRICS}
+    known = {prometheus_name(metric).removesuffix("_total"): metric for metric in metrics.TRAINING_METRICS}
     for rank, page in enumerate(pages):
         series = Counter[str]()
         for family in text_string_to_metric_families(page):
             if family.name == "target_info":
                 continue
-            metric = metrics[family.name]
-            allowed = {prometheus_label(name) for name in (*conventions.IDENTITY, *metric.attributes)}
+            metric = known[family.name]
+            allowed = {prometheus_label(name) for name in (*metrics.IDENTITY, *metric.attributes)}
             for sample in family.samples:
                 labels = set(sample.labels) - {"le"}
                 assert labels <= allowed

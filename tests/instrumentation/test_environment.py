@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from laggard import environment
 from laggard._process import Process
-from laggard.environment import HIGHEST_PORT
 from laggard.prometheus import PrometheusReader
+from laggard.shared import environment
+from laggard.shared.environment import HIGHEST_PORT
 
 NAME = "LAGGARD_TEST"
 

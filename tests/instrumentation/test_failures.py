@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from laggard._hooks import Hook
+from laggard._part import Part
 from laggard._partition import StepPartition
 from tests.instrumentation.inside import instrumented
 
@@ -56,18 +57,22 @@ def losses() -> list[float]:
 def drained(process: Any) -> None:
     """What the drain would ask of the hooks."""
     steps = StepPartition(warmup_steps=0).feed(process.recorder.drain())
-    for hook in process._hooks:
+    for hook in process._parts:
         hook.guarded(hook.steps_ended)(steps)
 
 
 def run(breaks: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], set[tuple[str, str]]]:
     """Train instrumented, with one function of one hook broken; return the losses and which functions were called."""
-    guarded = Hook.guarded
+    guarded = Part.guarded
     called: set[tuple[str, str]] = set()
 
-    def watched(hook: Hook, function: Callable[..., None]) -> Callable[..., None]:
+    def watched(hook: Part, function: Callable[..., None]) -> Callable[..., None]:
         name = getattr(function, "__name__", "partial")
-        if isinstance(function, MethodType) and function.__func__ in vars(Hook).values() and name != "suspend":
+        if (
+            isinstance(function, MethodType)
+            and function.__func__ in (*vars(Part).values(), *vars(Hook).values())
+            and name != "suspend"
+        ):
             return guarded(hook, function)  # the default of the base class does nothing
 
         def maybe(*args: Any, **kwargs: Any) -> None:
@@ -80,11 +85,11 @@ def run(breaks: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch) -> tupl
 
     torch._dynamo.reset()  # which also forgets who listens, so before
     with monkeypatch.context() as patches:
-        patches.setattr(Hook, "guarded", watched)
+        patches.setattr(Part, "guarded", watched)
         with instrumented() as process:
             found = losses()
             drained(process)
-            off = {hook.name for hook in process._hooks if not hook.installed}
+            off = {hook.name for hook in process._parts if not hook.installed}
             assert off == ({breaks[0]} if breaks else set())
     return found, called
 
@@ -185,7 +190,7 @@ def test_what_the_script_raises_is_what_it_gets(name: str) -> None:
     with instrumented() as process:
         with pytest.raises(Exception) as observed:  # noqa: PT011 - as above
             function()
-        assert {hook.name for hook in process._hooks if not hook.installed} == set()
+        assert {hook.name for hook in process._parts if not hook.installed} == set()
         if name != "optimizer":  # told only by the next step, see test_loops
             assert process.recorder.phase in (0, 5)
     assert (observed.type, str(observed.value)) == (bare.type, str(bare.value))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timed
 @pytest.fixture
 def hook(process: Process) -> Iterator[GarbageHook]:
     """The hook of this process, with no collection but those of the test."""
-    (found,) = [hook for hook in process._hooks if isinstance(hook, GarbageHook)]
+    (found,) = [hook for hook in process._parts if isinstance(hook, GarbageHook)]
     gc.disable()
     measure(found)
     yield found

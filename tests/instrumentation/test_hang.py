@@ -12,9 +12,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from laggard import _hang, _identity, _process, dumps, statefile
-from laggard._hang import PAUSE_SECONDS, STALL_SECONDS, HangDump
-from laggard.conventions import Phase, RankState
+from laggard import _flight_recorder, _identity, _process
+from laggard._flight_recorder import PAUSE_SECONDS, STALL_SECONDS, HangDump
+from laggard.shared import dumps, statefile
+from laggard.shared.phases import Phase, RankState
 
 DOCUMENT = '{"entries":[]}'
 
@@ -28,8 +29,8 @@ class Rank:
         self.asked = 0
         monkeypatch.setenv("LAGGARD_STATE_DIR", str(directory))
         monkeypatch.setenv("LAGGARD_RUN", "r")
-        monkeypatch.setattr(_hang.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(_hang, "_documents", self._documents)
+        monkeypatch.setattr(_flight_recorder.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(_flight_recorder, "_documents", self._documents)
         self.identity = _identity.from_environment(3, 4)
         self.writer = statefile.StateWriter(directory, self.identity.facts(0))
         self.words = self.writer.words
@@ -131,14 +132,14 @@ def test_the_dump_of_a_killed_process_of_the_same_rank_is_replaced(rank: Rank) -
 
 def test_nothing_raises_into_training(rank: Rank, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """A folder that is gone costs a warning, a torch without a recorder nothing, an endless dump is not written."""
-    monkeypatch.setattr(_hang, "_documents", list)
+    monkeypatch.setattr(_flight_recorder, "_documents", list)
     assert rank.later(STALL_SECONDS + 1) == []
-    monkeypatch.setattr(_hang, "_documents", lambda: ["x" * (dumps.MAX_BYTES + 1)])
+    monkeypatch.setattr(_flight_recorder, "_documents", lambda: ["x" * (dumps.MAX_BYTES + 1)])
     rank.words[statefile.PROGRESS] += 1
     rank.later(0)
     assert rank.later(STALL_SECONDS + 1) == []
     assert "too large" in caplog.text
-    monkeypatch.setattr(_hang, "_documents", lambda: [DOCUMENT])
+    monkeypatch.setattr(_flight_recorder, "_documents", lambda: [DOCUMENT])
     monkeypatch.setenv("LAGGARD_STATE_DIR", str(rank.directory / "gone"))
     rank.words[statefile.PROGRESS] += 1
     rank.later(0)
@@ -208,7 +209,7 @@ def test_each_recorder_is_asked_where_it_is(
     world = SimpleNamespace(pg_map={0: (described,)})
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", native)
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
-    assert _hang._documents() == expected
+    assert _flight_recorder._documents() == expected
 
 
 def test_a_torch_with_one_recorder_for_all_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,5 +219,5 @@ def test_a_torch_with_one_recorder_for_all_is_asked_once(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", native)
     world = SimpleNamespace(pg_map={0: ("cpu:gloo,cuda:gloo",), 1: ("gloo",)})
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
-    assert _hang._documents() == [FULL]
+    assert _flight_recorder._documents() == [FULL]
     asked.assert_called_once_with(includeCollectives=True, onlyActive=False)

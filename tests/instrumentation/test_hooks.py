@@ -27,7 +27,7 @@ from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
 from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, ITERATOR, OPTIMIZER_STEP
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 
 class Model(nn.Module):
@@ -143,7 +143,7 @@ def test_the_search_for_outermost_modules_ends_and_leaves_only_their_classes(pro
     """After two steps nn.Module is as it was and only the model's class carries a wrapper, with the same events."""
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, ForwardHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
     partition = StepPartition(warmup_steps=0)
     before = vars(nn.Module)["__call__"]
     for _ in range(4):
@@ -232,8 +232,8 @@ def test_a_failing_hook_is_off_and_training_is_the_same(
 
     healthy = losses()
     process.recorder.drain()
-    (hook,) = [hook for hook in process._hooks if hook.name == name]
-    process.hook_failed(hook, ValueError("on purpose"))
+    (hook,) = [hook for hook in process._parts if hook.name == name]
+    process.part_failed(hook, ValueError("on purpose"))
     assert losses() == healthy
     seen = set(codes(process))
     lost = {
@@ -306,7 +306,7 @@ def test_fx_traces_the_graph_that_it_traces_without_us(process: _process.Process
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
     head = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, ForwardHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
 
     def traced() -> list[tuple[str, str]]:
         return [(node.op, str(node.target)) for node in torch.fx.symbolic_trace(model).graph.nodes]
@@ -350,7 +350,7 @@ def test_what_only_an_evaluation_calls_is_searched_for_with_each_iterator(proces
     model = Task(inner)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = vars(nn.Module)["__call__"]
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, ForwardHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
     partition = StepPartition(warmup_steps=0)
     for _ in range(4):
         loss = model(torch.ones(2, 4))

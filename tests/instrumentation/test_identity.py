@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from laggard import _identity, statefile
+from laggard import _identity
+from laggard.shared import statefile
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from laggard import statefile
+from laggard.shared import statefile
 from tests.support.launch import PROGRAMS, Launcher
 
 pytestmark = pytest.mark.timed

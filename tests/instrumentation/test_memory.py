@@ -52,7 +52,7 @@ def test_the_least_limit_of_the_groups_is_the_limit(
 
 def test_the_resident_set_is_that_of_this_process(process: Process) -> None:
     """On the real machine the value follows an allocation of 64 MiB."""
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, MemoryHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, MemoryHook)]
     ((before,),) = [v for k, v in measure(hook).items() if k[-1] == "host_rss"]
     block = torch.ones(64 << 18)
     ((after,),) = [v for k, v in measure(hook).items() if k[-1] == "host_rss"]
@@ -126,7 +126,7 @@ def test_an_allocator_without_statistics_costs_the_device_signal_only(
     backend.initialized = True
     monkeypatch.setattr(backend, "memory_stats", lambda _: 1 / 0)
     monkeypatch.setattr(torch, "cuda", backend)
-    hooks = {hook.name: hook for hook in process._hooks}
+    hooks = {hook.name: hook for hook in process._parts}
     for _ in range(2):
         hooks["device_memory"].guarded(hooks["device_memory"].report)(None)
     assert not hooks["device_memory"].installed

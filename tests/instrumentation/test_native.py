@@ -20,7 +20,7 @@ import pytest
 from laggard import _recorder
 from laggard._hooks.torch_compile_state import Traced
 from laggard._recorder import EVALUATION_FORWARD, GRADIENT, NO_GRAD_FORWARD, OPTIMIZER_STEP, Recorder
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._native import HotPath

@@ -17,13 +17,14 @@ from torch.distributed.distributed_c10d import _object_to_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import laggard
-from laggard import _process, statefile
+from laggard import _process
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.exposure import Exposure
 from laggard._hooks.groups import Groups
 from laggard._recorder import Recorder
-from laggard.conventions import Phase
-from laggard.peers import PeerGroup
+from laggard.shared import statefile
+from laggard.shared.peers import PeerGroup
+from laggard.shared.phases import Phase
 from tests.instrumentation.programs.collectives import OBJECT, STEPS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
@@ -59,7 +60,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_proces
 
 def collectives_of(process: _process.Process) -> CollectivesHook:
     """The hook that watches collectives."""
-    (hook,) = [hook for hook in process._hooks if isinstance(hook, CollectivesHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, CollectivesHook)]
     return hook
 
 
@@ -341,7 +342,7 @@ def test_a_tensor_of_zeros_is_counted_before_the_first_backward() -> None:
 @pytest.mark.skipif(hasattr(dist.ProcessGroup, "register_pre_hook"), reason="this version of torch has pre-hooks")
 def test_without_pre_hooks_a_reducer_s_parameters_are_known(process: _process.Process) -> None:
     """In the reducer's order, and nothing of ours stays on its class."""
-    hook: Any = next(hook for hook in process._hooks if hook.name == "ddp")
+    hook: Any = next(hook for hook in process._parts if hook.name == "ddp")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     model(torch.ones(1, 4)).sum().backward()
     clock = hook._clocks[-1]

@@ -17,7 +17,7 @@ from laggard._recorder import (
     UPDATE,
     Event,
 )
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 COMMUNICATION, CHECKPOINT, EVALUATION, OTHER = (

@@ -14,9 +14,10 @@ from time import perf_counter_ns
 
 import pytest
 
-from laggard import _recorder, statefile
+from laggard import _recorder
 from laggard._recorder import CAPACITY, EVALUATION_FORWARD, OPTIMIZER_STEP, Recorder
-from laggard.conventions import Phase
+from laggard.shared import statefile
+from laggard.shared.phases import Phase
 from tests.support.facts import FACTS
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from laggard import _runtime
-from laggard.peers import PeerGroup
+from laggard.shared.peers import PeerGroup
 from laggard.version import __version__
 
 DRIVER = """\

@@ -11,8 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from laggard import _identity, _process, _providers
 from laggard._partition import Step
-from laggard._reporting import Reporting
-from laggard.conventions import Phase, RankState
+from laggard._publisher import Publisher
+from laggard.shared.phases import Phase, RankState
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -49,18 +49,18 @@ def test_a_pause_does_not_change_how_many_steps_are_recorded(
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     monkeypatch.setattr(_providers, "meter", provider.get_meter)
-    reporting = Reporting(process.recorder, [], deque())
+    publisher = Publisher(process.recorder, [], deque())
     identity = _identity.from_environment(0, 1)
-    reporting.begin(identity, identity.facts(0), "")
+    publisher.begin(identity, identity.facts(0), "")
     recorded: list[int] = []
     for number in range(5):
         for _ in range(3):  # a pause
-            reporting.begin_drain()
-            reporting.end_drain(RankState.RUNNING)
-        reporting.begin_drain()
+            publisher.begin_drain()
+            publisher.end_drain(RankState.RUNNING)
+        publisher.begin_drain()
         for first in range(number * 1000, (number + 1) * 1000, 50):
-            reporting.report([step(first + offset) for offset in range(50)])
-        reporting.end_drain(RankState.RUNNING)
+            publisher.report([step(first + offset) for offset in range(50)])
+        publisher.end_drain(RankState.RUNNING)
         recorded.append(count(reader, "training.step.duration"))
     # The first fifty came before their length was known.
     assert [after - before for before, after in pairwise([0, *recorded])] == [

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from laggard import environment
-from laggard.conventions import COMPACT, TRAINING_METRICS, Metric, Phase, prometheus_name
-from laggard.statefile import read
+from laggard.shared import environment
+from laggard.shared.metrics import COMPACT, TRAINING_METRICS, Metric
+from laggard.shared.names import prometheus_name
+from laggard.shared.phases import Phase
+from laggard.shared.statefile import read
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.ports import free_port
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard import statefile
-from laggard.conventions import RankState
-from laggard.statefile import EndedBy, Ending
+from laggard.shared import statefile
+from laggard.shared.phases import RankState
+from laggard.shared.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS
 from tests.support.ports import free_port
 

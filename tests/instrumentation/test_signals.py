@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from laggard import statefile
-from laggard.conventions import RankState
-from laggard.statefile import EndedBy, Ending
+from laggard.shared import statefile
+from laggard.shared.phases import RankState
+from laggard.shared.statefile import EndedBy, Ending
 from tests.support.launch import PROGRAMS, Launcher
 
 pytestmark = pytest.mark.timed

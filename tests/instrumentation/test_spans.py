@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from laggard import _identity
 from laggard._partition import Step
 from laggard._spans import Spans
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 MS = 1_000_000
 Collectives = deque[tuple[str, int, int]]

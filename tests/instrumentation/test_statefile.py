@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard import statefile
-from laggard.conventions import Phase, RankState
-from laggard.statefile import EndedBy, Ending, StateFileError, StateWriter
+from laggard.shared import statefile
+from laggard.shared.phases import Phase, RankState
+from laggard.shared.statefile import EndedBy, Ending, StateFileError, StateWriter
 from tests.support.facts import FACTS
 
 

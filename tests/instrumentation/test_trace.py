@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from laggard import _identity, _process, _wakeup, control, statefile
+from laggard import _identity, _process, _wakeup
 from laggard._partition import Step
 from laggard._trace import TraceDump, chrome_trace, json_lines
-from laggard.control import Reply, Request
-from laggard.conventions import RECENT_STEPS, Phase
+from laggard.shared import control, statefile
+from laggard.shared.control import Reply, Request
+from laggard.shared.metrics import RECENT_STEPS
+from laggard.shared.phases import Phase
 from tests.support.launch import PROGRAMS, Launcher
 
 IDENTITY = _identity.Identity("läufer/7", 3, 1, 8, 0, "", "gpt", "node-1")

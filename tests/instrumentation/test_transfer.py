@@ -11,7 +11,7 @@ from torch import nn
 
 from laggard._hooks.transfer import TransferHook, _Timed
 from laggard._process import Process
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 METHODS = ("to", "cuda")
 
@@ -21,7 +21,7 @@ def hook(process: Process) -> TransferHook:
     """The hook of this process, which has just proved that it trains."""
     torch.ones(1, requires_grad=True).sum().backward()
     process.recorder.drain()
-    (found,) = [hook for hook in process._hooks if isinstance(hook, TransferHook)]
+    (found,) = [hook for hook in process._parts if isinstance(hook, TransferHook)]
     return found
 
 

@@ -21,7 +21,7 @@ from laggard._recorder import (
     OPTIMIZER_STEP,
     Event,
 )
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 #: Numbers of the loaders.
 LABELLED, UNLABELLED, VALIDATION, TEST = 1, 2, 3, 4

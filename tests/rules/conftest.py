@@ -15,7 +15,7 @@ from tests.rules.pack import ROOT
 #: The oldest release that the rules must load in, one of the present major version, and the newest.
 VERSIONS = ("2.42", "2.53", "3.5", "3.15")
 
-#: Where the others are fetched, this one is built from its source; see evaluation/engine/promtool.
+#: Where the others are fetched, this one is built from its source; see lab/evaluation/engine/promtool.
 NEWEST = VERSIONS[-1]
 
 
@@ -46,8 +46,8 @@ def promtool(request: pytest.FixtureRequest) -> Path:
     version: str = request.param
     if version in TOOLS:
         return TOOLS[version]
-    commands = {VERSIONS[0]: "apt-get install prometheus", NEWEST: "scripts/build_rule_engine.sh, which needs Go"}
-    text = f"no promtool {version}: run {commands.get(version, 'scripts/fetch_tools.sh')}"
+    commands = {VERSIONS[0]: "apt-get install prometheus", NEWEST: "scripts/tools/build_rule_engine.sh, which needs Go"}
+    text = f"no promtool {version}: run {commands.get(version, 'scripts/tools/fetch_tools.sh')}"
     if os.environ.get("CI") and (version != NEWEST or shutil.which("go")):
         pytest.fail(text)
     pytest.skip(text)

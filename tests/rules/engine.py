@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from laggard.conventions import STILL_SECONDS, Condition
+from laggard.shared.phases import STILL_SECONDS, Condition
 from laggard_cli.rules import render
 
 RUN = "live"

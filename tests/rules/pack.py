@@ -11,14 +11,8 @@ from typing import Any
 import promql_parser as promql
 import yaml
 
-from laggard.conventions import (
-    IDENTITY,
-    PROCESS_METRICS,
-    TRAINING_METRICS,
-    Attribute,
-    prometheus_label,
-    prometheus_name,
-)
+from laggard.shared.metrics import IDENTITY, PROCESS_METRICS, TRAINING_METRICS, Attribute
+from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_cli.rules.render import rule_files
 from laggard_exporter.conventions import FAMILIES
 from laggard_exporter.ranks.conventions import RANK_PAGES

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("vmalert")
 def generated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with vmalert-tool's files, of one path and with a second one."""
     if not TOOL.exists():
-        text = "no vmalert-tool: run scripts/fetch_tools.sh"
+        text = "no vmalert-tool: run scripts/tools/fetch_tools.sh"
         pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)
     folder = tmp_path_factory.mktemp("vmalert")
     second = ["--second", request.param] if request.param else []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scale.measure import Result, measure
-from scale.site import Kill, Plan
-from scale.thanos import THANOS
+from lab.scale.measure import Result, measure
+from lab.scale.site import Kill, Plan
+from lab.scale.thanos import THANOS
 from tests.collector.support import collector, missing, newest_prometheus
 
 #: Beside other tests samples can be late by more than the shortest window, and then a verdict lapses and comes back.
@@ -47,7 +47,7 @@ def test_members_of_thanos() -> None:
     """Of 32 ranks, with each member of receive killed in turn, all arrives, and the ruler goes on."""
     collector()
     if not THANOS.exists():
-        missing("no Thanos: run scripts/build_thanos.sh, which needs Go")
+        missing("no Thanos: run scripts/tools/build_thanos.sh, which needs Go")
     kills = Kill("receive-1", at=32.0, away=2.0), Kill("receive-0", at=44.0, away=2.0)
     plan = Plan(**{**vars(_PLAN), "seconds": 75.0, "engine": "thanos", "kills": kills})
     ranks = 32

@@ -10,11 +10,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from laggard.conventions import STEP_BOUNDS, TRAINING_METRICS, prometheus_label, prometheus_name
-from scale import values
-from scale.jobs import jobs
-from scale.otlp import Rank, Requests
-from scale.pages import Pages
+from lab.scale import values
+from lab.scale.jobs import jobs
+from lab.scale.otlp import Rank, Requests
+from lab.scale.pages import Pages
+from laggard.shared.metrics import STEP_BOUNDS, TRAINING_METRICS
+from laggard.shared.names import prometheus_label, prometheus_name
 
 _RANKS, _FAULT = 16, 30.0
 

@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from laggard.conventions import STEP_BOUNDS
-from scale.jobs import culprits, jobs
-from scale.server import Show, serve
+from lab.scale.jobs import culprits, jobs
+from lab.scale.server import Show, serve
+from laggard.shared.metrics import STEP_BOUNDS
 
 _RANKS, _FAULT = 64, 100.0
 _NODES = 8

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from scale import __main__ as command
-from scale.fit import fit
-from scale.measure import Result
-from scale.report import tables, with_figures
-from scale.site import Plan
+from lab.scale import __main__ as command
+from lab.scale.fit import fit
+from lab.scale.measure import Result
+from lab.scale.report import tables, with_figures
+from lab.scale.site import Plan
 
 _GIB = 2**30
 _PUSHED = {
@@ -140,7 +140,7 @@ def test_a_picture_takes_two_sizes(
 
 def test_figures_of_before_are_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What was measured at several times stands in a document together, in the place that it has for figures."""
-    begin, end = "<!-- figures: made by python -m scale --document -->", "<!-- end of figures -->"
+    begin, end = "<!-- figures: made by python -m lab.scale --document -->", "<!-- end of figures -->"
     files = [tmp_path / f"{ranks}.json" for ranks in (1000, 100)]
     for file, ranks in zip(files, (1000, 100), strict=True):
         file.write_text(json.dumps([asdict(_result(ranks))]))

@@ -1,6 +1,6 @@
 """Facts of a rank for state files made in tests."""
 
-from laggard import statefile
+from laggard.shared import statefile
 
 FACTS = statefile.Facts(
     pid=4711,

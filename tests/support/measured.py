@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from laggard._hooks import Hook
+    from laggard._part import Part
     from laggard._report import Report
-    from laggard.conventions import Metric
+    from laggard.shared.metrics import Metric
 
 
 class Measured:
@@ -31,7 +31,7 @@ class Measured:
         self.values["training.collective.io", operation].append(size)
 
 
-def measure(hook: Hook) -> dict[tuple[str, ...], list[float]]:
+def measure(hook: Part) -> dict[tuple[str, ...], list[float]]:
     """What a hook reports now."""
     measured = Measured()
     hook.report(cast("Report", measured))

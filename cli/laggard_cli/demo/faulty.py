@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from laggard import conventions
+from laggard.shared import metrics
 from laggard_cli.demo.acts import RANKS
 from laggard_cli.demo.faults import Leak, Records, SlowBackward, SlowStorage
 
@@ -57,7 +57,7 @@ class Control:
 
 def main() -> None:
     """Train with the faults that the control file asks for, then end a little later than the rank before."""
-    conventions.RECENT_STEPS = _RECENT_STEPS
+    metrics.RECENT_STEPS = _RECENT_STEPS
     control = Control(Path(os.environ["LAGGARD_DEMO_CONTROL"]))
     example = _load(Path(os.environ["LAGGARD_DEMO_SCRIPT"]))
     batch = int(sys.argv[sys.argv.index("--batch") + 1])

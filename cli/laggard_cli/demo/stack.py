@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard_cli.demo.acts import RANKS
 from laggard_cli.demo.servers import Servers
 from laggard_cli.pack import pack_folder

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from laggard import environment
+from laggard.shared import environment
 from laggard_cli.clusters import add_cluster
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard.version import __version__
 from laggard_cli.errors import CommandError
 from laggard_cli.gate.measured import Array, Measured

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.clusters import add_cluster
 from laggard_cli.errors import CommandError
 from laggard_cli.gate import baseline as saved

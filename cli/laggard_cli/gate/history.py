@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from laggard.conventions import (
+from laggard.shared.metrics import (
     MEMORY_USAGE,
     PHASE_DURATION,
     RANKS_EXPECTED,
@@ -19,10 +19,9 @@ from laggard.conventions import (
     STEPS,
     TOKENS,
     Attribute,
-    Phase,
-    prometheus_label,
-    prometheus_name,
 )
+from laggard.shared.names import prometheus_label, prometheus_name
+from laggard.shared.phases import Phase
 from laggard_cli.clusters import CLUSTER, Run, find_run
 from laggard_cli.errors import CommandError
 from laggard_cli.gate.measured import PAUSES, Array, Measured

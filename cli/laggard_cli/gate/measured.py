@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 Array = NDArray[np.float64]
 

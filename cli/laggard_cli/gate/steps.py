@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.gate.measured import PAUSES, Array, Measured
 from laggard_cli.replay.steps import parse_step

@@ -16,9 +16,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from laggard import control, environment, statefile
-from laggard import dumps as own_dumps
-from laggard.conventions import Phase, RankState
+from laggard.shared import control, environment, statefile
+from laggard.shared import dumps as own_dumps
+from laggard.shared.phases import Phase, RankState
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text

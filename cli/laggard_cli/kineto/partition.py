@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.conventions import OWN_PHASES, Phase
+from laggard.shared.phases import OWN_PHASES, Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.bounds import bounds, launched, settled
 from laggard_cli.kineto.kinds import DEVICE, Kind

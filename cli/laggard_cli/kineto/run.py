@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.operators import Costs, costs
 from laggard_cli.kineto.partition import Steps, partition

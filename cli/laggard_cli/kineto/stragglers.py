@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.conventions import OWN_PHASES, Phase
+from laggard.shared.phases import OWN_PHASES, Phase
 from laggard_cli.kineto.run import TracedRank, TracedRun
 from laggard_cli.kineto.trace import Times
 from laggard_cli.pack import threshold

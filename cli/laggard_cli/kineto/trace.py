@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.peers import PeerGroup
+from laggard.shared.peers import PeerGroup
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.kinds import DEVICE, Kind, kind_of
 from laggard_cli.kineto.reader import EVENTS, scan

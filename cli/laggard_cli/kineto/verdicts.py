@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
 from laggard_cli.kineto.run import TracedRank, TracedRun, best_off
 from laggard_cli.kineto.stragglers import (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from laggard import environment
-from laggard.control import MAX_STEPS
+from laggard.shared import environment
+from laggard.shared.control import MAX_STEPS
 from laggard_cli.asking import ask
 from laggard_cli.clusters import Run, add_cluster, find_run
 from laggard_cli.errors import CommandError

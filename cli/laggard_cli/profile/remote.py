@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from laggard import control
+from laggard.shared import control
 from laggard_cli.errors import CommandError
 from laggard_cli.terminal import printable
 

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from laggard.conventions import (
+from laggard.shared.metrics import (
     COMMUNICATION_FLOOR,
     DATALOADER_FIRST_BATCH_DURATION,
     LAST_STEP_TIMESTAMP,
-    OWN_PHASES,
     PHASE_DURATION,
     RANK_START_TIMESTAMP,
     RANK_STATE,
@@ -26,11 +25,9 @@ from laggard.conventions import (
     STEPS,
     STEPS_EXCLUDED,
     Attribute,
-    Phase,
-    RankState,
-    prometheus_label,
-    prometheus_name,
 )
+from laggard.shared.names import prometheus_label, prometheus_name
+from laggard.shared.phases import OWN_PHASES, Phase, RankState
 from laggard_cli.errors import CommandError
 from laggard_cli.replay.recording import Labels, Recording, Series
 

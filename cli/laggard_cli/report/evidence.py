@@ -6,7 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from laggard.conventions import PHASE_DURATION, STEP_DURATION, prometheus_name
+from laggard.shared.metrics import PHASE_DURATION, STEP_DURATION
+from laggard.shared.names import prometheus_name
 from laggard_cli.prometheus import quoted
 from laggard_cli.report.costs import concerned
 from laggard_cli.report.history import PHASE, RANK, Counted, History

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from laggard.conventions import (
+from laggard.shared.metrics import (
     MEMORY_USAGE,
     PHASE_DURATION,
     RANK_START_TIMESTAMP,
@@ -19,9 +19,8 @@ from laggard.conventions import (
     STEP_OWN_DURATION,
     STEPS,
     Attribute,
-    prometheus_label,
-    prometheus_name,
 )
+from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_cli.clusters import CLUSTER, RUN, Run
 from laggard_cli.prometheus import Prometheus, Range, Sample
 from laggard_cli.report.arrays import Array

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.report import pictures
 from laggard_cli.report.arrays import Array, known, mean, middle, most
 from laggard_cli.report.history import History

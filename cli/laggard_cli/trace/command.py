@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from laggard import control, environment
+from laggard.shared import control, environment
 from laggard_cli.asking import ask
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose

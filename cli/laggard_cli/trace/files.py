@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_cli.errors import CommandError
 
 #: Larger is no file of the last steps of a rank.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from laggard import dumps, statefile, untrusted
+from laggard.shared import dumps, statefile, untrusted
 from laggard_exporter.hang.dump import DumpError
 from laggard_exporter.hang.facts import Facts
 from laggard_exporter.hang.reader import read_facts

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from laggard import dumps, untrusted
+from laggard.shared import dumps, untrusted
 from laggard_exporter.hang.dump import DumpError
 from laggard_exporter.hang.facts import MAX_BYTES, Facts, from_json
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard_exporter import conventions, pci
-from laggard_exporter import gpu_conventions as names
+from laggard_exporter import conventions
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import answers as asking
-from laggard_exporter.nvml import devices, mig
+from laggard_exporter.nvml import conventions as names
+from laggard_exporter.nvml import devices, mig, pci
 from laggard_exporter.nvml.answers import Answers
 from laggard_exporter.nvml.child_process import DiedError, HangError, OutOfTimeError, Request
 from laggard_exporter.nvml.devices import Device, Devices

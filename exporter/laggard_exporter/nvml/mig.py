@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from laggard_exporter import gpu_conventions as names
+from laggard_exporter.nvml import conventions as names
 from laggard_exporter.nvml import table
 from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import Nvml

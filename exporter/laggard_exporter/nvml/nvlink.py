@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from laggard_exporter import gpu_conventions as names
+from laggard_exporter.nvml import conventions as names
 from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import FIELD_VALUES, Nvml, ReturnCode
 from laggard_exporter.samples import Family

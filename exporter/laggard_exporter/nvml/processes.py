@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from laggard_exporter.gpu_conventions import GPU_WORKLOAD_SM_UTILIZATION
 from laggard_exporter.nvml.child_process import Request
+from laggard_exporter.nvml.conventions import GPU_WORKLOAD_SM_UTILIZATION
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.mig import MigDevice
 from laggard_exporter.nvml.reading import Reader

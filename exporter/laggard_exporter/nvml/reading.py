@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from laggard_exporter import gpu_conventions as names
+from laggard_exporter.nvml import conventions as names
 from laggard_exporter.nvml import table
 from laggard_exporter.nvml.answers import Answers
 from laggard_exporter.nvml.counters import Counters

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from laggard_exporter import gpu_conventions as names
+from laggard_exporter.nvml import conventions as names
 from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.samples import Family
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from laggard.conventions import PROCESS_METRICS, Attribute, prometheus_label, prometheus_name
+from laggard.shared.metrics import PROCESS_METRICS, Attribute
+from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_exporter.samples import Family
 
 #: What a value is over OTLP: a counter, a sum that may fall, or a gauge.

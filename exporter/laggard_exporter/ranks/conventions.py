@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from laggard.conventions import Attribute, prometheus_label
+from laggard.shared.metrics import Attribute
+from laggard.shared.names import prometheus_label
 from laggard_exporter.hang.facts import MAX_GROUPS, MAX_PEERS
 from laggard_exporter.samples import Family
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from laggard import statefile
-from laggard.statefile import Snapshot
+from laggard.shared import statefile
+from laggard.shared.statefile import Snapshot
 from laggard_exporter.ranks import processes
 
 #: What names a process of this boot: its number may be another's a moment later, its start is its own.

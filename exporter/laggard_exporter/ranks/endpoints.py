@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard.statefile import Facts
+from laggard.shared.statefile import Facts
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.files import RankFiles
 

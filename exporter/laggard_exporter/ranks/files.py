@@ -1,7 +1,7 @@
 """The ranks' state files: which there are, and which process of each rank counts.
 
-Anybody may write into the folder, so nothing in it is believed further than :func:`laggard.statefile.read` and this
-module check.
+Anybody may write into the folder, so nothing in it is believed further than :func:`laggard.shared.statefile.read` and
+this module check.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard import statefile, untrusted
-from laggard.conventions import RankState
-from laggard.statefile import Snapshot, StateFileError
+from laggard.shared import statefile, untrusted
+from laggard.shared.phases import RankState
+from laggard.shared.statefile import Snapshot, StateFileError
 from laggard_exporter.conventions import STATE_FILE_RESULTS
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks.deaths import Deaths

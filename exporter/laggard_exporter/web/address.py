@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from typing import NamedTuple
 
-from laggard.environment import HIGHEST_PORT
+from laggard.shared.environment import HIGHEST_PORT
 
 #: The node exporter's, unless it is told another.
 PORT = 9495

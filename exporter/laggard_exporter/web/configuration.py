@@ -175,7 +175,8 @@ class _Section:
 
     def refuse(self, name: str, value: object, hint: str) -> NoReturn:
         full = ".".join(part for part in (self._name, name) if part) or "the document"
-        raise ConfigurationError(f"web configuration file {self._path}: {full}: {str(value)[:80]!r}: {hint}")
+        name = repr(full)[1:-1][:80]  # a key may have line breaks
+        raise ConfigurationError(f"web configuration file {self._path}: {name}: {str(value)[:80]!r}: {hint}")
 
 
 def _string(value: object) -> str:

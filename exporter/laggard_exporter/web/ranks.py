@@ -7,10 +7,10 @@ from collections import Counter
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from laggard_exporter.discovery import Targets
 from laggard_exporter.exposition import Encoder
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks.conventions import RANK_PAGES
+from laggard_exporter.ranks.discovery import Targets
 from laggard_exporter.ranks.endpoints import Endpoints
 from laggard_exporter.ranks.fetch import PageError, fetch
 from laggard_exporter.ranks.merge import InvalidPageError, Merged

@@ -1,7 +1,7 @@
 """The hooks: one module per patched thing, each with what it patches, when, and how it is undone."""
 
 from laggard._hooks.backward import BackwardHook
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._hooks.collectives import CollectivesHook
 from laggard._hooks.dataloader import DataLoaderHook
@@ -50,4 +50,4 @@ HOOKS: tuple[type[Hook], ...] = (
     GarbageHook,
 )
 
-__all__ = ["HOOKS", "DeviceHook", "Hook", "HookHost", "Traced"]
+__all__ = ["HOOKS", "DeviceHook", "Hook", "Traced"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from laggard._hooks.base import Hook
 from laggard._recorder import GRADIENT
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 
 class BackwardHook(Hook):

@@ -32,10 +32,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from weakref import ref
 
-from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost, around
+from laggard._hooks.base import Hook, around
+from laggard._part import Host
 from laggard._recorder import RESUME, Token
-from laggard.conventions import Phase
+from laggard.shared import metrics as names
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -100,7 +101,7 @@ class CheckpointHook(Hook):
 
     name = "checkpoint"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._running = False
         self._finished: list[tuple[_Operation, int]] = []

@@ -19,11 +19,12 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from laggard._hooks.base import Hook, HookHost, always, around
+from laggard._hooks.base import Hook, always, around
 from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
 from laggard._hooks.groups import Groups
 from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
 from laggard._hooks.waiting import begin_wait, elsewhere, end_wait
+from laggard._part import Host
 
 if TYPE_CHECKING:
     from laggard._partition import Step
@@ -48,7 +49,7 @@ class CollectivesHook(Hook):
     name = "collectives"
     signal = "communication"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._groups = Groups(host.recorder, host.exposure)
         self._kinds: dict[Any, Kind] = {}
@@ -167,7 +168,7 @@ class CollectivesHook(Hook):
             watched = self._groups.add(group)
             self.observe(self.host.backward_observers, self._observer)
             if watched is not None and self._has_pre_hooks:
-                failed = functools.partial(self.host.hook_failed, self)
+                failed = functools.partial(self.host.part_failed, self)
                 group.register_pre_hook(self._hook_id, self._groups.pre_hook(watched, self._kinds, failed))
 
     def _wrap_method(self, method: Callable[..., Any], kind: Kind, argument: int) -> Callable[..., Any]:

@@ -14,9 +14,10 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from laggard._hooks.base import Hook, HookHost, interval
+from laggard._hooks.base import Hook, interval
+from laggard._part import Host
 from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH, Token
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 #: Where an iterator keeps the number of its loader.
 _ATTRIBUTE = "_laggard_loader"
@@ -36,7 +37,7 @@ class DataLoaderHook(Hook):
     name = "dataloader"
     signal = "data"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._numbers = itertools.count(1)
         #: Numbers of loaders, by their samplers.
@@ -63,7 +64,7 @@ class DataLoaderHook(Hook):
         try:
             return self._number(getattr(loader, "_index_sampler", None))
         except Exception as error:
-            self.host.hook_failed(self, error)
+            self.host.part_failed(self, error)
             return 0
 
     def _adopt(self, iterator: Any) -> int:
@@ -75,7 +76,7 @@ class DataLoaderHook(Hook):
             for observer in self.host.iterator_observers:
                 observer(iterator)
         except Exception as error:
-            self.host.hook_failed(self, error)
+            self.host.part_failed(self, error)
         return number
 
     def _number(self, sampler: Any) -> int:

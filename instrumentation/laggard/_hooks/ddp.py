@@ -18,9 +18,10 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
 from laggard._hooks.waiting import in_backward
-from laggard.conventions import Phase
+from laggard._part import Host
+from laggard.shared.phases import Phase
 
 #: A plain number, and what is asked of others is kept: after backward the caches are the model's.
 _COMMUNICATION = int(Phase.COMMUNICATION)
@@ -50,7 +51,7 @@ class DistributedDataParallelHook(Hook):
     name = "ddp"
     signal = "communication"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         #: Of all reducers, which are few. With a dictionary of weak keys all of it takes twice as long, caches cold.
         self._clocks: list[_Clock] = []

@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from laggard._device import DeviceClock
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
+from laggard._part import Host
 from laggard._partition import Step
 from laggard._recorder import LOST, Event
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 _RELAXED = 2
 """``cudaStreamCaptureModeRelaxed``."""
@@ -24,7 +25,7 @@ class DeviceHook(Hook):
 
     name = "device"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         #: The clock, from the drain on in which CUDA was first found in use.
         self.clock: DeviceClock | None = None
@@ -70,14 +71,14 @@ class DeviceHook(Hook):
         if self.clock is None:
             return events
         if self.recorder.device is None:
-            self.host.hook_failed(self, RuntimeError("an event could not be recorded"))
+            self.host.part_failed(self, RuntimeError("an event could not be recorded"))
             return [(LOST, 0, 0)]
         try:
             self.dropped = self.clock.dropped
             return self.clock.translate(events)
         except Exception as error:
             # A device in error answers no more; the intervals on its clock are gone.
-            self.host.hook_failed(self, error)
+            self.host.part_failed(self, error)
             return [(LOST, 0, 0)]
 
 

@@ -20,9 +20,10 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
 from laggard._hooks.loaders import ITERATORS, WORKER_LOOPS, Noted
+from laggard._part import Host
+from laggard.shared import metrics
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -38,7 +39,7 @@ class FetchHook(Hook):
 
     name = "fetch"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._owner = 0
         self._reader: Connection | None = None
@@ -64,7 +65,7 @@ class FetchHook(Hook):
         with suppress(BlockingIOError):
             durations = memoryview(os.read(reader.fileno(), _MAX_REPORTED * _DURATION_BYTES)).cast("q")
             for duration in durations:
-                report.measure(names.DATALOADER_FETCH_DURATION, duration * 1e-9)
+                report.measure(metrics.DATALOADER_FETCH_DURATION, duration * 1e-9)
 
     def _patch(self, module: ModuleType) -> None:
         iterator = getattr(module, ITERATORS.get(module.__name__, ""), None)

@@ -16,12 +16,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
 from laggard._hooks.dataloader import loader_of
 from laggard._hooks.torch_compile_state import show_compiler
+from laggard._part import Host
 from laggard._partition import Step
 from laggard._recorder import EVALUATION_FORWARD, MODULE_PHASES, NO_GRAD_FORWARD
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._native import HotPath
@@ -52,7 +53,7 @@ class ForwardHook(Hook):
     name = "forward"
     signal = "forward"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         #: Holds something while an outermost module runs.
         self._running: list[bool] = []

@@ -10,10 +10,11 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
+from laggard._part import Host
 from laggard._partition import Step
-from laggard.conventions import Attribute
+from laggard.shared import metrics
+from laggard.shared.metrics import Attribute
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -30,7 +31,7 @@ class GarbageHook(Hook):
 
     name = "garbage"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         # All that the callback writes is made here: objects made in a collection would bring the next one closer.
         self._durations = array("q", bytes(8 * _GENERATIONS))
@@ -74,8 +75,8 @@ class GarbageHook(Hook):
             zip(now, before, strict=True)
         ):
             if collections != last_collections or self._reported is None:
-                report.measure(names.GC_DURATION, (duration - last_duration) * 1e-9, str(generation))
-                report.measure(names.GC_COLLECTIONS, collections - last_collections, str(generation))
+                report.measure(metrics.GC_DURATION, (duration - last_duration) * 1e-9, str(generation))
+                report.measure(metrics.GC_COLLECTIONS, collections - last_collections, str(generation))
         self._reported = now
 
     def _patch(self, _torch: ModuleType) -> None:

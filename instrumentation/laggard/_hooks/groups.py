@@ -16,8 +16,8 @@ from laggard._hooks.exposure import Exposure
 from laggard._hooks.operations import KINDS, Kind
 from laggard._hooks.waiting import in_backward
 from laggard._recorder import Recorder
-from laggard.conventions import Phase
-from laggard.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
+from laggard.shared.phases import Phase
+from laggard.shared.statefile import GROUP_WORDS, GROUPS, MAX_GROUPS, PROGRESS, pack
 
 #: Modules of torch that never hold what they issue: native code that they call waits for it. DDP's constructor and
 #: FSDP's compare and broadcast parameters that way, and the second forward of DDP its new buckets.

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laggard import conventions as names
 from laggard._hooks.backends import backends_in_use
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
+from laggard._part import Host
+from laggard.shared import metrics
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -33,8 +34,8 @@ _USAGE = {
     "device_peak": "allocated_bytes.all.peak",
 }
 _COUNTERS = (
-    (names.MEMORY_ALLOCATION_RETRIES, "num_alloc_retries"),
-    (names.MEMORY_OUT_OF_MEMORY, "num_ooms"),
+    (metrics.MEMORY_ALLOCATION_RETRIES, "num_alloc_retries"),
+    (metrics.MEMORY_OUT_OF_MEMORY, "num_ooms"),
 )
 
 
@@ -44,7 +45,7 @@ class MemoryHook(Hook):
     name = "memory"
     resting_share = 16
 
-    def __init__(self, host: HookHost, root: Path = _ROOT) -> None:
+    def __init__(self, host: Host, root: Path = _ROOT) -> None:
         super().__init__(host)
         self._root = root
         self._limit_files: list[Path] | None = None
@@ -53,14 +54,14 @@ class MemoryHook(Hook):
         """Report usage and limit."""
         pages = _read(self._root / "proc/self/statm").split()
         if pages:
-            report.measure(names.MEMORY_USAGE, int(pages[1]) * _PAGE_BYTES, "host_rss")
+            report.measure(metrics.MEMORY_USAGE, int(pages[1]) * _PAGE_BYTES, "host_rss")
         if self._limit_files is None:
             self._limit_files = _limit_files(self._root)
         # That of a parent group binds too. Read every time: an orchestrator may move it.
         limits = [int(text) for text in map(_read, self._limit_files) if text.isdigit()]
         limit = min((limit for limit in limits if limit < _NO_LIMIT), default=0)
         if limit:
-            report.measure(names.MEMORY_LIMIT, limit, "host")
+            report.measure(metrics.MEMORY_LIMIT, limit, "host")
 
 
 class DeviceMemoryHook(Hook):
@@ -69,7 +70,7 @@ class DeviceMemoryHook(Hook):
     name = "device_memory"
     resting_share = 16
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._module: Any = None
         self._index = 0
@@ -86,8 +87,8 @@ class DeviceMemoryHook(Hook):
         stats: Mapping[str, int] = self._module.memory_stats(self._index)
         for kind, key in _USAGE.items():
             if key in stats:
-                report.measure(names.MEMORY_USAGE, stats[key], kind)
-        report.measure(names.MEMORY_LIMIT, self._module.get_device_properties(self._index).total_memory, "device")
+                report.measure(metrics.MEMORY_USAGE, stats[key], kind)
+        report.measure(metrics.MEMORY_LIMIT, self._module.get_device_properties(self._index).total_memory, "device")
         for metric, key in _COUNTERS:
             if key in stats:
                 last, self._counted[key] = self._counted.get(key, 0), stats[key]

@@ -22,10 +22,11 @@ from time import perf_counter_ns
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard._hooks.base import Hook, HookHost, around
+from laggard._hooks.base import Hook, around
 from laggard._hooks.torch_compile_state import show_compiler
+from laggard._part import Host
 from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._native import HotPath
@@ -65,7 +66,7 @@ class OptimizerHook(Hook):
     name = "optimizer"
     signal = "optimizer"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._handles: list[Any] = []
         #: Steps that run on the thread that trains, the innermost last.

@@ -15,9 +15,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
 from laggard._hooks.loaders import ITERATORS, Noted
+from laggard._part import Host
+from laggard.shared import metrics
 
 if TYPE_CHECKING:
     from laggard._report import Report
@@ -63,7 +64,7 @@ class PrefetchHook(Hook):
     name = "prefetch"
     resting_share = 16
 
-    def __init__(self, host: HookHost, proc: Path = _PROC) -> None:
+    def __init__(self, host: Host, proc: Path = _PROC) -> None:
         super().__init__(host)
         self._proc = proc
         self._loaders: dict[int, _Loader] = {}
@@ -119,11 +120,11 @@ class PrefetchHook(Hook):
             return
         loaders = list(self._loaders.values())
         usage = self._read_usage([worker.pid for loader in loaders for worker in loader.workers])
-        report.measure(names.DATALOADER_WORKERS, len(usage))
+        report.measure(metrics.DATALOADER_WORKERS, len(usage))
         if not self._has_workers:
             return
-        report.measure(names.DATALOADER_QUEUE_LENGTH, sum(loader.ready() for loader in loaders))
-        report.measure(names.MEMORY_USAGE, sum(worker.resident for worker in usage.values()), "worker_rss")
+        report.measure(metrics.DATALOADER_QUEUE_LENGTH, sum(loader.ready() for loader in loaders))
+        report.measure(metrics.MEMORY_USAGE, sum(worker.resident for worker in usage.values()), "worker_rss")
         before, self._usage = self._usage, usage
         cpu = io_wait = 0
         for pid, now in usage.items():
@@ -132,9 +133,9 @@ class PrefetchHook(Hook):
                 last = _Usage(now.started, 0, 0, 0)
             cpu += now.cpu - last.cpu
             io_wait += now.io_wait - last.io_wait
-        report.measure(names.DATALOADER_WORKER_CPU, cpu * _TICK_SECONDS)
+        report.measure(metrics.DATALOADER_WORKER_CPU, cpu * _TICK_SECONDS)
         if self._kernel_counts_io_wait():
-            report.measure(names.DATALOADER_WORKER_IO_WAIT, io_wait * _TICK_SECONDS)
+            report.measure(metrics.DATALOADER_WORKER_IO_WAIT, io_wait * _TICK_SECONDS)
 
     def _read_usage(self, pids: list[int]) -> dict[int, _Usage]:
         usage: dict[int, _Usage] = {}

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from laggard._hooks.base import Hook, HookHost, interval
+from laggard._hooks.base import Hook, interval
+from laggard._part import Host
 from laggard._recorder import SKIPPED, UPDATE, Token
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 #: In pinned memory until the copy has arrived; what is copied is never negative.
 _ON_ITS_WAY = -1.0
@@ -27,7 +28,7 @@ class GradScalerHook(Hook):
 
     name = "scaler"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._awaited: deque[list[Any]] = deque(maxlen=_MAX_AWAITED)
 

@@ -16,10 +16,11 @@ from time import perf_counter_ns
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from laggard import conventions as names
-from laggard._hooks.base import Hook, HookHost
+from laggard._hooks.base import Hook
+from laggard._part import Host
 from laggard._recorder import COMPILATION, EVALUATION_FORWARD, UPDATE, Recorder
-from laggard.conventions import Phase
+from laggard.shared import metrics
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._partition import Step
@@ -63,7 +64,7 @@ class TorchCompileHook(Hook):
 
     name = "compiled"
 
-    def __init__(self, host: HookHost) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._backward_ended = 0
         self._observer = self.guarded(self._after_backward)
@@ -98,7 +99,7 @@ class TorchCompileHook(Hook):
         """Report recompilations since the last call."""
         if self._compiler is not None:
             count = self._recompilations
-            report.measure(names.COMPILE_RECOMPILATIONS, count - self._reported)
+            report.measure(metrics.COMPILE_RECOMPILATIONS, count - self._reported)
             self._reported = count
 
     def _listen(self, dynamo: ModuleType) -> None:

@@ -20,7 +20,7 @@ from laggard._hooks.backends import backends_in_use
 from laggard._hooks.base import Hook
 from laggard._partition import Step
 from laggard._recorder import Recorder
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 _METHODS = ("to", "cuda")
 #: Names of the argument of ``Tensor.to`` that says where to.

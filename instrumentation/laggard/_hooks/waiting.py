@@ -11,7 +11,7 @@ from time import perf_counter_ns
 
 from laggard._hooks.exposure import Exposure
 from laggard._recorder import Recorder, Token
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 _ON_AUTOGRAD_THREAD = -1
 #: A plain number is cheaper to pass than a member of an enumeration.

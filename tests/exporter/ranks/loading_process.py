@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader, Dataset
 
-from laggard import statefile
-from laggard.statefile import StateWriter
+from laggard.shared import statefile
+from laggard.shared.statefile import StateWriter
 from tests.exporter.support import FACTS
 
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from laggard.statefile import Facts, StateWriter
+from laggard.shared.statefile import Facts, StateWriter
 from tests.exporter.support import fresh
 
 #: What each of these ranks serves: every kind of family, and a series that does not say whose it is.

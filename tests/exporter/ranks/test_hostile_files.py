@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
-from laggard import statefile
+from laggard.shared import statefile
 from laggard_exporter.collection import Collection, Scrape
-from laggard_exporter.state import StateCollector
+from laggard_exporter.ranks.state import StateCollector
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, parse
 
 NOW = 25 * NANOSECONDS

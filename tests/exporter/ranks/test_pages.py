@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from laggard_exporter import discovery, flags
-from laggard_exporter.discovery import TargetFile, Targets
+from laggard_exporter import argument_types, flags
+from laggard_exporter.ranks import discovery
+from laggard_exporter.ranks.discovery import TargetFile, Targets
 from laggard_exporter.ranks.endpoints import Endpoints, listeners
 from laggard_exporter.web import ranks
 from tests.exporter.ranks.serving import serving_rank, wait_until
@@ -192,7 +193,7 @@ def test_the_exporter_keeps_the_file(tmp_path: Path) -> None:
 
 def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
     """A host that is none, a file that Prometheus would not read, and a path that is taken are one line each."""
-    assert {ranks.METRICS_PATH, ranks.TARGETS_PATH} == flags.RESERVED_PATHS
+    assert {ranks.METRICS_PATH, ranks.TARGETS_PATH} == argument_types.RESERVED_PATHS
     for flag, hint in (
         ("--sd.address=node:9495", "ranks have ports of their own"),
         ("--sd.file=targets", "end in .json"),

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from laggard import control
-from laggard.control import Reply, Request
+from laggard.shared import control
+from laggard.shared.control import Reply, Request
 from laggard_exporter import profiling
 from laggard_exporter.collection import Collection
 from laggard_exporter.profiling import Profiling

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import laggard
 from laggard import _process, _runtime
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 from laggard_exporter.nvml.collector import NvmlCollector
 from tests.support.measured import measure
 
@@ -122,7 +122,7 @@ class Bench:
 
     def hook(self, name: str) -> Any:
         """Return a hook of the process."""
-        return next(hook for hook in self.process._hooks if hook.name == name)
+        return next(hook for hook in self.process._parts if hook.name == name)
 
     def train(
         self,

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import laggard
 from laggard import _process
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 #: Two drains, and a reserve.
 DRAINS_SECONDS = 3.0
@@ -108,7 +108,7 @@ def newest() -> int:
 def unavailable() -> list[str]:
     """Return the signals that are not to be trusted now."""
     process: Any = _process.current()
-    return [hook.name for hook in process._hooks if hook.signal and not hook.available]
+    return [hook.name for hook in process._parts if hook.signal and not hook.available]
 
 
 class Loop:

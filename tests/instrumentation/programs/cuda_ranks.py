@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import laggard
 from laggard import _process
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 EXTRA_MS = 30.0
 TOLERANCE_MS = EXTRA_MS / 3
@@ -114,7 +114,7 @@ def measure(make: Callable[[torch.device], nn.Module], device: torch.device, pha
     # The smallest of each: what else a machine does only ever adds.
     smallest = {p.label: min(step.phases[p] for step in found) / 1e6 for p in Phase}
     smallest["own"] = min(step.own for step in found) / 1e6
-    smallest["available"] = float(all(h.available for h in process._hooks if h.signal == "communication"))
+    smallest["available"] = float(all(h.available for h in process._parts if h.signal == "communication"))
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, smallest)
     return ranks

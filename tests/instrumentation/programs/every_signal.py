@@ -50,7 +50,7 @@ def simulate_device(folder: Path) -> None:
     limit.write_text(str(64 << 30))
     process = _process.current()
     assert process is not None
-    hooks: dict[str, Any] = {hook.name: hook for hook in process._hooks}
+    hooks: dict[str, Any] = {hook.name: hook for hook in process._parts}
     hooks["memory"]._limit_files = [limit]
     hooks["prefetch"]._counts_io_wait = True
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from laggard._partition import Step
 from laggard._report import Report
-from laggard.conventions import Phase
+from laggard.shared.phases import Phase
 
 _report_steps = Report.steps
 

@@ -25,7 +25,7 @@ if sys.argv[1] == "python":
     sys.modules["laggard._native"] = sys.modules["laggard._sigaction"] = None
 
 import laggard
-from laggard import environment, statefile
+from laggard.shared import environment, statefile
 
 #: Where spans go once the script has a provider of its own.
 SPANS = InMemorySpanExporter()

@@ -1,0 +1,99 @@
+"""What values of flags are, for argparse: each function returns that of a text, or raises what argparse prints."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from laggard_exporter.web.address import Address, parse_address
+from laggard_exporter.web.ranks import METRICS_PATH, TARGETS_PATH
+
+#: Paths that are served beside that of the metrics.
+RESERVED_PATHS = frozenset({METRICS_PATH, TARGETS_PATH})
+
+
+def address(text: str) -> Address:
+    """Return where to listen."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def path(text: str) -> str:
+    """Return a path that can be served."""
+    if (
+        not text.startswith("/")
+        or text == "/"
+        or text.startswith("/-/")
+        or text in RESERVED_PATHS
+        or not text.isprintable()
+        or set(text) & set(" ?#")
+    ):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be served; give a path such as /metrics")
+    return text
+
+
+def host(text: str) -> str:
+    """Return the name or the address of a host, without brackets."""
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", host):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name or address of a host; ranks have ports of their own")
+    return host
+
+
+def targets_file(text: str) -> Path:
+    """Return a file that Prometheus reads."""
+    path = Path(text)
+    if path.suffix not in {".json", ".yml", ".yaml"}:
+        raise argparse.ArgumentTypeError(f"{text!r}: Prometheus reads only names that end in .json, .yml or .yaml")
+    return path
+
+
+def count(text: str) -> int:
+    """Return a whole number."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def directory(text: str) -> Path:
+    """Return a folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; name the folder that the ranks write to")
+    return Path(text)
+
+
+def file(text: str) -> Path | None:
+    """Return a file; of an empty text none."""
+    # Empty is no file, as for every exporter with this flag.
+    return Path(text) if text else None
+
+
+def root(text: str) -> Path:
+    """Return a folder that is there."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no folder; name the root of the file system as it is mounted here"
+        )
+    return path
+
+
+def expression(text: str) -> str:
+    """Return a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+def url(text: str) -> str:
+    """Return a URL of HTTP; an empty text is none."""
+    parts = urlsplit(text)
+    if text and (parts.scheme not in {"http", "https"} or not parts.netloc):
+        raise argparse.ArgumentTypeError(f"{text!r} is no URL; give one such as http://localhost:4317")
+    return text

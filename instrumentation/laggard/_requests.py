@@ -1,0 +1,89 @@
+"""Requests from outside: the drain thread looks once a second whether a control file has appeared or changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laggard._part import Host, Part
+from laggard.shared import control, environment
+from laggard.shared.control import Reply, Request
+
+if TYPE_CHECKING:
+    from laggard._profile import Profiler
+    from laggard._report import Report
+    from laggard._trace import TraceDump
+
+_logger = logging.getLogger(__name__)
+
+
+class ControlFile(Part):
+    """Reads a rank's control file and answers in its reply file."""
+
+    name = "control"
+
+    def __init__(self, host: Host, trace: TraceDump, profiler: Profiler) -> None:
+        super().__init__(host)
+        self._trace = trace
+        self._profiler = profiler
+        self._replies: deque[Reply] = deque()
+        self._seen: tuple[int, int, int] | None = None
+        self._handled: deque[str] = deque(maxlen=64)
+        #: What was asked of an earlier process of the same rank is not for this one.
+        self._not_before = time.time_ns()
+
+    def report(self, report: Report) -> None:
+        """Look for a request, and write replies, also those to earlier ones."""
+        stem = control.stem(report.identity.run, report.identity.rank)
+        directory = environment.state_directory()
+        self._look(directory / f"{stem}{control.REQUEST_SUFFIX}")
+        while self._replies:
+            reply = self._replies.popleft()
+            try:
+                control.write(directory / f"{stem}{control.REPLY_SUFFIX}", reply)
+            except OSError as error:
+                _logger.warning("the reply to request %s cannot be written: %s", reply.id, error)
+
+    def forked(self) -> None:
+        """Forget the parent's requests."""
+        self._replies.clear()
+        self._not_before = time.time_ns()
+
+    def _look(self, path: Path) -> None:
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        if status.st_mtime_ns < self._not_before:
+            return
+        try:
+            request = control.read_request(path, environment.user(environment.LAGGARD_CONTROL_USER))
+        except control.ControlError as error:
+            _logger.warning("control file ignored: %s", error)
+            return
+        if request.id not in self._handled:
+            self._handled.append(request.id)
+            self._handle(request)
+
+    def _handle(self, request: Request) -> None:
+        def answer(reason: str) -> None:
+            # By the drain thread at its next turn: this may be the training thread.
+            self._replies.append(Reply(request.id, "failed", reason) if reason else Reply(request.id, "done"))
+
+        part = self._trace if request.request == "trace" else self._profiler
+        if not part.installed:
+            answer(f"hook {part.name} is off in this process")
+            return
+        self._replies.append(Reply(request.id, "accepted"))
+        if part is self._trace:
+            self._trace.request(request.path, answer)
+        else:
+            self._profiler.request(request.steps, request.path, answer)

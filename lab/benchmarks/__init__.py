@@ -1,0 +1,1 @@
+"""What laggard costs, beside its peers and beside another version of itself."""

@@ -1,0 +1,87 @@
+"""Metrics and exporters that go silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.evaluation.draw import Draw
+from lab.evaluation.model.faults import Dropped, ExporterLost, MetricsLost, WrongClock
+from lab.evaluation.model.job import Case, Expectation
+from lab.evaluation.scenarios.registry import DROPPED, MISSING, SKEW, STALLED, STRAGGLER, TELEMETRY, drawn, scenario
+
+
+@scenario
+def metrics_lost(draw: Draw) -> Case:
+    """The metrics of a rank do not arrive any more."""
+    (rank,), begin = draw.some(1), draw.begin()
+    return Case(
+        draw.job(begin + 420, faults=(MetricsLost(begin=begin, ranks=(rank,)),)),
+        expected=(Expectation(TELEMETRY, (rank,), "", begin),),
+        near=(MISSING, STALLED),
+    )
+
+
+@scenario
+def metrics_lost_several(draw: Draw) -> Case:
+    """The metrics of some ranks do not arrive any more."""
+    ranks, begin = draw.some(4), draw.begin()
+    return Case(
+        draw.job(begin + 420, faults=(MetricsLost(begin=begin, ranks=ranks),)),
+        expected=(Expectation(TELEMETRY, ranks, "", begin),),
+        near=(MISSING, STALLED, STRAGGLER),
+    )
+
+
+@scenario
+def exporter_lost(draw: Draw) -> Case:
+    """A node exporter does not answer any more."""
+    host = int(draw.random.integers(-(-draw.ranks // draw.plain.per_host))) * draw.plain.per_host
+    ranks, begin = tuple(range(host, min(host + draw.plain.per_host, draw.ranks))), draw.begin()
+    return Case(
+        draw.job(begin + 480, faults=(ExporterLost(begin=begin, ranks=ranks),)),
+        expected=(Expectation(TELEMETRY, ranks, "", begin),),
+        near=(MISSING, STALLED),
+    )
+
+
+@scenario
+def short_gap(draw: Draw) -> Case:
+    """Metrics of some ranks are gone for a minute and a half, and later those of an exporter."""
+    begin, ranks = draw.begin(), draw.some(4)
+    faults = (
+        MetricsLost(begin=begin, end=begin + 90, ranks=ranks),
+        ExporterLost(begin=begin + 240, end=begin + 330, ranks=tuple(range(min(8, draw.ranks)))),
+    )
+    return Case(draw.job(begin + 600, faults=faults), near=(TELEMETRY, MISSING, STALLED))
+
+
+def _doubtful(draw: Draw, *, real: bool) -> Case:
+    """Return a case in which events are dropped, or the clock of a host is wrong, or nearly."""
+    draw.shorten(2.0)
+    begin, (rank,) = draw.begin(), draw.some(1)
+    job = draw.job(begin + 1300, push=False, pauses=())
+    rate = draw.between(0.2, 3, evenly=False) if real else draw.between(0.02, 0.08)
+    seconds = draw.between(130, 900, evenly=False) if real else draw.between(3, 45)
+    seconds *= -1 if draw.chance(0.5) else 1
+    which = draw.random.integers(3)
+    host = rank // job.per_host * job.per_host
+    on_host = tuple(range(host, min(host + job.per_host, draw.ranks)))
+    faults = (Dropped(begin=begin, ranks=(rank,), rate=rate), WrongClock(begin=begin, ranks=on_host, seconds=seconds))
+    expected = (Expectation(DROPPED, (rank,), "", begin), Expectation(SKEW, (job.host(rank),), "", begin))
+    # One of them alone, or both.
+    if real and which < len(faults):
+        faults, expected = (faults[which],), (expected[which],)
+    near = tuple({DROPPED, SKEW} - {each.alert for each in expected if real})
+    return Case(replace(job, faults=faults), expected if real else (), near=(*near, TELEMETRY))
+
+
+@drawn(20)
+def doubtful(draw: Draw) -> Case:
+    """A rank drops many events, or the clock of a host is wrong."""
+    return _doubtful(draw, real=True)
+
+
+@drawn(11)
+def hardly_doubtful(draw: Draw) -> Case:
+    """A rank drops some events, and the clock of a host is wrong by seconds."""
+    return _doubtful(draw, real=False)
