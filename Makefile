@@ -17,7 +17,7 @@
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
 #   make scale    what thousands of ranks cost a Prometheus, and whether it is right in time: SCALE="--ranks 1000 10000"
-#   make dashboards   write the Grafana dashboards anew, after a change of their builders
+#   make dashboards   write the Grafana dashboards, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make docs     the documentation as a site, in build/site; a broken link fails; needs Python 3.11
 #   make release  wheel, sdist, the pack, bill of materials, licences and checksums, in dist/
@@ -36,7 +36,7 @@ FIELD := .venv-field
 DEMO ?=
 # Flags and checks for test-cuda, such as CUDA="--json cuda.json events copies".
 CUDA ?=
-# Flags for the benchmarks of overhead: BENCH=--quick for one short round. And which of the figures are made anew.
+# Flags for the benchmarks of overhead: BENCH=--quick for one short round. And which of the figures are made.
 BENCH ?=
 FIGURES ?= overhead verdicts diagnosis cost
 # Flags for the chaos suite, such as CHAOS="--placements 3 --json chaos.json".
@@ -51,7 +51,7 @@ EVALUATE ?=
 # What laggard is measured beside.
 PEERS := scripts/tools/install.sh $(VENV) --constraint constraints.txt --editable '.[otel,exporter,cli,dev,bench]'
 
-# uv leaves modules uncompiled, so each process would compile torch anew.
+# uv leaves modules uncompiled, so each process would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)

@@ -272,7 +272,9 @@ def test_licences_are_listed_and_judged(release: Path, monkeypatch: pytest.Monke
     with pytest.raises(dependencies.LicenceError, match=r"under Apache-2\.0 and cannot need wrapt: BSD-2-Clause"):
         dependencies.packages(["wrapt"])
     monkeypatch.setattr(dependencies, "READ", {})
-    with pytest.raises(dependencies.LicenceError, match=r"protobuf: its licence '3-Clause BSD License' is no SPDX"):
+    with pytest.raises(
+        dependencies.LicenceError, match=r"protobuf: its licence must be an SPDX expression, got '3-Clause BSD License'"
+    ):
         dependencies.packages(["protobuf"])
 
 

@@ -56,7 +56,7 @@ def _load(path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         # The message of the parser quotes the line, and with it perhaps a password.
-        raise CommandError(f"{path} is no YAML{f' from line {mark.line + 1} on' if mark else ''}") from None
+        raise CommandError(f"{path} must be YAML{f', line {mark.line + 1} is not' if mark else ''}") from None
 
 
 def _section(path: Path, name: str, found: Any) -> Mapping[str, Any]:

@@ -123,7 +123,7 @@ def _entries(node: Object, name: str, source: str) -> list[Object]:
         node[name] = []
     value: Any = node[name]
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[Any]", value)):
-        raise CommandError(f"{source}: {name} is no list of mappings")
+        raise CommandError(f"{source}: {name} must be a list of mappings")
     return cast("list[Object]", value)
 
 

@@ -46,7 +46,7 @@ def parse_names(pairs: list[str]) -> dict[str, str]:
         if old not in RENAMED:
             raise CommandError(f"label {pair!r}: {old!r} cannot be renamed; give OLD=NEW with {', '.join(RENAMED)}")
         if not _NAME.fullmatch(new) or new.startswith("__"):
-            raise CommandError(f"label {pair!r}: {new!r} is no label's name; give OLD=NEW")
+            raise CommandError(f"--label must be OLD=NEW with names of labels, got {pair!r}")
         if new in names.values() or (new in RENAMED and new != old):
             raise CommandError(f"label {pair!r}: two labels would be called {new}")
         names[old] = new

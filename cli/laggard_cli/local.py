@@ -85,7 +85,7 @@ def rank_numbers(text: str) -> list[int]:
     try:
         return sorted({int(part) for part in text.split(",")})
     except ValueError as error:
-        raise CommandError(f"--ranks {text!r} are no numbers; example: 0,3") from error
+        raise CommandError(f"--ranks must be numbers, got {text!r}; try 0,3") from error
 
 
 def permitted(ranks: Sequence[LocalRank]) -> list[LocalRank]:

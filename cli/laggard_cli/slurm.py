@@ -130,7 +130,7 @@ def _nodes(answer: str) -> Iterator[_Node]:
     for line in answer.splitlines():
         fields = line.split("|")
         if len(fields) != len(_Node._fields):
-            raise CommandError(f"sinfo says {line!r}, which is no name, address, partition and state of a node")
+            raise CommandError(f"a line of sinfo must be name, address, partition and state of a node, got {line!r}")
         yield _Node(*fields)
 
 
@@ -155,7 +155,7 @@ def _clean(options: argparse.Namespace) -> int:
     Raises :class:`CommandError` for a folder that is not root's or the caller's own: others could swap what is in it.
     """
     if not re.fullmatch(r"\d+", options.job):
-        raise CommandError(f"--job {options.job!r} is no number of a job")
+        raise CommandError(f"--job must be a number of a job, got {options.job!r}")
     note: Path = options.jobs / options.job
     now = time.time()
     try:
@@ -177,7 +177,7 @@ def _clean(options: argparse.Namespace) -> int:
 def _check(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise CommandError(f"{folder} is no folder; links are not followed")
+        raise CommandError(f"{folder} must be a folder; links are not followed")
     if status.st_uid not in (0, os.geteuid()):
         raise CommandError(f"{folder} belongs to user {status.st_uid}, not to root")
 

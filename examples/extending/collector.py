@@ -11,7 +11,7 @@ from laggard_exporter.runner import UnsupportedError
 from laggard_exporter.samples import Family, Sample
 
 OPEN = Family("host_file_descriptors", "gauge", "Open files of all processes. Source: /proc/sys/fs/file-nr.", (HOST,))
-LIMIT = Family("host_file_descriptors_limit", "gauge", "So many files may be open. Source: as above.", (HOST,))
+LIMIT = Family("host_file_descriptors_limit", "gauge", "Files that may be open. Source: as above.", (HOST,))
 
 
 class DescriptorsCollector:

@@ -40,7 +40,9 @@ def host(text: str) -> str:
     """Return the name or the address of a host, without brackets."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", host):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name or address of a host; ranks have ports of their own")
+        raise argparse.ArgumentTypeError(
+            f"must be the name or address of a host, got {text!r}; ranks have ports of their own"
+        )
     return host
 
 
@@ -55,7 +57,7 @@ def targets_file(text: str) -> Path:
 def count(text: str) -> int:
     """Return a whole number."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
     return int(text)
 
 
@@ -77,7 +79,7 @@ def root(text: str) -> Path:
     path = Path(text)
     if not path.is_dir():
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no folder; name the root of the file system as it is mounted here"
+            f"must be a folder, got {text!r}; name the root of the file system as it is mounted here"
         )
     return path
 
@@ -87,7 +89,7 @@ def expression(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+        raise argparse.ArgumentTypeError(f"must be a regular expression, got {text!r}: {error}") from error
     return text
 
 
@@ -95,5 +97,5 @@ def url(text: str) -> str:
     """Return a URL of HTTP; an empty text is none."""
     parts = urlsplit(text)
     if text and (parts.scheme not in {"http", "https"} or not parts.netloc):
-        raise argparse.ArgumentTypeError(f"{text!r} is no URL; give one such as http://localhost:4317")
+        raise argparse.ArgumentTypeError(f"must be a URL, got {text!r}; try http://localhost:4317")
     return text

@@ -241,7 +241,7 @@ def _first_number(*variables: str, default: int) -> int:
             try:
                 return int(value)
             except ValueError:
-                _logger.warning("%s=%r is not a whole number; it is ignored", name, value)
+                _logger.warning("%s must be a whole number, got %r; it is ignored", name, value)
     return default
 
 

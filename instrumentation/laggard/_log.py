@@ -180,7 +180,7 @@ class Log(Hook):
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor(torch, name, value)
         if value is True or value is False or not isinstance(value, Real):
-            self._refuse(name, f"{type(value).__name__} is no number")
+            self._refuse(name, f"it must be a number, got {type(value).__name__}")
             return None
         return float(value)
 
@@ -190,11 +190,11 @@ class Log(Hook):
         if placements is not None:
             if not all(placement.is_replicate() for placement in placements):
                 # To read it, all ranks would have to communicate.
-                self._refuse(name, "a part of a distributed tensor is no number; give its full_tensor()")
+                self._refuse(name, "it must be a number, got a part of a distributed tensor; give its full_tensor()")
                 return None
             tensor = tensor.to_local()
         if tensor.numel() != 1:
-            self._refuse(name, f"a tensor of {tensor.numel()} elements is no number")
+            self._refuse(name, f"it must be a number, got a tensor of {tensor.numel()} elements")
             return None
         if tensor.device.type == "cpu":
             return float(tensor)

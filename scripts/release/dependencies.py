@@ -63,7 +63,9 @@ def licence(package: metadata.PackageMetadata) -> str:
     try:
         return str(canonicalize_license_expression(said))
     except InvalidLicenseExpression as error:
-        raise LicenceError(f"{name}: its licence {said!r} is no SPDX expression; read it and add it to READ") from error
+        raise LicenceError(
+            f"{name}: its licence must be an SPDX expression, got {said!r}; read it and add it to READ"
+        ) from error
 
 
 def compatible(expression: str) -> bool:

@@ -223,7 +223,7 @@ def as_it_was(capsys: pytest.CaptureFixture[str], address: str, verdict: dict[st
     assert diagnosis_of(capsys, address, "--at", str(healthy_at))["verdicts"] == []
     for arguments, line in (
         (("--at", "2001-01-01"), "does not run laggard's rules"),
-        (("--at", "now"), "--at 'now' is no time; example: 2026-01-31T08:00:00Z"),
+        (("--at", "now"), "--at must be a time, got 'now'; try 2026-01-31T08:00:00Z"),
         (("--at", "1", "--watch"), "--at is about the past: neither --watch nor --stacks goes with it"),
     ):
         assert main(["diagnose", "--prometheus", address, *arguments]) == 2

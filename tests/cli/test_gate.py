@@ -318,11 +318,11 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
         ({"laggard_baseline": True}, "a baseline of schema True, not 1"),
         ({"extra": 1}, "field 'extra' is unknown in the baseline"),
         ({"memory": None}, "memory must be an object"),
-        ({"memory": {"host_rss": "1"}}, "host_rss of the baseline: '1' is no number of seconds or bytes"),
+        ({"memory": {"host_rss": "1"}}, "host_rss of the baseline must be seconds or bytes, 0 or more, got '1'"),
         ({"ranks": 0}, "run, ranks or unit of the baseline is not what it must be"),
         ({"step": []}, "the baseline has no step"),
-        ({"step": [0.1, -1]}, "step of the baseline: -1 is no number of seconds or bytes"),
-        ({"step": [0.1, float("nan")]}, "step of the baseline: nan is no number"),
+        ({"step": [0.1, -1]}, "step of the baseline must be seconds or bytes, 0 or more, got -1"),
+        ({"step": [0.1, float("nan")]}, "step of the baseline must be seconds or bytes, 0 or more, got nan"),
         ({"step": [0.1, 0.1]}, "the series of the baseline are not of the same length"),
         ({"phases": {"sleep": []}}, "phases of the baseline: 'sleep' is unknown"),
         ({"recordings": [20]}, "recordings of the baseline must be counts of steps that add up to all of them"),
@@ -386,10 +386,10 @@ def test_recordings_that_can_not_be_compared(tmp_path: Path, capsys: pytest.Capt
     odd = folder("long", lines_of(0, 1, duration_ns=1))
     assert of(odd).endswith("line 1: the phases take longer than the step")
     odd = folder("memory", lines_of(0, 1, memory_peak_bytes={"host_rss": "1"}))
-    assert "line 1: memory_peak_bytes of host_rss: '1' is no number of bytes" in of(odd)
+    assert "line 1: memory_peak_bytes of host_rss must be bytes, 0 or more, got '1'" in of(odd)
     (tmp_path / "binary").write_bytes(b"\xff\xfe{")
     assert of(tmp_path / "binary") == f"{tmp_path}/binary: no text"
-    assert "--limit 0 is no percentage" in of(run, "--limit", "0")
+    assert "--limit must be a percentage between 0 and 100, got 0" in of(run, "--limit", "0")
     assert of("run:x") == "--candidate run:x is a run of Prometheus: --prometheus URL is needed"
     assert error_of(capsys, "--candidate", run).startswith("--baseline is needed, or --save FILE")
     assert error_of(capsys, "--candidate", run, "--save", tmp_path / "x", "--junit", tmp_path / "y").startswith(
@@ -455,7 +455,7 @@ def test_runs_in_prometheus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         early = error_of(capsys, *ask("run:equal@2020-01-01T00:00:00Z/2020-01-02"))
         assert "to 2020-01-02T00:00:00+00:00; there is no run at that time" in early
         assert "it ends before it begins" in error_of(capsys, *ask("run:equal@2020-01-02/2020-01-01"))
-        assert "'yesterday' is no time; example: run:" in error_of(capsys, *ask("run:equal@yesterday/"))
+        assert "must be ISO 8601, got 'yesterday'; try run:" in error_of(capsys, *ask("run:equal@yesterday/"))
         assert f"run 'grows' {began} had 2 to 3 ranks" in error_of(capsys, *ask(f"run:grows@{span}"))
         short = error_of(capsys, *ask(f"run:equal@{BEGIN}/{BEGIN + 90}"))
         assert "no whole interval of 60 s with steps of run 'equal'" in short

@@ -261,7 +261,7 @@ def test_ranks_that_no_job_has_are_refused(tmp_path: Path, capsys: pytest.Captur
     assert (code, found["ranks"], [culprit["rank"] for culprit in found["culprits"]]) == (0, 3, [1])
     assert found["left_out"] == {
         "rank_4294967295": "rank 4294967295 is beyond the 1048576 that a job may have",
-        "rank_3": "no dump of a flight recorder (ValueError: a group has a rank that is none of 0 to 1048575)",
+        "rank_3": "no dump of a flight recorder (ValueError: ranks of a group must be 0 to 1048575)",
     }
     assert hang(tmp_path, capsys, "--ranks", "4294967295")[::2] == (
         2,

@@ -128,8 +128,8 @@ def test_a_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("[", "is no YAML from line 1 on"),
-        ("basic_auth: {password: hidden", "is no YAML from line 1 on"),
+        ("[", "must be YAML, line 1 is not"),
+        ("basic_auth: {password: hidden", "must be YAML, line 1 is not"),
         ("1", "the file must have keys, one of basic_auth, authorization, tls_config, http_headers"),
         ("oauth2: {}", "oauth2 is not known; there are basic_auth, authorization, tls_config, http_headers"),
         ("basic_auth: hidden", "basic_auth must have keys, one of username, password, password_file"),

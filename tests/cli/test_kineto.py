@@ -304,8 +304,8 @@ ENDS = "ends in the middle, so it was not written to its end; what is missing ca
         ),
         (EMPTY + "]}", "no trace of torch's profiler: it has no traceEvents"),
         ('{"schemaVersion": 1, "a": 1}', "no trace of torch's profiler: it has no traceEvents"),
-        (EMPTY + EVENT.replace("1.0", "NaN") + "]}", "event 1 is none of torch's: "),
-        (EMPTY + "5]}", "event 1 is none of torch's: '5'"),
+        (EMPTY + EVENT.replace("1.0", "NaN") + "]}", "event 1 must be one of torch's, got "),
+        (EMPTY + "5]}", "event 1 must be one of torch's, got '5'"),
         (EMPTY + EVENT + "]}", "no steps: neither a ProfilerStep# mark (call step() of the profiler in the loop)"),
         (
             '{"schemaVersion": 1, "distributedInfo": {"rank": "x"}, "traceEvents": [' + EVENT + "]}",
@@ -355,7 +355,7 @@ def test_traces_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: 
         ([other, second], f"traces of different runs: {other} is of 3 ranks, {second} of 2"),
         ([first, late], f"traces of different runs or times: {first} and {late} are 99 s apart; give traces"),
         (nameless, f"{nameless[0]}: does not say its rank: it has no distributedInfo; call the file rank0.json"),
-        ([first, recording], f"{first} is a trace of torch's profiler and {recording} is none; give one kind"),
+        ([first, recording], f"{first} is a trace of torch's profiler and {recording} is not; give one kind"),
     ):
         assert main(["replay", *map(str, paths)]) == 2
         captured = capsys.readouterr()

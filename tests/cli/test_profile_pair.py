@@ -179,7 +179,7 @@ def test_a_run_is_needed_where_several_have_a_culprit() -> None:
             ["--exporter-credentials", "{file}", "--ranks", "1", "--exporter-url", "http://{{host}}"],
             "--exporter-url 'http://node-1' does not begin with https://; a password would be readable",
         ),
-        (["--ranks", "x"], "--ranks 'x' are no numbers; example: 0,3"),
+        (["--ranks", "x"], "--ranks must be numbers, got 'x'; try 0,3"),
     ],
 )
 def test_what_can_not_be_asked_is_one_line(

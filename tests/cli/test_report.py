@@ -402,8 +402,12 @@ REFUSED = {
     ("http", "--from", "2026-01-01", "--to", "2026-01-02"): (
         "from 2026-01-01 00:00:00 UTC to 2026-01-02 00:00:00 UTC; runs there: one, two"
     ),
-    ("http", "--from", "yesterday"): "--from 'yesterday' is no time; example: 2026-01-31T08:00:00Z",
-    ("http", "--last", "2x"): "--last '2x' is no duration; examples: 90m, 1h, 2d",
+    (
+        "http",
+        "--from",
+        "yesterday",
+    ): "--from must be a time, got 'yesterday'; try 2026-01-31T08:00:00Z",
+    ("http", "--last", "2x"): "--last must be a duration, got '2x'; try 90m, 1h or 2d",
     ("http", "--last", "1h", "--from", "2026-01-01"): "--from and --last exclude each other",
 }
 

@@ -197,8 +197,8 @@ def test_a_list_of_resources_is_instrumented(tmp_path: Path, capsys: pytest.Capt
         ("kind: Service\nspec: {ports: []}", (), "job.yaml: no document has a pod template (spec.containers)"),
         ("a: [", (), "job.yaml: while parsing a flow node"),
         ("spec: &a {containers: [*a]}", (), "job.yaml: an anchor contains itself"),
-        ("spec: {containers: [x]}", (), "job.yaml: containers is no list of mappings"),
-        ("spec: {containers: [{env: {A: b}}]}", (), "job.yaml: env is no list of mappings"),
+        ("spec: {containers: [x]}", (), "job.yaml: containers must be a list of mappings"),
+        ("spec: {containers: [{env: {A: b}}]}", (), "job.yaml: env must be a list of mappings"),
         (yaml.safe_dump(JOB), ("--container", "x"), "job.yaml: no container is called 'x'; there are trainer, sidecar"),
         (yaml.safe_dump(JOB), ("--ranks", "0"), "--ranks 0: not between 1 and 64"),
         (

@@ -432,8 +432,8 @@ def test_folders_of_others_are_not_cleaned(tmp_path: Path, capsys: pytest.Captur
     refused("--job", "../17")
     expected = [
         f"{jobs}: No such file or directory",
-        f"{jobs} is no folder; links are not followed",
-        "--job '../17' is no number of a job",
+        f"{jobs} must be a folder; links are not followed",
+        "--job must be a number of a job, got '../17'",
     ]
     if os.getuid() == 0:
         os.chown(jobs, 12345, -1)

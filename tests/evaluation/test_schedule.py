@@ -77,7 +77,7 @@ def test_a_step_is_as_long_as_its_longest_path(stages: list[float], parts: list[
 
 def test_chunks_take_turns_where_stages_divide_the_micro_batches() -> None:
     """Another number of micro-batches has no interleaved order, and is refused."""
-    with pytest.raises(ValueError, match="6 micro-batches are no multiple of 4 stages"):
+    with pytest.raises(ValueError, match="micro-batches must be a multiple of the 4 stages, got 6"):
         order(Pipeline(6, 2), 4)
 
 

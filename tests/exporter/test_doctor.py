@@ -42,7 +42,7 @@ def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
     assert found["state"] == ("works", "1 rank")
     assert found["workers"] == ("works", "nothing to say now: no rank runs")
     assert found["infiniband"] == ("works", "")
-    assert found["cgroup"] == ("absent", f"{tmp_path / 'sys/fs/cgroup'} is no tree of control groups of version 2")
+    assert found["cgroup"] == ("absent", f"{tmp_path / 'sys/fs/cgroup'} has no control groups of version 2")
     assert {entry["collector"]: entry["series"] for entry in document["collectors"]}["pressure"] == 6
 
 
@@ -54,7 +54,7 @@ def test_a_table(tmp_path: Path) -> None:
     assert text.splitlines() == [
         "COLLECTOR  STATUS  SERIES",
         "state      works        6  the folder of state files does not exist yet: the first rank on this node makes it",
-        f"cgroup     absent       0  {tmp_path / 'sys/fs/cgroup'} is no tree of control groups of version 2",
+        f"cgroup     absent       0  {tmp_path / 'sys/fs/cgroup'} has no control groups of version 2",
         "pressure   works        6",
         "",
         "Everything that this node has works.",
@@ -68,8 +68,9 @@ def test_something_that_should_work(tmp_path: Path) -> None:
     only = ["--collector.disable-defaults", "--collector.disk"]
     code, text = run(tmp_path, *only, f"--path.procfs={broken}")
     assert code == 1
+    said = "a line must be about a disk, got 'nonsense'"
     assert text.splitlines()[1:] == [
-        f"disk       fails        0  failed: ValueError: {broken / 'diskstats'}: 'nonsense' is no line about a disk",
+        f"disk       fails        0  failed: ValueError: {broken / 'diskstats'}: {said}",
         "",
         "Does not work and should: disk.",
     ]

@@ -153,29 +153,30 @@ def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert flags.parse([f"--state.directory={tmp_path}"], COLLECTORS).state_directory == tmp_path
 
 
-NO_ADDRESS = "is no HOST:PORT; examples: localhost:9495, :9495, [::1]:9495"
+NO_ADDRESS = "argument --web.listen-address: must be HOST:PORT, got"
+ADDRESSES = "; try localhost:9495, :9495 or [::1]:9495"
 BAD_INPUT = {
     "--nonsense=1": "unknown argument '--nonsense=1'; laggard-exporter --help lists all",
     "stray": "unknown argument 'stray'; laggard-exporter --help lists all",
     "--collector.gpu": "--collector.gpu: no collector 'gpu'; there are nvml, state",
     "--no-collector.gpu": "--no-collector.gpu: no collector 'gpu'; there are nvml, state",
-    "--web.listen-address=9495": f"argument --web.listen-address: '9495' {NO_ADDRESS}",
-    "--web.listen-address=host:": f"argument --web.listen-address: 'host:' {NO_ADDRESS}",
-    "--web.listen-address=host:65536": f"argument --web.listen-address: 'host:65536' {NO_ADDRESS}",
-    "--web.listen-address=::1:9495": f"argument --web.listen-address: '::1:9495' {NO_ADDRESS}",
+    "--web.listen-address=9495": f"{NO_ADDRESS} '9495'{ADDRESSES}",
+    "--web.listen-address=host:": f"{NO_ADDRESS} 'host:'{ADDRESSES}",
+    "--web.listen-address=host:65536": f"{NO_ADDRESS} 'host:65536'{ADDRESSES}",
+    "--web.listen-address=::1:9495": f"{NO_ADDRESS} '::1:9495'{ADDRESSES}",
     "--web.telemetry-path=metrics": "argument --web.telemetry-path: 'metrics' cannot be served; "
     "give a path such as /metrics",
     "--web.telemetry-path=/": "argument --web.telemetry-path: '/' cannot be served; give a path such as /metrics",
     "--web.telemetry-path=/a b": "argument --web.telemetry-path: '/a b' cannot be served; give a path such as /metrics",
-    "--web.max-requests=many": "argument --web.max-requests: 'many' is no whole number",
-    "--path.procfs=/missing": "argument --path.procfs: '/missing' is no folder; "
+    "--web.max-requests=many": "argument --web.max-requests: must be a whole number, got 'many'",
+    "--path.procfs=/missing": "argument --path.procfs: must be a folder, got '/missing'; "
     "name the root of the file system as it is mounted here",
-    "--collector.disk.device-include=(": "argument --collector.disk.device-include: '(' is no regular expression: "
-    "missing ), unterminated subpattern at position 0",
-    "--collector.infiniband.device-exclude=*": "argument --collector.infiniband.device-exclude: '*' is no regular "
-    "expression: nothing to repeat at position 0",
-    "--otlp.endpoint=collector:4317": "argument --otlp.endpoint: 'collector:4317' is no URL; "
-    "give one such as http://localhost:4317",
+    "--collector.disk.device-include=(": "argument --collector.disk.device-include: must be a regular "
+    "expression, got '(': missing ), unterminated subpattern at position 0",
+    "--collector.infiniband.device-exclude=*": "argument --collector.infiniband.device-exclude: must be a regular "
+    "expression, got '*': nothing to repeat at position 0",
+    "--otlp.endpoint=collector:4317": "argument --otlp.endpoint: must be a URL, got 'collector:4317'; "
+    "try http://localhost:4317",
     "--json": "--json belongs to the command doctor: laggard-exporter doctor --json",
     "--state.directory=": "argument --state.directory: is empty; name the folder that the ranks write to",
     "--log.level=loud": "argument --log.level: invalid choice: 'loud' "

@@ -122,7 +122,7 @@ def test_a_bad_file_costs_one_line(
         (json.dumps({"id": "a"}), "no request"),
         (json.dumps({"request": "trace"}), "no id"),
         (json.dumps({**GOOD, "id": "../x"}), "is not 1 to 64 letters"),
-        (json.dumps({**GOOD, "request": "reboot"}), "'reboot' is none of trace, profile"),
+        (json.dumps({**GOOD, "request": "reboot"}), "request must be one of trace, profile, got 'reboot'"),
         (json.dumps({**GOOD, "steps": True}), "steps is bool, not int"),
         (json.dumps({**GOOD, "steps": 0}), "steps 0 is not 1 to 1000"),
         (json.dumps({**GOOD, "steps": 10**30}), "is not 1 to 1000"),
@@ -196,7 +196,7 @@ def test_one_more_user_may_ask(
     ask(6, 0, "/x.json")
     monkeypatch.setenv("LAGGARD_CONTROL_USER", "no such user")
     ask(7, nobody)
-    assert "LAGGARD_CONTROL_USER='no such user' is no user of this host" in caplog.records[-2].message
+    assert "LAGGARD_CONTROL_USER must be a user of this host, got 'no such user'" in caplog.records[-2].message
     assert "belongs to user" in caplog.records[-1].message
     assert trace.requests == [("",), ("",), ("/x.json",)]
 

@@ -26,7 +26,7 @@ def test_what_is_not_a_whole_number_is_named(
     """In one warning, and the default is used."""
     monkeypatch.setenv(NAME, value)
     assert environment.whole_number(NAME, 100) == 100
-    assert caplog.messages == [f"LAGGARD_TEST={value!r} is not a whole number of 0 to 2147483647; using 100"]
+    assert caplog.messages == [f"LAGGARD_TEST must be a whole number of 0 to 2147483647, got {value!r}; using 100"]
 
 
 @pytest.mark.parametrize("value", ["-0.1", "inf", "nan", "half"])

@@ -92,9 +92,9 @@ def test_what_is_not_finite_is_counted_and_never_set(log: Log) -> None:
     ("values", "reason"),
     [
         ({"lost": 1.0}, "no such name; known are loss, gradient_norm, learning_rate, samples, tokens, flops"),
-        ({"loss": "1.0"}, "str is no number"),
-        ({"loss": True}, "bool is no number"),
-        ({"loss": torch.ones(3)}, "a tensor of 3 elements is no number"),
+        ({"loss": "1.0"}, "it must be a number, got str"),
+        ({"loss": True}, "it must be a number, got bool"),
+        ({"loss": torch.ones(3)}, "it must be a number, got a tensor of 3 elements"),
         ({"loss": torch.empty((), device="meta")}, "meta"),
         ({"loss": 10**400}, "int too large to convert to float"),
         ({"samples": -1}, "-1.0 cannot be added to a counter"),

@@ -114,5 +114,5 @@ def test_a_profile_that_does_not_exist_is_one_line(
     for _ in range(3):
         assert environment.choice("LAGGARD_SERIES", "default", "compact") == "default"
     assert [record.message for record in caplog.records] == [
-        f"LAGGARD_SERIES='tiny{os.getpid()}' is none of default, compact; using default"
+        f"LAGGARD_SERIES must be one of default, compact, got 'tiny{os.getpid()}'; using default"
     ]

@@ -94,7 +94,7 @@ def _file(**changes: object) -> str:
             "group mine, rule 1: label team has no meaning here; remove it",
         ),
         (_file(expr=None), "group mine, rule 1: no expr; write expr: vector(NUMBER)"),
-        (_file(expr="vector(1.5"), "group mine, rule 1: expr 'vector(1.5' is no PromQL: "),
+        (_file(expr="vector(1.5"), "group mine, rule 1: expr must be PromQL, got 'vector(1.5': "),
         (
             _file(expr="vector(0.9)"),
             "group mine, rule 1: straggler_score is 0.9; a score is a ratio above 1, as 1.2 for a fifth longer",

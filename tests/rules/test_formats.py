@@ -140,8 +140,8 @@ def test_other_label_names(promtool: Path, tmp_path: Path) -> None:
     ("pair", "message"),
     [
         ("job=x", "label 'job=x': 'job' cannot be renamed; give OLD=NEW with cluster, training_run, training_rank"),
-        ("training_run", "label 'training_run': '' is no label's name; give OLD=NEW"),
-        ("training_run=run-id", "label 'training_run=run-id': 'run-id' is no label's name; give OLD=NEW"),
+        ("training_run", "--label must be OLD=NEW with names of labels, got 'training_run'"),
+        ("training_run=run-id", "--label must be OLD=NEW with names of labels, got 'training_run=run-id'"),
         ("training_run=uuid", "label 'training_run=uuid': two labels would be called uuid"),
     ],
 )

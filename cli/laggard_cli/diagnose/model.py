@@ -182,7 +182,7 @@ class Diagnosis:
             listed = ", ".join(f"{reason} {count:.0f}" for reason, count in reasons)
             missing.append(
                 f"no step is measured: all steps of the last 5 minutes are excluded ({listed}). A step with a first "
-                "batch, a compilation or a warm-up is no measure of the others"
+                "batch, a compilation or a warm-up says nothing of the others"
             )
         elif not self.ranks:
             missing.append("no own times yet: they need 16 steps of every rank after the warm-up")

@@ -130,5 +130,5 @@ def _series(name: str, values: Any) -> Array:
 
 def _number(name: str, value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} of the baseline: {value!r} is no number of seconds or bytes")
+        raise ValueError(f"{name} of the baseline must be seconds or bytes, 0 or more, got {value!r}")
     return float(value)

@@ -75,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare, print, write what was asked for, and return the verdict as the exit code."""
     if not 0 < options.limit < 100:  # noqa: PLR2004 - percent
-        raise CommandError(f"--limit {options.limit:g} is no percentage between 0 and 100")
+        raise CommandError(f"--limit must be a percentage between 0 and 100, got {options.limit:g}")
     if options.warmup < 0 or not options.interval > 0:
         raise CommandError(f"--warmup {options.warmup} and --interval {options.interval:g} cannot be negative or 0")
     if options.baseline is None and options.save is None:

@@ -102,7 +102,7 @@ def _add_step(step: dict[str, Any], ranks: dict[int, _Rank], runs: set[str], siz
     if isinstance(memory, dict):
         for kind, value in cast("dict[str, Any]", memory).items():
             if type(value) is not int or value < 0:
-                raise ValueError(f"memory_peak_bytes of {kind}: {value!r} is no number of bytes")
+                raise ValueError(f"memory_peak_bytes of {kind} must be bytes, 0 or more, got {value!r}")
             rank.memory[kind] = max(rank.memory.get(kind, 0), value)
 
 

@@ -126,7 +126,7 @@ def _whole(value: Any, path: Path, name: str, *, named: int | None) -> int | Non
     try:
         return int(value)  # torch writes numbers, Kineto's daemon texts
     except (TypeError, ValueError, OverflowError):
-        raise CommandError(f"{path}: distributedInfo.{name} {value!r} is no number") from None
+        raise CommandError(f"{path}: distributedInfo.{name} must be a number, got {value!r}") from None
 
 
 def _group(configurations: Any, rank: int | None) -> str:
@@ -203,7 +203,9 @@ class _Columns:
             self.thread.append(self.threads.setdefault(thread, len(self.threads)))
             self.name.append(self.names.setdefault(name, len(self.names)))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            raise CommandError(f"{self.path}: event {self.count} is none of torch's: {str(event)[:80]!r}") from None
+            raise CommandError(
+                f"{self.path}: event {self.count} must be one of torch's, got {str(event)[:80]!r}"
+            ) from None
 
     def events(self) -> Events:
         """Return what was taken, ordered by begin; of two with the same, the longer first."""

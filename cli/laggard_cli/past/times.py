@@ -20,7 +20,7 @@ def moment(flag: str, text: str) -> float:
     try:
         return parse_moment(text)
     except ValueError:
-        raise CommandError(f"{flag} {text!r} is no time; example: 2026-01-31T08:00:00Z") from None
+        raise CommandError(f"{flag} must be a time, got {text!r}; try 2026-01-31T08:00:00Z") from None
 
 
 def parse_moment(text: str) -> float:
@@ -41,7 +41,7 @@ def seconds(flag: str, text: str) -> float:
     parts = _DURATION.findall(text)
     total = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not total or "".join(number + unit for number, unit in parts) != text:
-        raise CommandError(f"{flag} {text!r} is no duration; examples: 90m, 1h, 2d")
+        raise CommandError(f"{flag} must be a duration, got {text!r}; try 90m, 1h or 2d")
     return total
 
 

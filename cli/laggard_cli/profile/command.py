@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     directory: Path = (options.state_dir or environment.state_directory()).absolute()
     output: Path = (options.output or directory).absolute()
     if not output.is_dir():
-        raise CommandError(f"--output {output} is no folder")
+        raise CommandError(f"--output must be a folder, got {output}")
     if options.prometheus is None:
         name, ranks = choose(directory, options.name, options.ranks)
         plan = _Plan(name, ranks, (), None)

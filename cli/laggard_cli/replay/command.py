@@ -92,7 +92,7 @@ def _judge(options: argparse.Namespace, traces: list[Path]) -> int:
     """Print what traces of torch's profiler say: they are too short for the rules' windows, and judged as they are."""
     others = [path for path in options.recordings if path not in traces]
     if others:
-        raise CommandError(f"{traces[0]} is a trace of torch's profiler and {others[0]} is none; give one kind")
+        raise CommandError(f"{traces[0]} is a trace of torch's profiler and {others[0]} is not; give one kind")
     run = read_run(traces)
     truths = read_truth(options.truth, [run.name]) if options.truth else []
     judgement = judge_traces(run)

@@ -125,9 +125,9 @@ def _sample(text: str) -> tuple[Key, float, float]:
     try:
         value, time = map(float, numbers)
     except ValueError:
-        raise ValueError(f"{name}: {' '.join(numbers)!r} is no value and time") from None
+        raise ValueError(f"{name} must have a value and a time, got {' '.join(numbers)!r}") from None
     if not np.isfinite(time):
-        raise ValueError(f"{name}: {numbers[1]!r} is no time")
+        raise ValueError(f"the time of {name} must be a number, got {numbers[1]!r}")
     return (name, labels), time, value
 
 

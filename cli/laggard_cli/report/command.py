@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="name", required=True, metavar="RUN", help="the run; it may have ended")
     add_cluster(parser, "the cluster of the run, where several have one of that name")
     parser.add_argument("--from", dest="begin", metavar="TIME", help="such as 2026-01-31T08:00:00Z; UTC without a zone")
-    parser.add_argument("--to", dest="end", metavar="TIME", help="alike; by default the run's end, or now")
+    parser.add_argument("--to", dest="end", metavar="TIME", help="a time; by default the run's end, or now")
     parser.add_argument("--last", metavar="DURATION", help="instead of --from: such as 90m or 2h before the end")
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default report.html)"

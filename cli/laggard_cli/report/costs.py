@@ -35,7 +35,7 @@ _SHARES = {
     "TrainingNetworkBursty": ("run:training_imbalance_share:ratio", "waits in collectives beyond the usual transfer"),
     "TrainingGarbageCollection": ("run:training_gc_share:ratio", "collects garbage"),
     "TrainingCheckpointSlow": ("run:training_checkpoint_share:ratio", "saves checkpoints"),
-    "TrainingRecompilationStorm": ("run:training_recompiled_share:ratio", "compiles anew"),
+    "TrainingRecompilationStorm": ("run:training_recompiled_share:ratio", "compiles again"),
 }
 _STILL = ("TrainingStalled",)
 

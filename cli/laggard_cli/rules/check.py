@@ -106,7 +106,7 @@ def _expression(expr: Any, name: str, place: str) -> Iterator[str]:
     try:
         tree = promql_parser.parse(str(expr))
     except ValueError as error:
-        yield f"{place}: expr {expr!r} is no PromQL: {' '.join(str(error).split())}"
+        yield f"{place}: expr must be PromQL, got {expr!r}: {' '.join(str(error).split())}"
         return
     if isinstance(tree, Call) and tree.func.name == "vector":
         tree = tree.args[0]

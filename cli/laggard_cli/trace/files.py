@@ -49,7 +49,7 @@ def events_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise CommandError(f"{path}: no trace that a rank wrote of its last steps (laggard.dump_trace)")
     for event in cast("list[Any]", events):
         if not _is_event(event):
-            raise CommandError(f"{path}: {json.dumps(event)[:80]} is no event of a trace of steps")
+            raise CommandError(f"{path}: an event must be one of a trace of steps, got {json.dumps(event)[:80]}")
     return cast("dict[str, Any]", facts), cast("list[dict[str, Any]]", events)
 
 

@@ -310,7 +310,7 @@ class _Reading:
         group = Group(str(name), str(description), self._members.get(str(name)), backend == _GLOO)
         sequence = entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]
         if not isinstance(sequence, int):
-            raise TypeError("collective_seq_id is no number")
+            raise TypeError("collective_seq_id must be a number")
         state = entry.get("state")
         if state is None and "retired" not in entry:
             raise KeyError("state")
@@ -485,5 +485,5 @@ def _listed(ranks: str) -> tuple[int, ...] | None:
 def _checked(ranks: Any) -> tuple[int, ...] | None:
     members = tuple(sorted(int(rank) for rank in ranks)) if ranks else None
     if members and not 0 <= members[0] <= members[-1] < MAX_RANKS:
-        raise ValueError(f"a group has a rank that is none of 0 to {MAX_RANKS - 1}")
+        raise ValueError(f"ranks of a group must be 0 to {MAX_RANKS - 1}")
     return members

@@ -41,7 +41,7 @@ class DiskCollector:
                 fields = line.split()[2:]
                 samples = list(self._disk(fields)) if self._devices.admits(fields[0]) else []
             except (IndexError, ValueError):
-                raise ValueError(f"{self._path}: {line!r} is no line about a disk") from None
+                raise ValueError(f"{self._path}: a line must be about a disk, got {line!r}") from None
             yield from samples
 
     def _disk(self, fields: list[str]) -> Iterator[Sample]:

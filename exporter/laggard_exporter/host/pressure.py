@@ -36,7 +36,7 @@ class PressureCollector:
                 tasks, _, fields = line.partition(" ")
                 total = fields.rpartition(" total=")[2]
                 if tasks not in {"some", "full"} or not total.isdecimal():
-                    raise ValueError(f"{self._folder / resource}: {line!r} is no line about pressure")
+                    raise ValueError(f"{self._folder / resource}: a line must be about pressure, got {line!r}")
                 # The kernel writes zeros there, but no host can be all waiting for its processors.
                 if (resource, tasks) != ("cpu", "full"):
                     yield Sample(PRESSURE, (self._host, resource, tasks), int(total) / _MICROSECONDS)

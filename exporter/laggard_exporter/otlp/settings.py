@@ -48,7 +48,7 @@ def settings(endpoint: str) -> Settings | None:
         raise OtlpError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r}: choose from {', '.join(EXPORTERS)}")
     text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
     if text and not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise OtlpError(f"OTEL_METRIC_EXPORT_INTERVAL={text!r} is no number of milliseconds above 0")
+        raise OtlpError(f"OTEL_METRIC_EXPORT_INTERVAL must be milliseconds above 0, got {text!r}")
     return Settings(EXPORTERS[protocol], int(text) / 1000 if text else INTERVAL)
 
 

@@ -27,7 +27,7 @@ class CgroupCollector:
     def collect(self) -> Iterator[Sample]:
         """Yield the facts of each live rank. Raises :class:`OSError` for a folder that cannot be listed."""
         if not (self._root / "cgroup.controllers").exists():
-            raise UnsupportedError(f"{self._root} is no tree of control groups of version 2")
+            raise UnsupportedError(f"{self._root} has no control groups of version 2")
         for rank in self._ranks.processes():
             if (group := self._group(rank.pid)) is not None:
                 yield from self._samples(group, rank.labels)

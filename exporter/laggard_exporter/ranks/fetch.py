@@ -78,7 +78,7 @@ class _Conversation:
         try:
             return body.decode()
         except UnicodeDecodeError as error:
-            raise PageError("is no UTF-8") from error
+            raise PageError("must be UTF-8") from error
 
 
 def fetch(addresses: Sequence[tuple[str, int]], seconds: float) -> list[str | PageError]:

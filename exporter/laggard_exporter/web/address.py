@@ -41,7 +41,7 @@ def parse_address(text: str) -> Address:
     elif ":" in host:
         separator = ""
     if not separator or not (port.isascii() and port.isdecimal()) or int(port) > HIGHEST_PORT:
-        raise ValueError(f"{text!r} is no HOST:PORT; examples: localhost:9495, :9495, [::1]:9495")
+        raise ValueError(f"must be HOST:PORT, got {text!r}; try localhost:9495, :9495 or [::1]:9495")
     return Address(host, int(port))
 
 

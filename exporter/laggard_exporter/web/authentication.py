@@ -69,7 +69,7 @@ class Users:
 def _check(name: str, text: str) -> None:
     if not _HASH.fullmatch(text):
         raise ValueError(
-            f"basic_auth_users: the password of {name!r} is no bcrypt hash; make one with: htpasswd -nBC 10 {name!r}"
+            f"basic_auth_users: the password of {name!r} must be a bcrypt hash; try htpasswd -nBC 10 {name!r}"
         )
 
 

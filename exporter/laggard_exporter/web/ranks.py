@@ -85,7 +85,7 @@ class TargetsPage:
         try:
             host = self._host or urlsplit(f"//{request.headers.get('Host', '')}").hostname or "localhost"
         except ValueError:
-            return text(HTTPStatus.BAD_REQUEST, "the header Host is no host; --sd.address gives one")
+            return text(HTTPStatus.BAD_REQUEST, "the header Host must name a host; --sd.address gives one")
         try:
             body = self._targets.document(host)
         except OSError as error:

@@ -88,7 +88,7 @@ def read_request(path: Path, other_user: int | None = None) -> Request:
     if not _ID.match(request.id):
         raise ControlError(f"{path}: id {request.id!r} is not 1 to 64 letters, digits, - and _")
     if request.request not in _KINDS:
-        raise ControlError(f"{path}: request {request.request!r} is none of {', '.join(_KINDS)}")
+        raise ControlError(f"{path}: request must be one of {', '.join(_KINDS)}, got {request.request!r}")
     if request.path and (not Path(request.path).is_absolute() or "\0" in request.path):
         raise ControlError(f"{path}: path {request.path!r} is not absolute")
     if request.path and owner not in (os.geteuid(), 0):
@@ -103,7 +103,7 @@ def read_reply(path: Path, user: int) -> Reply:
     _, fields = _read(path, {user})
     reply = Reply(**_checked(path, fields, {"id": str, "status": str, "reason": str}))
     if reply.status not in _STATES:
-        raise ControlError(f"{path}: status {reply.status!r} is none of {', '.join(_STATES)}")
+        raise ControlError(f"{path}: status must be one of {', '.join(_STATES)}, got {reply.status!r}")
     return reply
 
 

@@ -197,7 +197,7 @@ def number(name: str, default: float) -> float:
     parsed = _parsed(value)
     if 0 <= parsed < math.inf:
         return parsed
-    _logger.warning("%s=%r is not a number of at least 0; using %g", name, value, default)
+    _logger.warning("%s must be a number of at least 0, got %r; using %g", name, value, default)
     return default
 
 
@@ -209,7 +209,7 @@ def whole_number(name: str, default: int, *, minimum: int = 0, maximum: int = 2*
     parsed = _parsed(value)
     if parsed.is_integer() and minimum <= parsed <= maximum:
         return int(parsed)
-    _logger.warning("%s=%r is not a whole number of %d to %d; using %d", name, value, minimum, maximum, default)
+    _logger.warning("%s must be a whole number of %d to %d, got %r; using %d", name, minimum, maximum, value, default)
     return default
 
 
@@ -227,7 +227,7 @@ def choice(name: str, *options: str) -> str:
         return value
     if (name, value) not in _refused:
         _refused.add((name, value))
-        _logger.warning("%s=%r is none of %s; using %s", name, value, ", ".join(options), options[0])
+        _logger.warning("%s must be one of %s, got %r; using %s", name, ", ".join(options), value, options[0])
     return options[0]
 
 
@@ -251,7 +251,7 @@ def user(name: str) -> int | None:
     try:
         return int(value) if value.isdecimal() else pwd.getpwnam(value).pw_uid
     except KeyError:
-        _logger.warning("%s=%r is no user of this host; using none", name, value)
+        _logger.warning("%s must be a user of this host, got %r; using none", name, value)
         return None
 
 

@@ -69,7 +69,7 @@ def order(pipeline: Pipeline, stages: int) -> tuple[tuple[Pass, Pass | None], ..
         ValueError: chunks take turns only where the stages divide the micro-batches.
     """
     if pipeline.chunks > 1 and pipeline.micro_batches % stages:
-        raise ValueError(f"{pipeline.micro_batches} micro-batches are no multiple of {stages} stages")
+        raise ValueError(f"micro-batches must be a multiple of the {stages} stages, got {pipeline.micro_batches}")
     left = [_passes(pipeline, stages, stage) for stage in range(stages)]
     done: dict[Pass, Pass | None] = {}
     while any(left):

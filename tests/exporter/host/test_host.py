@@ -62,7 +62,7 @@ def test_a_kernel_without_pressure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["some\n", "some avg10=0.00 total=x\n", "some nonsense\n", "\n"])
 def test_pressure_that_is_none(tmp_path: Path, text: str) -> None:
     """What is no pressure fails the collector: a made-up value would be worse."""
-    with pytest.raises(ValueError, match=r"pressure/io: .* is no line about pressure"):
+    with pytest.raises(ValueError, match=r"pressure/io: a line must be about pressure, got "):
         list(PressureCollector(write_tree(tmp_path, {"pressure/io": text}), "node-7").collect())
 
 
@@ -91,7 +91,7 @@ def test_disks(procfs: Path) -> None:
 def test_a_disk_that_is_none(tmp_path: Path, line: str) -> None:
     """A line that is no disk's fails the collector, and names it."""
     disks = DiskCollector(write_tree(tmp_path, {"diskstats": f"{line}\n"}), "node-7", Filter())
-    with pytest.raises(ValueError, match=r"diskstats: '.*' is no line about a disk"):
+    with pytest.raises(ValueError, match=r"diskstats: a line must be about a disk, got '"):
         list(disks.collect())
 
 

@@ -210,12 +210,12 @@ def test_variables(variables: pytest.MonkeyPatch) -> None:
         (
             "OTEL_METRIC_EXPORT_INTERVAL",
             "0",
-            "OTEL_METRIC_EXPORT_INTERVAL='0' is no number of milliseconds above 0",
+            "OTEL_METRIC_EXPORT_INTERVAL must be milliseconds above 0, got '0'",
         ),
         (
             "OTEL_METRIC_EXPORT_INTERVAL",
             "1m",
-            "OTEL_METRIC_EXPORT_INTERVAL='1m' is no number of milliseconds above 0",
+            "OTEL_METRIC_EXPORT_INTERVAL must be milliseconds above 0, got '1m'",
         ),
     ],
 )

@@ -195,7 +195,7 @@ def test_bad_flags(capsys: pytest.CaptureFixture[str]) -> None:
     """A host that is none, a file that Prometheus would not read, and a path that is taken are one line each."""
     assert {ranks.METRICS_PATH, ranks.TARGETS_PATH} == argument_types.RESERVED_PATHS
     for flag, hint in (
-        ("--sd.address=node:9495", "ranks have ports of their own"),
+        ("--sd.address=node:9495", "ranks have their own ports"),
         ("--sd.file=targets", "end in .json"),
         ("--web.telemetry-path=/sd", "cannot be served"),
     ):

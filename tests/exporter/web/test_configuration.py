@@ -317,8 +317,8 @@ BROKEN = {
     "'1': write true or false",
     f"tls_server_config:\n  {PAIR}  curve_preferences: [X25519]": "tls_server_config.curve_preferences: "
     "\"['X25519']\": no such setting here",
-    "basic_auth_users: {alice: secret}": "basic_auth_users: the password of 'alice' is no bcrypt hash; "
-    "make one with: htpasswd -nBC 10 'alice'",
+    "basic_auth_users: {alice: secret}": "basic_auth_users: the password of 'alice' must be a bcrypt hash; "
+    "try htpasswd -nBC 10 'alice'",
     "basic_auth_users: {alice: 1}": "basic_auth_users.alice: '1': it must be text",
     "basic_auth_users: {1: a}": "basic_auth_users: '1': it must be text",
     "http_server_config: {headers: {Server: a}}": "http_server_config.headers.Server: 'a': the headers are "
