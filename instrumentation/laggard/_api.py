@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from laggard import _process, _providers
-from laggard._recorder import STEP_BEGIN, STEP_END, Token
+from laggard._events import STEP_BEGIN, STEP_END, Token
 from laggard.shared.control import MAX_STEPS
 from laggard.shared.phases import Phase
 

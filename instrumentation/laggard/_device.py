@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from laggard._recorder import LOST, Event
+from laggard._events import LOST, Event
 
 #: Edges between two drains: about a hundred steps. With FSDP a step may have a thousand, and the pool grows.
 POOL = 4096

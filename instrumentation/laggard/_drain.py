@@ -12,20 +12,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from laggard import _identity, _providers, _runtime
+from laggard._events import LOST
 from laggard._hooks import DeviceHook
+from laggard._hot_path import CAPACITY
 from laggard._part import Part
 from laggard._partition import Step, StepPartition
 from laggard._publisher import Publisher
 from laggard._rank_file import RankFile
-from laggard._recorder import CAPACITY, LOST
 from laggard._wakeup import AT_ONCE, STOP
 from laggard.shared import environment, statefile
 from laggard.shared.phases import RankState
 
 if TYPE_CHECKING:
+    from laggard._events import Event
     from laggard._exit import ExitHandling
     from laggard._identity import Identity
-    from laggard._recorder import Event, Recorder
+    from laggard._recorder import Recorder
     from laggard._wakeup import Wakeup
     from laggard.shared.peers import PeerGroup
     from laggard.shared.statefile import Ending

@@ -1,5 +1,5 @@
-/* The hot path, compiled: what `_recorder.py` and the wrappers of four hooks do on the training thread, without Python's
-   frames, whose code and variables are far from the processor when a step has filled its caches.
+/* The hot path in C: what `_hot_path.py` does on the training thread, without Python's frames, whose code and variables
+   are far from the processor when a step has filled its caches.
 
    The Python twin says why things are as they are; what it promises, its tests hold both to. Numbers that have a name
    there are given by it. Everything here runs with the interpreter's lock held. Nothing raises, but what the program
@@ -363,6 +363,37 @@ static PyObject *HotPath_step_ends(HotPath *self, PyObject *const *arguments, Py
 
 /* --- wrappers ------------------------------------------------------------------------------------------------------- */
 
+/* What each kind of wrapper has to ask: see the functions that make them. */
+#define MOST_ASKED 7
+typedef union {
+    struct {
+        PyObject *adopt;
+    } fetch;
+    struct {
+        PyObject *compiler, *traced, *graph, *is_grad_enabled, *found, *base, *evaluates;
+    } forward;
+    struct {
+        PyObject *evidence, *observers;
+    } backward;
+    struct {
+        PyObject *before, *after;
+    } around;
+    PyObject *each[MOST_ASKED];
+} Asked;
+
+/* The codes that each kind records beside its own. */
+typedef union {
+    struct {
+        int first, exhausted;
+    } fetch;
+    struct {
+        int evaluation, no_grad;
+    } forward;
+    struct {
+        int gradient;
+    } backward;
+} Codes;
+
 /* A callable that stands in for a function or a method, and times it. */
 typedef struct {
     PyObject_HEAD
@@ -371,9 +402,8 @@ typedef struct {
     PyObject *call;
     int64_t code;
     char running;
-    /* What the wrapper asks: see the functions that make them. */
-    PyObject *first, *second, *third, *fourth, *fifth, *sixth, *seventh;
-    int marks[2];
+    Asked asked;
+    Codes codes;
     PyObject *dictionary, *weak_references;
 } Timed;
 
@@ -402,7 +432,7 @@ static int64_t fetch_code(Timed *self, PyObject *iterator) {
     PyObject *number = PyObject_GetAttr(iterator, name_loader);
     if (number == NULL) {
         PyErr_Clear();
-        number = PyObject_CallOneArg(self->first, iterator); /* a new one */
+        number = PyObject_CallOneArg(self->asked.fetch.adopt, iterator); /* a new one */
         if (number == NULL) return -1;
     }
     long long loader = PyLong_Check(number) ? PyLong_AsLongLong(number) : 0;
@@ -422,7 +452,7 @@ static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size
     if (yielded == NULL)
         PyErr_Clear();
     else {
-        if (is_zero(yielded)) mark = self->marks[0];
+        if (is_zero(yielded)) mark = self->codes.fetch.first;
         Py_DECREF(yielded);
     }
     int64_t code = fetch_code(self, arguments[0]);
@@ -432,7 +462,7 @@ static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size
     Py_INCREF(callable); /* the patch may be undone while it runs */
     PyObject *batch = PyObject_Vectorcall(self->call, arguments, flags, names);
     if (recorded) {
-        if (batch == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) mark = self->marks[1];
+        if (batch == NULL && PyErr_ExceptionMatches(PyExc_StopIteration)) mark = self->codes.fetch.exhausted;
         int64_t ended = leave(hot, &token);
         if (ended < 0)
             Py_CLEAR(batch);
@@ -462,27 +492,27 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     Timed *self = (Timed *)callable;
     HotPath *hot = self->hot;
     Token token;
-    PyObject *compiler = self->first, *traced = self->second, *graph = self->third, *is_grad_enabled = self->fourth;
-    PyObject *found = self->fifth, *base = self->sixth, *call;
+    PyObject *found = self->asked.forward.found, *base = self->asked.forward.base, *call;
     if (base == Py_None)
         call = Py_NewRef(self->call);
     else if ((call = PyObject_GetAttr(base, name_call)) == NULL)
         return NULL;
     PyObject *result = NULL;
     if (call != self->call || hot->in_forward || PyVectorcall_NARGS(flags) < 1 || !mine(hot) ||
-        !within(hot->module_phases, hot->phase) || asks(compiler, name_is_compiling) ||
-        (asks(traced, name_running) && PyObject_TypeCheck(arguments[0], (PyTypeObject *)graph))) {
+        !within(hot->module_phases, hot->phase) || asks(self->asked.forward.compiler, name_is_compiling) ||
+        (asks(self->asked.forward.traced, name_running) &&
+         PyObject_TypeCheck(arguments[0], (PyTypeObject *)self->asked.forward.graph))) {
         result = PyObject_Vectorcall(call, arguments, flags, names);
         Py_DECREF(call);
         return result;
     }
-    int64_t code = self->marks[0];
+    int64_t code = self->codes.forward.evaluation;
     if (asks(arguments[0], name_training)) {
-        PyObject *enabled = PyObject_CallNoArgs(is_grad_enabled), *evaluates = NULL;
+        PyObject *enabled = PyObject_CallNoArgs(self->asked.forward.is_grad_enabled), *evaluates = NULL;
         if (enabled == Py_True)
             code = self->code;
-        else if ((evaluates = PyObject_CallOneArg(self->seventh, arguments[0])) != Py_True)
-            code = self->marks[1];
+        else if ((evaluates = PyObject_CallOneArg(self->asked.forward.evaluates, arguments[0])) != Py_True)
+            code = self->codes.forward.no_grad;
         Py_XDECREF(enabled);
         Py_XDECREF(evaluates);
         PyErr_Clear();
@@ -490,7 +520,7 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     if (code == self->code) hot->evaluating = 0;
     int recorded = enter(hot, code, &token);
     if (recorded > 0) {
-        if (code == self->marks[0]) hot->evaluating = 1;
+        if (code == self->codes.forward.evaluation) hot->evaluating = 1;
         hot->in_forward = 1;
         Py_INCREF(callable);
         result = PyObject_Vectorcall(call, arguments, flags, names);
@@ -509,11 +539,11 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
 static PyObject *call_around(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
     Timed *self = (Timed *)callable;
     Py_INCREF(callable); /* the patch may be undone while it runs */
-    PyObject *state = PyObject_Vectorcall(self->first, arguments, flags, names);
+    PyObject *state = PyObject_Vectorcall(self->asked.around.before, arguments, flags, names);
     PyObject *result = state == NULL ? NULL : PyObject_Vectorcall(self->call, arguments, flags, names);
     if (state != NULL && state != Py_None) {
         PyObject *ended[] = {state, result == NULL ? Py_False : Py_True, result == NULL ? Py_None : result};
-        report_to(self->second, ended, 3, &result);
+        report_to(self->asked.around.after, ended, 3, &result);
     }
     Py_XDECREF(state);
     Py_DECREF(callable);
@@ -525,7 +555,7 @@ static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, s
     Timed *self = (Timed *)callable;
     HotPath *hot = self->hot;
     Token token;
-    PyObject *evidence = self->first, *observers = self->second;
+    PyObject *observers = self->asked.backward.observers;
     if (self->running) return PyObject_Vectorcall(self->call, arguments, flags, names);
     /* `autograd.grad` may be part of a model, also where nothing is trained. */
     int accumulates = 0;
@@ -536,11 +566,11 @@ static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, s
             accumulates = PyObject_IsTrue(arguments[PyVectorcall_NARGS(flags) + index]) == 1;
     }
     if (accumulates && trains(hot)) {
-        PyObject *told = PyObject_CallNoArgs(evidence);
+        PyObject *told = PyObject_CallNoArgs(self->asked.backward.evidence);
         if (told == NULL) return NULL;
         Py_DECREF(told);
     }
-    int recorded = enter(hot, accumulates ? self->code : self->marks[0], &token);
+    int recorded = enter(hot, accumulates ? self->code : self->codes.backward.gradient, &token);
     if (recorded < 0) return NULL;
     self->running = 1;
     Py_INCREF(callable);
@@ -573,13 +603,7 @@ static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, s
 static int Timed_traverse(Timed *self, visitproc visit, void *arg) {
     Py_VISIT(self->hot);
     Py_VISIT(self->call);
-    Py_VISIT(self->first);
-    Py_VISIT(self->second);
-    Py_VISIT(self->third);
-    Py_VISIT(self->fourth);
-    Py_VISIT(self->fifth);
-    Py_VISIT(self->sixth);
-    Py_VISIT(self->seventh);
+    for (int index = 0; index < MOST_ASKED; index++) Py_VISIT(self->asked.each[index]);
     Py_VISIT(self->dictionary);
     return 0;
 }
@@ -587,13 +611,7 @@ static int Timed_traverse(Timed *self, visitproc visit, void *arg) {
 static int Timed_clear(Timed *self) {
     Py_CLEAR(self->hot);
     Py_CLEAR(self->call);
-    Py_CLEAR(self->first);
-    Py_CLEAR(self->second);
-    Py_CLEAR(self->third);
-    Py_CLEAR(self->fourth);
-    Py_CLEAR(self->fifth);
-    Py_CLEAR(self->sixth);
-    Py_CLEAR(self->seventh);
+    for (int index = 0; index < MOST_ASKED; index++) Py_CLEAR(self->asked.each[index]);
     Py_CLEAR(self->dictionary);
     return 0;
 }
@@ -668,9 +686,9 @@ static PyObject *HotPath_timed_fetch(HotPath *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OiiiO:timed_fetch", &call, &code, &first, &exhausted, &adopt)) return NULL;
     Timed *made = make_timed(self, call_fetch, call, code);
     if (made == NULL) return NULL;
-    made->marks[0] = first;
-    made->marks[1] = exhausted;
-    made->first = Py_NewRef(adopt);
+    made->codes.fetch.first = first;
+    made->codes.fetch.exhausted = exhausted;
+    made->asked.fetch.adopt = Py_NewRef(adopt);
     return (PyObject *)made;
 }
 
@@ -680,8 +698,8 @@ static PyObject *HotPath_around(HotPath *self, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OOO:around", &call, &before, &after)) return NULL;
     Timed *made = make_timed(self, call_around, call, 0);
     if (made == NULL) return NULL;
-    made->first = Py_NewRef(before);
-    made->second = Py_NewRef(after);
+    made->asked.around.before = Py_NewRef(before);
+    made->asked.around.after = Py_NewRef(after);
     return (PyObject *)made;
 }
 
@@ -696,15 +714,15 @@ static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
         return NULL;
     Timed *made = make_timed(self, call_forward, call, code);
     if (made == NULL) return NULL;
-    made->marks[0] = evaluation;
-    made->marks[1] = no_grad;
-    made->first = Py_NewRef(compiler);
-    made->second = Py_NewRef(traced);
-    made->third = Py_NewRef(graph);
-    made->fourth = Py_NewRef(is_grad_enabled);
-    made->fifth = Py_NewRef(found);
-    made->sixth = Py_NewRef(base);
-    made->seventh = Py_NewRef(evaluates);
+    made->codes.forward.evaluation = evaluation;
+    made->codes.forward.no_grad = no_grad;
+    made->asked.forward.compiler = Py_NewRef(compiler);
+    made->asked.forward.traced = Py_NewRef(traced);
+    made->asked.forward.graph = Py_NewRef(graph);
+    made->asked.forward.is_grad_enabled = Py_NewRef(is_grad_enabled);
+    made->asked.forward.found = Py_NewRef(found);
+    made->asked.forward.base = Py_NewRef(base);
+    made->asked.forward.evaluates = Py_NewRef(evaluates);
     return (PyObject *)made;
 }
 
@@ -716,9 +734,9 @@ static PyObject *HotPath_timed_backward(HotPath *self, PyObject *arguments) {
         return NULL;
     Timed *made = make_timed(self, call_backward, call, code);
     if (made == NULL) return NULL;
-    made->marks[0] = gradient;
-    made->first = Py_NewRef(evidence);
-    made->second = Py_NewRef(observers);
+    made->codes.backward.gradient = gradient;
+    made->asked.backward.evidence = Py_NewRef(evidence);
+    made->asked.backward.observers = Py_NewRef(observers);
     return (PyObject *)made;
 }
 

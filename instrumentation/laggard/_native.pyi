@@ -1,11 +1,11 @@
-# The hot path in C: see `_recorder.py` for what the functions do.
+# The hot path in C: see `_hot_path.py` for what the functions do.
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from laggard._events import Event, Token
 from laggard._hooks.torch_compile_state import Traced
-from laggard._recorder import Event, Token
 
 class HotPath:
     thread: int

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from laggard._loaders import Loaders, Reading
-from laggard._recorder import (
+from laggard._events import (
     CODE_BITS,
     COMPILATION,
     EVALUATION_FORWARD,
@@ -35,6 +34,7 @@ from laggard._recorder import (
     UPDATE,
     Event,
 )
+from laggard._loaders import Loaders, Reading
 from laggard.shared.phases import OWN_PHASES, Phase
 
 Interval = tuple[Phase, int, int]

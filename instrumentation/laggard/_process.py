@@ -22,10 +22,11 @@ from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._flight_recorder import HangDump
 from laggard._hooks import HOOKS, Hook, Traced
 from laggard._hooks.exposure import Exposure
+from laggard._hot_path import CAPACITY, EARLY_CAPACITY
 from laggard._log import Log
 from laggard._part import Part
 from laggard._profile import Profiler
-from laggard._recorder import CAPACITY, EARLY_CAPACITY, Recorder
+from laggard._recorder import Recorder
 from laggard._requests import ControlFile
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup

@@ -23,9 +23,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from laggard._events import STEP_END
 from laggard._hooks.base import Hook
 from laggard._part import Host
-from laggard._recorder import STEP_END
 from laggard._trace import default_path
 
 if TYPE_CHECKING:

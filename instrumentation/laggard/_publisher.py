@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from laggard import _signals
 from laggard._budget import Budget, Processor
-from laggard._recorder import CODE_BITS, GRADIENT, OPTIMIZER_STEP
+from laggard._events import CODE_BITS, GRADIENT, OPTIMIZER_STEP
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.shared import environment, metrics
@@ -25,10 +25,11 @@ from laggard.shared.phases import Phase, RankState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from laggard._events import Event
     from laggard._identity import Identity
     from laggard._part import Part
     from laggard._partition import Step
-    from laggard._recorder import Event, Recorder
+    from laggard._recorder import Recorder
     from laggard.shared.statefile import Facts
 
 #: What the recorder calls a phase.

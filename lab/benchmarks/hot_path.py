@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 
 from laggard import _process
-from laggard._recorder import CAPACITY, Recorder
+from laggard._hot_path import CAPACITY
+from laggard._recorder import Recorder
 from laggard.shared import statefile
 from laggard.shared.phases import Phase
 

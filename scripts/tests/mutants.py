@@ -52,8 +52,8 @@ class Target(NamedTuple):
 
 TARGETS = {
     "recorder": Target(
-        "laggard._recorder",
-        "instrumentation/laggard/_recorder.py",
+        "laggard._hot_path",
+        "instrumentation/laggard/_hot_path.py",
         ("tests/instrumentation/test_recorder.py", "tests/instrumentation/test_partition.py"),
     ),
     "partition": Target(

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from laggard._events import OPTIMIZER_STEP
 from laggard._hooks import Hook
 from laggard._partition import Step
 from laggard._publisher import Publisher
-from laggard._recorder import OPTIMIZER_STEP, Recorder
+from laggard._recorder import Recorder
 from laggard.shared.metrics import SIGNALS
 from laggard.shared.phases import Phase, RankState
 from tests.support.launch import PROGRAMS, Launcher

@@ -18,10 +18,10 @@ from torch.distributed import checkpoint as distributed_checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from laggard import _process
+from laggard._events import CODE_BITS, EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, ITERATOR, RESUME, UPDATE, Event
 from laggard._hooks.checkpoint import CheckpointHook
 from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, EXHAUSTED, FIRST_BATCH, ITERATOR, RESUME, UPDATE, Event
 from laggard.shared.phases import Phase
 from tests.support.measured import measure
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
+from laggard._events import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
 from laggard._hooks.fetch import FetchHook, _timed
 from laggard._hooks.prefetch import PrefetchHook
 from laggard._partition import StepPartition
 from laggard._process import Process
-from laggard._recorder import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
 from laggard.shared import statefile
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named, instrumented

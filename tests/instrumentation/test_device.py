@@ -12,13 +12,14 @@ import torch
 
 from laggard import _device
 from laggard._device import DeviceClock
+from laggard._events import LOST, UPDATE
 from laggard._hooks import device as device_hook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
 from laggard._hooks.exposure import Exposure
 from laggard._hooks.groups import Groups
 from laggard._partition import Step, StepPartition
-from laggard._recorder import LOST, UPDATE, Recorder
+from laggard._recorder import Recorder
 from laggard._signals import available
 from laggard.shared.phases import Phase
 from tests.support.stream import MS, Stream, StreamEvent

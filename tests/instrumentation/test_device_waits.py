@@ -19,11 +19,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 from laggard._device import DeviceClock
+from laggard._events import UPDATE
 from laggard._hooks.streams import StreamsHook
 from laggard._hooks.transfer import TransferHook
 from laggard._partition import Step, StepPartition
 from laggard._process import Process
-from laggard._recorder import UPDATE
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named
 from tests.support.stream import MS, Stream

@@ -23,10 +23,10 @@ from torch.utils.data._utils import worker
 
 import laggard
 from laggard import _process
+from laggard._events import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, ITERATOR, OPTIMIZER_STEP
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
-from laggard._recorder import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, ITERATOR, OPTIMIZER_STEP
 from laggard.shared.phases import Phase
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import laggard
-from laggard._recorder import GRADIENT, SKIPPED
+from laggard._events import GRADIENT, SKIPPED
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
 from tests.support.measured import measure

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from laggard import _recorder
+from laggard import _events
+from laggard._events import EVALUATION_FORWARD, GRADIENT, NO_GRAD_FORWARD, OPTIMIZER_STEP
 from laggard._hooks.torch_compile_state import Traced
-from laggard._recorder import EVALUATION_FORWARD, GRADIENT, NO_GRAD_FORWARD, OPTIMIZER_STEP, Recorder
+from laggard._recorder import Recorder
 from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
     """However a call ends, with and without a device, no object is left over after thousands of calls."""
     traced, told = Traced(), []
     compiler = ModuleType("compiler")
-    next_ = native.timed_fetch(fetched, Phase.DATA, _recorder.FIRST_BATCH, _recorder.EXHAUSTED, lambda _: 1)
+    next_ = native.timed_fetch(fetched, Phase.DATA, _events.FIRST_BATCH, _events.EXHAUSTED, lambda _: 1)
     around = native.around(fetched, lambda _: True, lambda _state, _succeeded, _result: None)
     forward = native.timed_forward(
         fetched,
@@ -107,7 +108,7 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
             recorder.end(recorder.evaluate())
             with suppress(TypeError):
                 recorder.end(())  # pyright: ignore[reportArgumentType] - on purpose
-            recorder.mark(_recorder.UPDATE)
+            recorder.mark(_events.UPDATE)
             recorder.resume(1)
             recorder.words = memoryview(bytearray(8 * 512)).cast("Q")
         recorder.words = None

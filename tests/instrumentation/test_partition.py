@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from laggard._partition import Step, StepPartition, flatten
-from laggard._recorder import (
+from laggard._events import (
     COMPILATION,
     EVALUATION_FORWARD,
     EXHAUSTED,
@@ -17,6 +16,7 @@ from laggard._recorder import (
     UPDATE,
     Event,
 )
+from laggard._partition import Step, StepPartition, flatten
 from laggard.shared.phases import Phase
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER

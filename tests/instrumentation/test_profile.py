@@ -16,7 +16,7 @@ from torch import nn
 
 import laggard
 from laggard import _identity, _process
-from laggard._recorder import UPDATE
+from laggard._events import UPDATE
 
 IDENTITY = _identity.Identity("r/1", 3, 1, 8, 0, "", "", "")
 

@@ -14,8 +14,10 @@ from time import perf_counter_ns
 
 import pytest
 
-from laggard import _recorder
-from laggard._recorder import CAPACITY, EVALUATION_FORWARD, OPTIMIZER_STEP, Recorder
+from laggard import _events, _hot_path, _recorder
+from laggard._events import EVALUATION_FORWARD, OPTIMIZER_STEP
+from laggard._hot_path import CAPACITY
+from laggard._recorder import Recorder
 from laggard.shared import statefile
 from laggard.shared.phases import Phase
 from tests.support.facts import FACTS
@@ -227,7 +229,7 @@ def test_the_old_name_of_the_hot_path_is_taken(
 def test_every_code_says_one_thing() -> None:
     """No two marks and phases share a number, and the low bits of an interval's code are the phase that is shown."""
     names = ["UPDATE", "FIRST_BATCH", "STEP_BEGIN", "STEP_END", "RESUME", "LOST", "SKIPPED", "COMPILATION", "EXHAUSTED"]
-    codes = [*map(int, Phase), OPTIMIZER_STEP, EVALUATION_FORWARD, *(getattr(_recorder, name) for name in names)]
+    codes = [*map(int, Phase), OPTIMIZER_STEP, EVALUATION_FORWARD, *(getattr(_events, name) for name in names)]
     assert len(set(codes)) == len(codes)
     recorder = Recorder()
     for code, phase in ((OPTIMIZER_STEP, Phase.OPTIMIZER), (EVALUATION_FORWARD, Phase.EVALUATION)):
@@ -241,7 +243,7 @@ def test_the_clock_is_read_once_a_call_and_once_more_in_13(monkeypatch: pytest.M
     """The first call that is timed is the 13th, then every 13th, begin and end alike; it stands for 13."""
     reads = itertools.count()
     if path == "python":
-        monkeypatch.setattr(_recorder, "perf_counter_ns", lambda: next(reads))
+        monkeypatch.setattr(_hot_path, "perf_counter_ns", lambda: next(reads))
     recorder = Recorder()
     first = next(reads)
     timed: list[int] = []
@@ -279,10 +281,10 @@ def test_marks_have_no_length_and_are_bounded_too() -> None:
     edges: list[int] = []
     recorder.device = edges.append
     recorder.capacity = 1
-    recorder.mark(_recorder.UPDATE)
-    recorder.mark(_recorder.UPDATE)
+    recorder.mark(_events.UPDATE)
+    recorder.mark(_events.UPDATE)
     ((code, began, ended),) = recorder.drain()
-    assert (code, began) == (_recorder.UPDATE, ended)
+    assert (code, began) == (_events.UPDATE, ended)
     assert edges[0] == began
     assert (len(edges), recorder.dropped) == (2, 1)
 
@@ -390,7 +392,7 @@ def test_a_forward_with_gradients_ends_an_evaluation(tmp_path: Path) -> None:
     writer = statefile.StateWriter(tmp_path / "state", FACTS)
     recorder.words = writer.words
     recorder.end(recorder.evaluate())
-    recorder.end(recorder.begin(_recorder.NO_GRAD_FORWARD))
+    recorder.end(recorder.begin(_events.NO_GRAD_FORWARD))
     assert statefile.read(writer.path).phase is Phase.EVALUATION
     recorder.end(recorder.begin(Phase.FORWARD))
     assert statefile.read(writer.path).phase is Phase.OTHER

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard._partition import StepPartition
-from laggard._recorder import (
+from laggard._events import (
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
@@ -21,6 +20,7 @@ from laggard._recorder import (
     OPTIMIZER_STEP,
     Event,
 )
+from laggard._partition import StepPartition
 from laggard.shared.phases import Phase
 
 #: Numbers of the loaders.

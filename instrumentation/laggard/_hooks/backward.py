@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from laggard._events import GRADIENT
 from laggard._hooks.base import Hook
-from laggard._recorder import GRADIENT
 from laggard.shared.phases import Phase
 
 
@@ -40,38 +40,10 @@ class BackwardHook(Hook):
         return type(kind.__name__, (kind,), body)()
 
     def _wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self.recorder
         host = self.host
-        observers = host.backward_observers
-        backward = int(Phase.BACKWARD)
-        trains, begin, end = recorder.trains, recorder.begin, recorder.end
-        native = recorder.native
-        if native is not None:
 
-            def evidence() -> None:
-                host.training_evidence()
+        def evidence() -> None:
+            host.training_evidence()
 
-            return functools.update_wrapper(native.timed_backward(run, backward, GRADIENT, evidence, observers), run)
-        running = False
-
-        @functools.wraps(run)
-        def timed_run(*args: Any, **kwargs: Any) -> Any:
-            nonlocal running
-            if running:  # a backward inside a backward is part of the outer one
-                return run(*args, **kwargs)
-            # `autograd.grad` may be part of a model, also where nothing is trained.
-            accumulates = kwargs.get("accumulate_grad", False)
-            if accumulates and trains():
-                host.training_evidence()
-            running = True
-            token = begin(backward if accumulates else GRADIENT)
-            try:
-                return run(*args, **kwargs)
-            finally:
-                running = False
-                ended = end(token)
-                if token is not None and accumulates:
-                    for observer in observers:
-                        observer(token[2], ended)
-
-        return timed_run
+        timed = self.recorder.path.timed_backward(run, Phase.BACKWARD, GRADIENT, evidence, host.backward_observers)
+        return functools.update_wrapper(timed, run)

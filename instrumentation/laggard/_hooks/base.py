@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from laggard._part import Host, Part
 
 if TYPE_CHECKING:
-    from laggard._recorder import Recorder, Token
+    from laggard._events import Token
+    from laggard._recorder import Recorder
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -99,23 +100,7 @@ def around(
         after: called at the end with what ``before`` returned, unless that was ``None``, with whether the call
             succeeded, and with its result. Must not raise.
     """
-    if recorder.native is not None:
-        return functools.update_wrapper(recorder.native.around(call, before, after), call)
-
-    @functools.wraps(call)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        state = before(*args, **kwargs)
-        if state is None:
-            return call(*args, **kwargs)
-        succeeded, result = False, None
-        try:
-            result = call(*args, **kwargs)
-            succeeded = True
-        finally:
-            after(state, succeeded, result)
-        return result
-
-    return wrapper
+    return functools.update_wrapper(recorder.path.around(call, before, after), call)
 
 
 def interval(recorder: Recorder, call: Callable[..., Any], begin: Callable[..., Token | None]) -> Callable[..., Any]:

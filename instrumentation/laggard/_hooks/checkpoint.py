@@ -32,9 +32,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from weakref import ref
 
+from laggard._events import RESUME, Token
 from laggard._hooks.base import Hook, around
 from laggard._part import Host
-from laggard._recorder import RESUME, Token
 from laggard.shared import metrics as names
 from laggard.shared.phases import Phase
 

@@ -27,8 +27,8 @@ from laggard._hooks.waiting import begin_wait, elsewhere, end_wait
 from laggard._part import Host
 
 if TYPE_CHECKING:
+    from laggard._events import Token
     from laggard._partition import Step
-    from laggard._recorder import Token
     from laggard._report import Report
 
 #: Identify our hooks on a process group among those of others; a second instrumentation takes the next one.

@@ -14,18 +14,16 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from laggard._events import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH, Token
 from laggard._hooks.base import Hook, interval
+from laggard._hot_path import LOADER_ATTRIBUTE
 from laggard._part import Host
-from laggard._recorder import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH, Token
 from laggard.shared.phases import Phase
-
-#: Where an iterator keeps the number of its loader.
-_ATTRIBUTE = "_laggard_loader"
 
 
 def loader_of(iterator: Any) -> int:
     """Return the number of an iterator's loader, 0 where it is not known."""
-    return getattr(iterator, _ATTRIBUTE, 0)
+    return getattr(iterator, LOADER_ATTRIBUTE, 0)
 
 
 class DataLoaderHook(Hook):
@@ -72,7 +70,7 @@ class DataLoaderHook(Hook):
         number = 0
         try:
             number = self._number(getattr(iterator, "_index_sampler", None))
-            setattr(iterator, _ATTRIBUTE, number)
+            setattr(iterator, LOADER_ATTRIBUTE, number)
             for observer in self.host.iterator_observers:
                 observer(iterator)
         except Exception as error:
@@ -91,35 +89,8 @@ class DataLoaderHook(Hook):
         return known
 
     def _wrap(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        recorder = self.recorder
-        native = recorder.native
-        data = int(Phase.DATA)
-        if native is not None:
-            timed = native.timed_fetch(fetch, data, FIRST_BATCH, EXHAUSTED, self._adopt)
-            return functools.update_wrapper(timed, fetch)
-        begin, end, add, adopt = recorder.begin, recorder.end, recorder.add, self._adopt
-
-        @functools.wraps(fetch)
-        def __next__(iterator: Any) -> Any:  # noqa: N807 - it stands in for the method
-            if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
-                return fetch(iterator)
-            first = getattr(iterator, "_num_yielded", 1) == 0
-            mark = FIRST_BATCH if first else 0
-            loader = getattr(iterator, _ATTRIBUTE, None)
-            if loader is None:
-                loader = adopt(iterator)
-            token = begin(data | loader << IDENTITY_SHIFT)
-            try:
-                return fetch(iterator)
-            except StopIteration:
-                mark = EXHAUSTED
-                raise
-            finally:
-                ended = end(token)
-                if mark and ended:
-                    add(mark, ended, ended)
-
-        return __next__
+        timed = self.recorder.path.timed_fetch(fetch, Phase.DATA, FIRST_BATCH, EXHAUSTED, self._adopt)
+        return functools.update_wrapper(timed, fetch)
 
     def _wrap_making(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         recorder = self.recorder

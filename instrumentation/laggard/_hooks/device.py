@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from laggard._device import DeviceClock
+from laggard._events import LOST, Event
 from laggard._hooks.base import Hook
 from laggard._part import Host
 from laggard._partition import Step
-from laggard._recorder import LOST, Event
 from laggard.shared.phases import Phase
 
 _RELAXED = 2

@@ -13,19 +13,16 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
+from laggard._events import EVALUATION_FORWARD, NO_GRAD_FORWARD
 from laggard._hooks.base import Hook
 from laggard._hooks.dataloader import loader_of
 from laggard._hooks.torch_compile_state import show_compiler
 from laggard._part import Host
 from laggard._partition import Step
-from laggard._recorder import EVALUATION_FORWARD, MODULE_PHASES, NO_GRAD_FORWARD
 from laggard.shared.phases import Phase
-
-if TYPE_CHECKING:
-    from laggard._native import HotPath
 
 #: Classes that stand for a whole model, by the module that defines them; these modules come after torch itself.
 _OUTERMOST = {
@@ -55,8 +52,6 @@ class ForwardHook(Hook):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        #: Holds something while an outermost module runs.
-        self._running: list[bool] = []
         self._wrapped: set[type] = set()
         self._discovered: set[type] = set()
         self._module_class: type = type(None)
@@ -208,17 +203,8 @@ class ForwardHook(Hook):
         """Return what times ``call``, or with ``base`` what this class has in its place at that moment."""
         if base is self._module_class and self._searching:
             call = call.__wrapped__  # pyright: ignore[reportFunctionMemberAccess] - a wrapper of ours
-        native = self.recorder.native
-        wrapper = self._in_python(call, found, base) if native is None else self._in_c(call, found, base, native)
-        # What a compiler follows is not timed, and has to be a function of Python for it.
-        show_compiler(call, wrapper)
-        return wrapper
-
-    def _in_c(
-        self, call: Callable[..., Any], found: Callable[[Any], None] | None, base: type | None, native: HotPath
-    ) -> Callable[..., Any]:
         torch = sys.modules["torch"]
-        timed = native.timed_forward(
+        timed = self.recorder.path.timed_forward(
             call,
             Phase.FORWARD,
             EVALUATION_FORWARD,
@@ -236,47 +222,8 @@ class ForwardHook(Hook):
         def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
             return timed(*args, **kwargs)
 
-        return __call__
-
-    def _in_python(
-        self, call: Callable[..., Any], found: Callable[[Any], None] | None, base: type | None
-    ) -> Callable[..., Any]:
-        recorder = self.recorder
-        begin, end, evaluate, is_mine = recorder.begin, recorder.end, recorder.evaluate, recorder.is_mine
-        forward = int(Phase.FORWARD)
-        running, traced = self._running, self.host.traced
-        graph = self._graph_module_class
-        torch = sys.modules["torch"]
-        # What torch.compiler.is_compiling() reads, without the calls, which are cold after an optimizer's step.
-        compiler = torch.compiler
-        is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
-
-        @functools.wraps(call)
-        def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
-            # torch.fx puts another one there while it traces, and is left alone then.
-            current: Any = call if base is None else base.__call__
-            if (
-                current is not call
-                or compiler._is_compiling_flag  # noqa: SLF001 - the public way is a call
-                or (traced.running and isinstance(module, graph))
-                or not is_mine()
-                or running
-                or recorder.phase not in MODULE_PHASES
-            ):
-                return current(module, *args, **kwargs)
-            if module.training and is_grad_enabled():
-                token = begin(forward)
-            else:
-                token = evaluate() if _evaluates(module) else begin(NO_GRAD_FORWARD)
-            running.append(True)
-            try:
-                return call(module, *args, **kwargs)
-            finally:
-                running.pop()
-                end(token)
-                if found is not None:
-                    found(module)
-
+        # What a compiler follows is not timed, and has to be a function of Python for it.
+        show_compiler(call, __call__)
         return __call__
 
 

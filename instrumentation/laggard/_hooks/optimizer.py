@@ -22,14 +22,13 @@ from time import perf_counter_ns
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from laggard._events import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
 from laggard._hooks.base import Hook, around
 from laggard._hooks.torch_compile_state import show_compiler
 from laggard._part import Host
-from laggard._recorder import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
 from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
-    from laggard._native import HotPath
     from laggard._partition import Step
     from laggard._report import Report
 
@@ -72,8 +71,6 @@ class OptimizerHook(Hook):
         #: Steps that run on the thread that trains, the innermost last.
         self._running: list[_Step] = []
         self._elsewhere = _Elsewhere()
-        #: The thread that trains is known.
-        self._ready = False
         self._step_code: CodeType | None = None
         #: Holds something for each update in which it is still to be looked who calls.
         self._searched = [True] * _SEARCHED_UPDATES
@@ -110,13 +107,11 @@ class OptimizerHook(Hook):
 
     def forked(self) -> None:
         """Forget which thread of the parent trains, and what it was at."""
-        self._ready = False
         self._running.clear()
 
     def _patch(self, torch: ModuleType) -> None:
         traced = self.host.traced
-        native = self.recorder.native
-        pre_hook, post_hook = self._in_python() if native is None else self._in_c(native)
+        pre_hook, post_hook = self._step_hooks()
 
         # The compiler follows an optimizer's step, hooks included, so these are functions of Python. To ask it whether
         # it does would already make it compile what it else leaves alone.
@@ -186,11 +181,11 @@ class OptimizerHook(Hook):
     def _give_up(self, owner: type) -> None:
         self.restore(owner, "step")
 
-    def _in_c(self, native: HotPath) -> tuple[_StepHook, _StepHook]:
+    def _step_hooks(self) -> tuple[_StepHook, _StepHook]:
         before, after, notify = self.guarded(self._before), self.guarded(self._after), self.guarded(self._notify)
         host, running, searched = self.host, self._running, self._searched
         search = self.guarded(self._search)
-        begins, ends = native.step_begins, native.step_ends
+        begins, ends = self.recorder.path.step_begins, self.recorder.path.step_ends
 
         def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if searched:
@@ -202,35 +197,6 @@ class OptimizerHook(Hook):
             if not ends(running, optimizer):
                 after(optimizer)
             elif host.at_step is not None:
-                notify()
-
-        return pre_hook, post_hook
-
-    def _in_python(self) -> tuple[_StepHook, _StepHook]:
-        before, after, notify = self.guarded(self._before), self.guarded(self._after), self.guarded(self._notify)
-        host, running, searched = self.host, self._running, self._searched
-        search = self.guarded(self._search)
-        begin, end = self.recorder.begin, self.recorder.end
-
-        # The usual case in one function each: what else they would call is cold after a backward.
-        def pre_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if searched:
-                search()
-            if running or not self._ready:
-                before(optimizer)
-            else:
-                token = begin(OPTIMIZER_STEP | identity_of(optimizer))
-                if token is None:
-                    before(optimizer)
-                else:
-                    running.append((id(optimizer), token, 0))
-
-        def post_hook(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if len(running) != 1 or running[0][0] != id(optimizer):
-                after(optimizer)
-                return
-            end(running.pop()[1])
-            if host.at_step is not None:
                 notify()
 
         return pre_hook, post_hook
@@ -247,7 +213,6 @@ class OptimizerHook(Hook):
         if not recorder.thread:
             self.host.training_evidence()
             recorder.claim()
-        self._ready = True
         token = recorder.begin(OPTIMIZER_STEP | identity_of(optimizer))
         started = 0
         if token is None:

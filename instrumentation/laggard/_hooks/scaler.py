@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from laggard._events import SKIPPED, UPDATE, Token
 from laggard._hooks.base import Hook, interval
 from laggard._part import Host
-from laggard._recorder import SKIPPED, UPDATE, Token
 from laggard.shared.phases import Phase
 
 #: In pinned memory until the copy has arrived; what is copied is never negative.

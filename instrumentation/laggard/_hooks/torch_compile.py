@@ -16,9 +16,10 @@ from time import perf_counter_ns
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from laggard._events import COMPILATION, EVALUATION_FORWARD, UPDATE
 from laggard._hooks.base import Hook
 from laggard._part import Host
-from laggard._recorder import COMPILATION, EVALUATION_FORWARD, UPDATE, Recorder
+from laggard._recorder import Recorder
 from laggard.shared import metrics
 from laggard.shared.phases import Phase
 

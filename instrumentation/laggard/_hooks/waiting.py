@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from time import perf_counter_ns
 
+from laggard._events import Token
 from laggard._hooks.exposure import Exposure
-from laggard._recorder import Recorder, Token
+from laggard._recorder import Recorder
 from laggard.shared.phases import Phase
 
 _ON_AUTOGRAD_THREAD = -1
