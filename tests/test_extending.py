@@ -102,8 +102,8 @@ def test_the_collector_is_on_the_page_of_an_exporter(tmp_path: Path) -> None:
     (tmp_path / "sys" / "fs" / "file-nr").write_text("4096\t0\t524288\n", encoding="ascii")
     (port,) = free_ports(1)
     program = (
-        "from collector import DESCRIPTORS; from laggard_exporter.collectors import COLLECTORS;"
-        "from laggard_exporter.main import main; COLLECTORS['descriptors'] = DESCRIPTORS; main()"
+        "from collector import ENTRY; from laggard_exporter.collectors import COLLECTORS;"
+        "from laggard_exporter.main import main; COLLECTORS['descriptors'] = ENTRY; main()"
     )
     flags = ["--collector.disable-defaults", "--collector.descriptors", f"--path.procfs={tmp_path}"]
     command = [sys.executable, "-c", program, *flags, f"--web.listen-address=127.0.0.1:{port}"]

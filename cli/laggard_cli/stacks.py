@@ -21,9 +21,8 @@ from laggard_cli.errors import CommandError
 from laggard_cli.local import LocalRank, choose, local_ranks
 from laggard_cli.terminal import printable
 from laggard_exporter.ranks import processes
-from laggard_exporter.ranks.family import Children
+from laggard_exporter.ranks.children import Children
 from laggard_exporter.ranks.files import RankProcess
-from laggard_exporter.ranks.workers import WORKER_COMMAND
 
 _SECONDS = 20.0
 _PROCFS = Path("/proc")
@@ -87,7 +86,9 @@ def processes_of(spy: str, run: str, rank: LocalRank) -> list[Process]:
     if not rank.pid:
         return [Process("rank", 0, problem="its process is not visible here; run this outside of the container")]
     family = Children(_PROCFS).of([RankProcess(run, rank.number, rank.pid)])
-    workers = [pid for pids in family.values() for pid in pids if processes.command(_PROCFS, pid) == WORKER_COMMAND]
+    workers = [
+        pid for pids in family.values() for pid in pids if processes.command(_PROCFS, pid) == processes.WORKER_COMMAND
+    ]
     return [_look(spy, "rank", rank.pid), *(_look(spy, "data worker", pid) for pid in workers)]
 
 

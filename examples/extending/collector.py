@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from laggard_exporter.collectors import Entry
-from laggard_exporter.host.conventions import HOST
+from laggard_exporter.entry import Entry
+from laggard_exporter.host.families import family
 from laggard_exporter.runner import UnsupportedError
-from laggard_exporter.samples import Family, Sample
+from laggard_exporter.samples import Sample
 
-OPEN = Family("host_file_descriptors", "gauge", "Open files of all processes. Source: /proc/sys/fs/file-nr.", (HOST,))
-LIMIT = Family("host_file_descriptors_limit", "gauge", "Files that may be open. Source: as above.", (HOST,))
+OPEN = family("file_descriptors", "gauge", "Open files of all processes. Source: /proc/sys/fs/file-nr.")
+LIMIT = family("file_descriptors_limit", "gauge", "Files that may be open. Source: as above.")
 
 
 class DescriptorsCollector:
@@ -34,7 +34,7 @@ class DescriptorsCollector:
 
 
 #: For the table in ``laggard_exporter/collectors.py``, from which flags and documents are made.
-DESCRIPTORS = Entry(
+ENTRY = Entry(
     "open files of the host, and how many there may be",
     (OPEN, LIMIT),
     lambda options: DescriptorsCollector(options.procfs, options.host),

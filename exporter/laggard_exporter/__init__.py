@@ -2,6 +2,6 @@
 
 A collector takes its library or its root as an argument and yields plain samples (:mod:`laggard_exporter.samples`).
 :mod:`laggard_exporter.runner` runs each in its own thread, :mod:`laggard_exporter.collection` takes what is there at
-the deadline of a scrape, :mod:`laggard_exporter.web` serves it. Every metric stands in
-:mod:`laggard_exporter.conventions`.
+the deadline of a scrape, :mod:`laggard_exporter.web` serves it. A collector's module has its metrics, and ends with its
+entry in the table of :mod:`laggard_exporter.collectors`.
 """

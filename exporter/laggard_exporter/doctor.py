@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from laggard.version import __version__
 from laggard_exporter.collection import Collection
 from laggard_exporter.collectors import COLLECTORS
-from laggard_exporter.conventions import NVML_STATUS, PREFIX, STATE_DIRECTORY_EXISTS, STATE_FILES
+from laggard_exporter.conventions import PREFIX
+from laggard_exporter.nvml.conventions import NVML_STATUS
+from laggard_exporter.ranks.state import STATE_DIRECTORY_EXISTS, STATE_FILES
 from laggard_exporter.runner import Outcome
 from laggard_exporter.samples import Grouped
 

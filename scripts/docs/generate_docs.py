@@ -15,11 +15,11 @@ import rules_page
 from laggard.shared import metrics
 from laggard.shared.metrics import Metric
 from laggard.shared.names import prometheus_label, prometheus_name
-from laggard_exporter import conventions as exporter
 from laggard_exporter import flags
-from laggard_exporter.collectors import COLLECTORS
-from laggard_exporter.host.conventions import HOST_FAMILIES
-from laggard_exporter.ranks.conventions import RANK_FAMILIES, RANK_PAGES
+from laggard_exporter.collectors import COLLECTORS, FAMILIES
+from laggard_exporter.conventions import SELF_FAMILIES
+from laggard_exporter.ranks.state import PROCESS
+from laggard_exporter.web.ranks import RANK_PAGES
 from tables import code, codes, row
 
 # A block of code that is titled with the path of a file.
@@ -31,7 +31,7 @@ _INTRODUCTION = """\
 # Metrics
 
 Made by `scripts/docs/generate_docs.py` from the tables in `instrumentation/laggard/shared/metrics.py` and
-`exporter/laggard_exporter/conventions.py`; do not edit.
+of the collectors in `exporter/laggard_exporter`; do not edit.
 
 What a process cannot measure is absent, never 0. The step number is never a label.
 """
@@ -72,12 +72,16 @@ def document() -> str:
     for metric in metrics.PROCESS_METRICS:
         labels = (prometheus_label(attribute) for attribute in metric.attributes)
         parts.append(row(code(prometheus_name(metric)), metric.kind, codes(labels), metric.description))
-    other_state = [family for family in exporter.STATE_FAMILIES if family not in exporter.PROCESS.values()]
+    gpus = COLLECTORS["nvml"].families
+    others = [family for family in FAMILIES if family not in {*gpus, *SELF_FAMILIES, *PROCESS.values()}]
+    host = [family for family in others if family.name.startswith("host_")]
+    ranks = [family for family in others if family.name.startswith("training_")]
+    itself = [family for family in others if family not in (*host, *ranks)]
     for title, families in (
-        ("ranks' processes", RANK_FAMILIES),
-        ("the host", HOST_FAMILIES),
-        ("GPUs", exporter.NVML_FAMILIES),
-        ("itself", (*exporter.SELF_FAMILIES, *other_state, RANK_PAGES)),
+        ("ranks' processes", ranks),
+        ("the host", host),
+        ("GPUs", gpus),
+        ("itself", (*SELF_FAMILIES, *itself, RANK_PAGES)),
     ):
         parts.append(_NODE.format(title=title))
         parts += [row(code(f.name), f.kind, codes(f.labels), f.help) for f in families]

@@ -12,9 +12,10 @@ from laggard.shared import dumps, statefile
 from laggard.shared.metrics import PROCESS_METRICS
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.shared.phases import Phase
-from laggard_exporter.conventions import FAMILIES, PROCESS, STATE_FAMILIES
+from laggard_exporter.collectors import COLLECTORS, FAMILIES
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.ranks.files import NANOSECONDS
+from laggard_exporter.ranks.state import PROCESS
 from tests.exporter.support import dead_file, exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_nvml.fake import EVERYTHING, Scenario
@@ -38,7 +39,8 @@ def test_names_are_ours() -> None:
 
 def test_rank_metrics_are_the_contract() -> None:
     """Name, type, labels and help of the rank metrics follow from the contract."""
-    assert {family for family in STATE_FAMILIES if family.name.startswith("training_")} == set(PROCESS.values())
+    state = COLLECTORS["state"].families
+    assert {family for family in state if family.name.startswith("training_")} == set(PROCESS.values())
     for metric in PROCESS_METRICS:
         family = PROCESS[metric]
         labels = ("training_run", "training_rank", *map(prometheus_label, metric.attributes))

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from laggard_exporter import doctor
-from laggard_exporter.conventions import NVML_STATUS
-from laggard_exporter.nvml.conventions import GPU_DEVICES
+from laggard_exporter.nvml.conventions import GPU_DEVICES, NVML_STATUS
 from laggard_exporter.runner import Outcome
 from laggard_exporter.samples import Sample, grouped
 from tests.exporter.support import EXPORTER, TIMEOUT, dead_file, fresh

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from laggard_exporter.nvml.child.shares import SAMPLE_SECONDS
-from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.pci import count_gpus
-from laggard_exporter.nvml.processes import GpuProcess
+from laggard_exporter.nvml.processes import GpuProcess, GpuWorkload
 from laggard_exporter.nvml.workload import Workloads, live_ranks
 from laggard_exporter.ranks.files import RankFiles
 from tests.exporter.support import as_dict, dead_file, fresh, live_rank, nvml_probe, series_name, starting_with

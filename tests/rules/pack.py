@@ -14,8 +14,8 @@ import yaml
 from laggard.shared.metrics import IDENTITY, PROCESS_METRICS, TRAINING_METRICS, Attribute
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_cli.rules.render import rule_files
-from laggard_exporter.conventions import FAMILIES
-from laggard_exporter.ranks.conventions import RANK_PAGES
+from laggard_exporter.collectors import FAMILIES
+from laggard_exporter.web.ranks import RANK_PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "rules"

@@ -14,20 +14,57 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from laggard.shared import dumps, statefile, untrusted
+from laggard.shared.metrics import Attribute
+from laggard.shared.names import prometheus_label
+from laggard_exporter.entry import Entry
 from laggard_exporter.hang.dump import DumpError
-from laggard_exporter.hang.facts import Facts
+from laggard_exporter.hang.facts import MAX_GROUPS, MAX_PEERS, Facts
 from laggard_exporter.hang.reader import read_facts
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.ranks.conventions import (
-    HANG_BEGUN,
-    HANG_DUMPS,
-    HANG_ISSUED,
-    HANG_PEER,
-    HANG_PENDING,
-    HANG_TRANSFER,
-)
+from laggard_exporter.ranks.families import family
 from laggard_exporter.ranks.files import DEAD_FILE_SECONDS, Rank, RankFiles
-from laggard_exporter.samples import Sample
+from laggard_exporter.samples import Family, Sample
+
+_GROUP = prometheus_label(Attribute.PROCESS_GROUP)
+_HANG = "Only of a rank that shows no sign of progress. Source: torch's flight recorder."
+HANG_ISSUED = family(
+    "hang_issued",
+    "gauge",
+    f"Number of the newest collective that the rank has issued on a process group, of the {MAX_GROUPS} that matter "
+    f"most. {_HANG}",
+    _GROUP,
+)
+HANG_PENDING = family(
+    "hang_pending",
+    "gauge",
+    "Number of the first collective on a process group that is not done on the rank; absent where all are. The call "
+    "stands for the operation with the types and sizes to which all members must agree: of members at the same "
+    f"number, one that differs calls something else. {_HANG}",
+    _GROUP,
+    prometheus_label(Attribute.COLLECTIVE_OPERATION),
+    prometheus_label(Attribute.COLLECTIVE_CALL),
+)
+HANG_BEGUN = family(
+    "hang_begun",
+    "gauge",
+    "1 when the rank's device has begun to work on the first collective on a process group that is not done; absent "
+    f"where none is, and with gloo, which does not say. {_HANG}",
+    _GROUP,
+)
+HANG_TRANSFER = family("hang_transfer", "gauge", f"1 while a send or a receive of the rank is not done. {_HANG}")
+HANG_PEER = family(
+    "hang_peer",
+    "gauge",
+    f"1 for each rank to which a send of the rank, or from which a receive, is not done; {MAX_PEERS} at most. {_HANG}",
+    "training_peer_rank",
+)
+HANG_DUMPS = Family(
+    "laggard_exporter_hang_dumps",
+    "gauge",
+    "Dumps of stalled ranks by what became of them in this scrape: read, rejected (it cannot be used, the log says "
+    "why), waiting (for the next scrape).",
+    ("result",),
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -125,3 +162,10 @@ def samples(identity: tuple[str, str], found: Facts) -> Iterator[Sample]:
             yield Sample(HANG_PENDING, (*labels, group.operation, group.call), group.pending)
         if group.begun is not None:
             yield Sample(HANG_BEGUN, labels, group.begun)
+
+
+ENTRY = Entry(
+    "how far the collectives of each stalled rank have come, by its flight recorder",
+    (HANG_ISSUED, HANG_PENDING, HANG_BEGUN, HANG_TRANSFER, HANG_PEER, HANG_DUMPS),
+    lambda options: HangCollector(options.state_directory),
+)

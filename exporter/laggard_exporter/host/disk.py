@@ -5,10 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from laggard_exporter.entry import Entry
 from laggard_exporter.filters import Filter
-from laggard_exporter.host.conventions import DISK_BUSY_TIME, DISK_BYTES, DISK_OPERATION_TIME, DISK_OPERATIONS
+from laggard_exporter.host.families import family
 from laggard_exporter.runner import UnsupportedError
 from laggard_exporter.samples import Sample
+
+DISK_OPERATIONS = family(
+    "disk_operations_total",
+    "counter",
+    "Operations that the disk completed. Source: /proc/diskstats.",
+    "device",
+    "direction",
+)
+DISK_OPERATION_TIME = family(
+    "disk_operation_seconds_total",
+    "counter",
+    "Time that completed operations took, waiting included; over the operations it is their mean latency. "
+    "Source: /proc/diskstats.",
+    "device",
+    "direction",
+)
+DISK_BYTES = family(
+    "disk_bytes_total", "counter", "Bytes that were read and written. Source: /proc/diskstats.", "device", "direction"
+)
+DISK_BUSY_TIME = family(
+    "disk_io_seconds_total", "counter", "Time in which the disk had work. Source: /proc/diskstats.", "device"
+)
 
 #: The kernel counts sectors of this many bytes, whatever the disk's are.
 SECTOR = 512
@@ -52,3 +75,10 @@ class DiskCollector:
             yield Sample(DISK_BYTES, labels, int(fields[sectors]) * SECTOR)
             yield Sample(DISK_OPERATION_TIME, labels, int(fields[milliseconds]) / _MILLISECONDS)
         yield Sample(DISK_BUSY_TIME, (self._host, device), int(fields[_BUSY]) / _MILLISECONDS)
+
+
+ENTRY = Entry(
+    "operations, bytes and latency of disks",
+    (DISK_OPERATIONS, DISK_OPERATION_TIME, DISK_BYTES, DISK_BUSY_TIME),
+    lambda options: DiskCollector(options.procfs, options.host, options.devices["disk"]),
+)

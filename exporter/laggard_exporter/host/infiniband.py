@@ -11,21 +11,90 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from laggard_exporter import files
+from laggard_exporter.entry import Entry
 from laggard_exporter.filters import Filter
-from laggard_exporter.host import conventions
+from laggard_exporter.host.families import family
 from laggard_exporter.runner import UnsupportedError
 from laggard_exporter.samples import Family, Sample
+
+PORT = ("device", "port")
+IB_INFO = family(
+    "infiniband_info",
+    "gauge",
+    "1, with the facts of a port. Source: /sys/class/infiniband link_layer, fw_ver, hca_type, device/numa_node.",
+    *PORT,
+    "link_layer",
+    "firmware",
+    "adapter",
+    "numa_node",
+)
+IB_UP = family(
+    "infiniband_link_up",
+    "gauge",
+    "1 while the port is active. Source: /sys/class/infiniband state.",
+    *PORT,
+)
+IB_RATE = family(
+    "infiniband_rate_bytes_per_second",
+    "gauge",
+    "Speed of the link, one direction. Source: /sys/class/infiniband rate.",
+    *PORT,
+)
+IB_RECEIVED = family(
+    "infiniband_receive_bytes_total",
+    "counter",
+    "Bytes received. Source: counters/port_rcv_data times 4, for EFA hw_counters/rx_bytes.",
+    *PORT,
+)
+IB_TRANSMITTED = family(
+    "infiniband_transmit_bytes_total",
+    "counter",
+    "Bytes sent. Source: counters/port_xmit_data times 4, for EFA hw_counters/tx_bytes.",
+    *PORT,
+)
+IB_RECEIVED_PACKETS = family(
+    "infiniband_receive_packets_total",
+    "counter",
+    "Packets received. Source: counters/port_rcv_packets, for EFA hw_counters/rx_pkts.",
+    *PORT,
+)
+IB_TRANSMITTED_PACKETS = family(
+    "infiniband_transmit_packets_total",
+    "counter",
+    "Packets sent. Source: counters/port_xmit_packets, for EFA hw_counters/tx_pkts.",
+    *PORT,
+)
+IB_TRANSMIT_WAIT = family(
+    "infiniband_transmit_wait_total",
+    "counter",
+    "Ticks in which data waited to be sent for lack of credits: congestion. Source: counters/port_xmit_wait.",
+    *PORT,
+)
+IB_ERRORS = family(
+    "infiniband_errors_total",
+    "counter",
+    "Errors by kind. Source: the file of that name in counters or hw_counters.",
+    *PORT,
+    "error",
+)
+IB_CONGESTION = family(
+    "infiniband_congestion_packets_total",
+    "counter",
+    "Packets of congestion control (ECN marks, CNP) by kind. Source: the file of that name in hw_counters.",
+    *PORT,
+    "kind",
+)
 
 #: A data counter counts words of this many bytes.
 WORD = 4
 
 #: Of the standard port counters and of EFA's: family, file, factor. The first file that is there wins.
 TRAFFIC: tuple[tuple[Family, tuple[tuple[str, int], ...]], ...] = (
-    (conventions.IB_RECEIVED, (("counters/port_rcv_data", WORD), ("hw_counters/rx_bytes", 1))),
-    (conventions.IB_TRANSMITTED, (("counters/port_xmit_data", WORD), ("hw_counters/tx_bytes", 1))),
-    (conventions.IB_RECEIVED_PACKETS, (("counters/port_rcv_packets", 1), ("hw_counters/rx_pkts", 1))),
-    (conventions.IB_TRANSMITTED_PACKETS, (("counters/port_xmit_packets", 1), ("hw_counters/tx_pkts", 1))),
-    (conventions.IB_TRANSMIT_WAIT, (("counters/port_xmit_wait", 1),)),
+    (IB_RECEIVED, (("counters/port_rcv_data", WORD), ("hw_counters/rx_bytes", 1))),
+    (IB_TRANSMITTED, (("counters/port_xmit_data", WORD), ("hw_counters/tx_bytes", 1))),
+    (IB_RECEIVED_PACKETS, (("counters/port_rcv_packets", 1), ("hw_counters/rx_pkts", 1))),
+    (IB_TRANSMITTED_PACKETS, (("counters/port_xmit_packets", 1), ("hw_counters/tx_pkts", 1))),
+    (IB_TRANSMIT_WAIT, (("counters/port_xmit_wait", 1),)),
 )
 
 #: Errors and retransmissions that slow a job down or announce a bad cable.
@@ -89,28 +158,28 @@ class InfinibandCollector:
     def _port(self, adapter: Path, port: Path) -> Iterator[Sample]:
         labels = (self._host, adapter.name, port.name)
         facts = (port / "link_layer", adapter / "fw_ver", adapter / "hca_type", adapter / "device" / "numa_node")
-        yield Sample(conventions.IB_INFO, (*labels, *(files.read_text(path) or "" for path in facts)), 1)
+        yield Sample(IB_INFO, (*labels, *(files.read_text(path) or "" for path in facts)), 1)
         state = files.read_text(port / "state")
         if state:
-            yield Sample(conventions.IB_UP, labels, state.partition(":")[0] == _ACTIVE)
+            yield Sample(IB_UP, labels, state.partition(":")[0] == _ACTIVE)
         if (rate := _rate(files.read_text(port / "rate") or "")) is not None:
-            yield Sample(conventions.IB_RATE, labels, rate)
+            yield Sample(IB_RATE, labels, rate)
         yield from _counters(port, labels)
 
 
 def _counters(port: Path, labels: tuple[str, ...]) -> Iterator[Sample]:
-    for family, sources in TRAFFIC:
+    for traffic, sources in TRAFFIC:
         for name, factor in sources:
             if (value := files.read_number(port / name)) is not None:
-                yield Sample(family, labels, value * factor)
+                yield Sample(traffic, labels, value * factor)
                 break
-    for family, names in (
-        (conventions.IB_ERRORS, ERRORS),
-        (conventions.IB_CONGESTION, tuple(f"hw_counters/{name}" for name in CONGESTION)),
+    for kinds, names in (
+        (IB_ERRORS, ERRORS),
+        (IB_CONGESTION, tuple(f"hw_counters/{name}" for name in CONGESTION)),
     ):
         for name in names:
             if (value := files.read_number(port / name)) is not None:
-                yield Sample(family, (*labels, name.rpartition("/")[2]), value)
+                yield Sample(kinds, (*labels, name.rpartition("/")[2]), value)
 
 
 def _rate(text: str) -> float | None:
@@ -120,3 +189,21 @@ def _rate(text: str) -> float | None:
         return float(number) * _GIGABIT_IN_BYTES if unit.startswith("Gb/sec") else None
     except ValueError:
         return None
+
+
+ENTRY = Entry(
+    "ports of InfiniBand, RoCE and EFA adapters: traffic, errors, congestion",
+    (
+        IB_INFO,
+        IB_UP,
+        IB_RATE,
+        IB_RECEIVED,
+        IB_TRANSMITTED,
+        IB_RECEIVED_PACKETS,
+        IB_TRANSMITTED_PACKETS,
+        IB_TRANSMIT_WAIT,
+        IB_ERRORS,
+        IB_CONGESTION,
+    ),
+    lambda options: InfinibandCollector(options.sysfs, options.host, options.devices["infiniband"]),
+)

@@ -9,13 +9,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from laggard_exporter import files
-from laggard_exporter.host.conventions import OOM_KILLS
+from laggard_exporter.entry import Entry
+from laggard_exporter.host.families import family
 from laggard_exporter.kernel_log import KernelLog
-from laggard_exporter.ranks.conventions import OOM_KILLED
-from laggard_exporter.ranks.family import Children
+from laggard_exporter.ranks import families as ranks
+from laggard_exporter.ranks.children import Children
 from laggard_exporter.ranks.files import RankFiles, RankProcess
 from laggard_exporter.runner import UnsupportedError
 from laggard_exporter.samples import Sample
+
+OOM_KILLS = family(
+    "oom_kills_total", "counter", "Processes that the kernel killed for lack of memory. Source: /proc/vmstat oom_kill."
+)
+OOM_KILLED = ranks.family(
+    "oom_kills_total",
+    "counter",
+    "Processes of the rank that the kernel killed for lack of memory: its own or a child. Source: /dev/kmsg.",
+    "victim",
+)
 
 #: A process is remembered for so many seconds after it was last seen: the kernel's message comes after its end.
 REMEMBERED_SECONDS = 15 * 60
@@ -88,3 +99,15 @@ class OomCollector:
             self._seen[rank.pid] = (now, rank, "rank")
         self._seen = {pid: seen for pid, seen in self._seen.items() if seen[0] > now - REMEMBERED_SECONDS}
         return {rank.labels for rank in children}
+
+
+ENTRY = Entry(
+    "processes killed for lack of memory, and whose they were",
+    (OOM_KILLS, OOM_KILLED),
+    lambda options: OomCollector(
+        RankFiles(options.state_directory),
+        options.procfs,
+        options.host,
+        options.shared_kernel_log,
+    ),
+)

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from laggard_exporter.host.conventions import PRESSURE
+from laggard_exporter.entry import Entry
+from laggard_exporter.host.families import family
 from laggard_exporter.runner import UnsupportedError
 from laggard_exporter.samples import Sample
+
+PRESSURE = family(
+    "pressure_seconds_total",
+    "counter",
+    "Time in which tasks waited for the resource: some of them, or all that were not idle (full). "
+    "Source: /proc/pressure. Full is not defined for the processors of a whole host.",
+    "resource",
+    "tasks",
+)
 
 RESOURCES = ("cpu", "io", "memory", "irq")
 
@@ -44,3 +54,10 @@ class PressureCollector:
             raise UnsupportedError(
                 f"{self._folder} says nothing: a kernel from 4.20 on, booted with psi=1, counts pressure"
             )
+
+
+ENTRY = Entry(
+    "time in which tasks waited for processors, memory or disks",
+    (PRESSURE,),
+    lambda options: PressureCollector(options.procfs, options.host),
+)

@@ -7,9 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from laggard_exporter import conventions
+from laggard_exporter.entry import Entry
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import answers as asking
 from laggard_exporter.nvml import conventions as names
@@ -28,11 +27,13 @@ from laggard_exporter.nvml.library import (
     SessionLostError,
 )
 from laggard_exporter.nvml.plan import Plan
-from laggard_exporter.nvml.processes import GpuProcess, Processes
+from laggard_exporter.nvml.processes import GpuWorkload, Processes
 from laggard_exporter.nvml.reading import Reader
 from laggard_exporter.nvml.table import DRIVER_FACTS
 from laggard_exporter.nvml.worker import StuckError, Worker
+from laggard_exporter.nvml.workload import Workloads, live_ranks
 from laggard_exporter.nvml.xid import XidErrors
+from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.samples import PartialFailureError, Sample
 
 #: Where NVML cannot be opened it is tried again after so many seconds: a driver may be loaded at any time.
@@ -78,16 +79,8 @@ _STATUS_LOG = {
 _logger = logging.getLogger(__name__)
 
 
-class GpuWorkload(NamedTuple):
-    """The processes on one GPU, and the MIG devices that it is cut into."""
-
-    uuid: str
-    mig_uuids: list[str]
-    processes: list[GpuProcess]
-
-
 #: Makes samples of what runs on the GPUs.
-Workloads = Callable[[list[GpuWorkload]], Iterable[Sample]]
+Describe = Callable[[list[GpuWorkload]], Iterable[Sample]]
 
 
 class NvmlCollector:
@@ -112,7 +105,7 @@ class NvmlCollector:
         worker: Worker | None = None,
         *,
         host: str,
-        workloads: Workloads | None = None,
+        workloads: Describe | None = None,
         kernel_log: KernelLog | None = None,
         sysfs: Path = pci.SYSFS,
         details: bool = False,
@@ -144,17 +137,17 @@ class NvmlCollector:
         yield from self._gpus()
         if (count := pci.count_gpus(self._sysfs)) is not None:
             yield Sample(names.GPU_DEVICES, ("pci",), count)
-        yield Sample(conventions.NVML_AVAILABLE, (), self._status == AVAILABLE)
+        yield Sample(names.NVML_AVAILABLE, (), self._status == AVAILABLE)
         for status in STATUSES:
-            yield Sample(conventions.NVML_STATUS, (status, self._host), status == self._status)
+            yield Sample(names.NVML_STATUS, (status, self._host), status == self._status)
         for function, count in self._nvml.errors.items():
-            yield Sample(conventions.NVML_ERRORS, (function,), count)
+            yield Sample(names.NVML_ERRORS, (function,), count)
         for function, count in self._nvml.timeouts.items():
-            yield Sample(conventions.NVML_CALL_TIMEOUTS, (function,), count)
+            yield Sample(names.NVML_CALL_TIMEOUTS, (function,), count)
         for metric, count in self._reader.rejected.items():
-            yield Sample(conventions.NVML_VALUES_REJECTED, (metric,), count)
-        yield Sample(conventions.NVML_STUCK_PROCESSES, (), self._nvml.worker.stuck)
-        yield Sample(conventions.KERNEL_LOG_READABLE, (), self._xids.is_log_readable)
+            yield Sample(names.NVML_VALUES_REJECTED, (metric,), count)
+        yield Sample(names.NVML_STUCK_PROCESSES, (), self._nvml.worker.stuck)
+        yield Sample(names.KERNEL_LOG_READABLE, (), self._xids.is_log_readable)
         if self._status == NO_ANSWER:
             raise PartialFailureError("NVML does not answer")
         if self._devices.quarantined and not self.released:
@@ -297,3 +290,16 @@ def _release(driver: str) -> int:
     """Return 580 for ``580.65.06``, and 0, the oldest, for what is no version."""
     release = driver.partition(".")[0]
     return int(release) if release.isdecimal() else 0
+
+
+ENTRY = Entry(
+    "NVIDIA GPUs, through the driver's library",
+    (*names.SESSION_FAMILIES, *names.GPU_FAMILIES),
+    lambda options: NvmlCollector(
+        host=options.host,
+        workloads=Workloads(lambda: live_ranks(RankFiles(options.state_directory)), options.procfs),
+        kernel_log=options.shared_kernel_log,
+        sysfs=options.sysfs,
+        details=options.nvml_details,
+    ),
+)

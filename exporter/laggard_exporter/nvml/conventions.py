@@ -5,7 +5,8 @@ Names follow the naming rules of Prometheus: base units, ``_total`` on what accu
 
 from __future__ import annotations
 
-from laggard_exporter.host.conventions import HOST
+from laggard_exporter.conventions import PREFIX
+from laggard_exporter.host.families import HOST
 from laggard_exporter.samples import Family
 
 UUID = "uuid"
@@ -373,3 +374,46 @@ GPU_WORKLOAD_PROCESSES = _gauge(
 
 #: Every metric about GPUs.
 GPU_FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+
+# The session with the library.
+NVML_AVAILABLE = Family(
+    f"{PREFIX}_nvml_available", "gauge", "1 when NVML answers; 0 is normal on a node without NVIDIA GPUs."
+)
+NVML_STATUS = Family(f"{PREFIX}_nvml_status", "gauge", "1 for the state of the session with NVML.", ("status", HOST))
+NVML_ERRORS = Family(
+    f"{PREFIX}_nvml_errors_total",
+    "counter",
+    "Calls of an NVML function that failed; what a GPU or a driver does not support is no failure.",
+    ("function",),
+)
+NVML_CALL_TIMEOUTS = Family(
+    f"{PREFIX}_nvml_call_timeouts_total",
+    "counter",
+    "Calls of an NVML function that did not return in time; each cost the process that NVML runs in.",
+    ("function",),
+)
+NVML_STUCK_PROCESSES = Family(
+    f"{PREFIX}_nvml_stuck_processes",
+    "gauge",
+    "Processes that hang in a driver call and cannot be killed; they end when the driver lets them go.",
+)
+KERNEL_LOG_READABLE = Family(
+    f"{PREFIX}_kernel_log_readable",
+    "gauge",
+    "1 when XID errors are read from the kernel log too; without it those of NVML's events are all there is.",
+)
+NVML_VALUES_REJECTED = Family(
+    f"{PREFIX}_nvml_values_rejected_total",
+    "counter",
+    "Values from NVML that cannot be true and are not exported.",
+    ("metric",),
+)
+SESSION_FAMILIES = (
+    NVML_AVAILABLE,
+    NVML_STATUS,
+    NVML_ERRORS,
+    NVML_CALL_TIMEOUTS,
+    NVML_STUCK_PROCESSES,
+    NVML_VALUES_REJECTED,
+    KERNEL_LOG_READABLE,
+)

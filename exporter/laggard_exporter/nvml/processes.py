@@ -30,6 +30,14 @@ class GpuProcess(NamedTuple):
     """Share of the newest sample period; None without a new sample."""
 
 
+class GpuWorkload(NamedTuple):
+    """The processes on one GPU, and the MIG devices that it is cut into."""
+
+    uuid: str
+    mig_uuids: list[str]
+    processes: list[GpuProcess]
+
+
 class Processes:
     """Reads the processes of GPUs through ``nvml``; ``reader`` rejects what cannot be true."""
 

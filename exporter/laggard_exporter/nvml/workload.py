@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard.shared.statefile import Snapshot
-from laggard_exporter.nvml.collector import GpuWorkload
 from laggard_exporter.nvml.conventions import (
     GPU_WORKLOAD_INFO,
     GPU_WORKLOAD_MEMORY_USED,
     GPU_WORKLOAD_PROCESSES,
     GPU_WORKLOAD_SM_UTILIZATION,
 )
-from laggard_exporter.nvml.processes import GpuProcess
+from laggard_exporter.nvml.processes import GpuProcess, GpuWorkload
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.samples import Sample
 

@@ -18,9 +18,11 @@ from typing import NamedTuple
 from laggard.shared import statefile, untrusted
 from laggard.shared.phases import RankState
 from laggard.shared.statefile import Snapshot, StateFileError
-from laggard_exporter.conventions import STATE_FILE_RESULTS
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks.deaths import Deaths
+
+#: What becomes of a state file in a scrape.
+STATE_FILE_RESULTS = ("exported", "superseded", "expired", "rejected", "no_run")
 
 #: A dead rank is exported for this long after its last sign of life, in seconds; then its file is removed.
 DEAD_FILE_SECONDS = 15 * 60

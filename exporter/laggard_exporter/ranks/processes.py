@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from laggard_exporter import files
 
+#: What torch calls a data worker's main thread.
+WORKER_COMMAND = "pt_data_worker"
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 #: Counted from the field behind the command's name, which is the third of proc_pid_stat(5).

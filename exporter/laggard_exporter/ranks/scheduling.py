@@ -6,10 +6,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from laggard_exporter import files
+from laggard_exporter.entry import Entry
 from laggard_exporter.ranks import processes
-from laggard_exporter.ranks.conventions import CONTEXT_SWITCHES, CPU, CPUS_ALLOWED, MAJOR_FAULTS, RUN_DELAY
+from laggard_exporter.ranks.families import family
 from laggard_exporter.ranks.files import RankFiles, RankProcess
 from laggard_exporter.samples import Sample
+
+CPU = family(
+    "cpu_seconds_total",
+    "counter",
+    "Processor time of all threads of the rank's process, without its children. Source: /proc/PID/stat.",
+    "mode",
+)
+RUN_DELAY = family(
+    "run_delay_seconds_total",
+    "counter",
+    "Time that the rank's main thread was ready to run and waited for a processor. Source: /proc/PID/schedstat.",
+)
+CPUS_ALLOWED = family(
+    "cpus_allowed",
+    "gauge",
+    "Logical processors on which the rank's main thread may run. Source: /proc/PID/status Cpus_allowed_list.",
+)
+CONTEXT_SWITCHES = family(
+    "context_switches_total",
+    "counter",
+    "Times that the rank's main thread gave its processor up, or lost it to another (involuntary). "
+    "Source: /proc/PID/status.",
+    "kind",
+)
+MAJOR_FAULTS = family(
+    "major_page_faults_total",
+    "counter",
+    "Accesses to memory of the rank's process that had to wait for a disk. Source: /proc/PID/stat.",
+)
 
 _NANOSECONDS = 1_000_000_000
 
@@ -54,3 +84,10 @@ def _count(ranges: str) -> int:
     """Return how many numbers a list such as ``0-3,8`` holds."""
     pairs = (part.partition("-") for part in ranges.split(","))
     return sum(int(last or first) - int(first) + 1 for first, _, last in pairs)
+
+
+ENTRY = Entry(
+    "whether each rank gets the processors that it wants",
+    (CPU, RUN_DELAY, CPUS_ALLOWED, CONTEXT_SWITCHES, MAJOR_FAULTS),
+    lambda options: SchedulingCollector(RankFiles(options.state_directory), options.procfs),
+)

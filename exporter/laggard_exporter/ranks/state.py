@@ -13,14 +13,40 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard.shared import metrics, statefile
+from laggard.shared.metrics import PROCESS_METRICS, Attribute
+from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.shared.phases import STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
 from laggard.shared.statefile import EndedBy, Ending, Snapshot
-from laggard_exporter.conventions import PROCESS, STATE_DIRECTORY_EXISTS, STATE_FILES
+from laggard_exporter.conventions import PREFIX
+from laggard_exporter.entry import Entry
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.deaths import Deaths
 from laggard_exporter.ranks.files import NANOSECONDS, Rank, RankFiles
-from laggard_exporter.samples import Sample
+from laggard_exporter.samples import Family, Sample
+
+STATE_DIRECTORY_EXISTS = Family(
+    f"{PREFIX}_state_directory_exists",
+    "gauge",
+    "1 when the folder of state files exists; the first rank on the node makes it.",
+)
+STATE_FILES = Family(
+    f"{PREFIX}_state_files",
+    "gauge",
+    "State files by what became of them in this scrape: exported, superseded by a newer process of the same run and "
+    "rank, expired (its process died long ago), rejected (no usable state file), no_run (run not known yet).",
+    ("result",),
+)
+
+PROCESS = {
+    metric: Family(
+        prometheus_name(metric),
+        "counter" if metric.kind == "counter" else "gauge",
+        metric.description,
+        tuple(prometheus_label(name) for name in (Attribute.RUN, Attribute.RANK, *metric.attributes)),
+    )
+    for metric in PROCESS_METRICS
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -207,3 +233,10 @@ def _samples(rank: _Rank, *, in_detail: bool) -> Iterator[Sample]:
             continue
         for labels, value in values(rank):
             yield Sample(PROCESS[metric], (*identity, *labels), value)
+
+
+ENTRY = Entry(
+    "every rank on the node, from its state file",
+    (STATE_DIRECTORY_EXISTS, STATE_FILES, *PROCESS.values()),
+    lambda options: StateCollector(options.state_directory, procfs=options.procfs),
+)

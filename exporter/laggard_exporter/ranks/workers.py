@@ -7,15 +7,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from laggard_exporter.entry import Entry
 from laggard_exporter.ranks import processes
-from laggard_exporter.ranks.conventions import WORKER_CPU, WORKER_IO_WAIT, WORKERS
-from laggard_exporter.ranks.family import Children
+from laggard_exporter.ranks.children import Children
+from laggard_exporter.ranks.families import family
 from laggard_exporter.ranks.files import RankFiles, RankProcess
 from laggard_exporter.ranks.processes import ProcessTimes
 from laggard_exporter.samples import Sample
 
-#: What torch calls a data worker's main thread.
-WORKER_COMMAND = "pt_data_worker"
+WORKERS = family(
+    "workers",
+    "gauge",
+    "Data workers of the rank by what the kernel says that they do; disk is a wait that nothing interrupts. "
+    "Source: processes that torch (from 2.6) names pt_data_worker, /proc/PID/stat.",
+    "state",
+)
+WORKER_CPU = family(
+    "worker_cpu_seconds_total",
+    "counter",
+    "Processor time of the rank's data workers, those that ended included. Source: /proc/PID/stat.",
+)
+WORKER_IO_WAIT = family(
+    "worker_io_wait_seconds_total",
+    "counter",
+    "Time that the rank's data workers waited for block devices, those that ended included; absent where the kernel "
+    "does not count it (sysctl kernel.task_delayacct). Source: /proc/PID/stat.",
+)
+
 
 STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "stopped", "Z": "dead", "X": "dead"}
 
@@ -61,7 +79,7 @@ class WorkersCollector:
     def _workers(self, children: list[int]) -> dict[tuple[int, int], ProcessTimes]:
         found: dict[tuple[int, int], ProcessTimes] = {}
         for pid in children:
-            if processes.command(self._procfs, pid) == WORKER_COMMAND:
+            if processes.command(self._procfs, pid) == processes.WORKER_COMMAND:
                 times = processes.process_times(self._procfs, pid)
                 if times is not None:
                     found[pid, times.start_ticks] = times
@@ -77,3 +95,10 @@ def _advance(before: _Totals | None, live: dict[tuple[int, int], ProcessTimes]) 
         before.io_wait + sum(times.io_wait for times in ended),
         live,
     )
+
+
+ENTRY = Entry(
+    "data workers of each rank: number, processor time, waits for disks",
+    (WORKERS, WORKER_CPU, WORKER_IO_WAIT),
+    lambda options: WorkersCollector(RankFiles(options.state_directory), options.procfs),
+)

@@ -9,13 +9,21 @@ from urllib.parse import urlsplit
 
 from laggard_exporter.exposition import Encoder
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.ranks.conventions import RANK_PAGES
 from laggard_exporter.ranks.discovery import Targets
 from laggard_exporter.ranks.endpoints import Endpoints
 from laggard_exporter.ranks.fetch import PageError, fetch
 from laggard_exporter.ranks.merge import InvalidPageError, Merged
-from laggard_exporter.samples import Sample, grouped
+from laggard_exporter.samples import Family, Sample, grouped
 from laggard_exporter.web.application import TIMEOUT_HEADER, Request, Response, compressed, scrape_timeout, text
+
+RANK_PAGES = Family(
+    "laggard_exporter_rank_pages",
+    "gauge",
+    "Only at /ranks/metrics: live ranks that serve metrics, by what became of them in this scrape: merged, no_answer, "
+    "rejected (the page is invalid, the log says why), not_listening (nothing of the rank's user listens on its port "
+    "in the exporter's network), stopped (its process is).",
+    ("result",),
+)
 
 #: Where the pages are.
 METRICS_PATH, TARGETS_PATH = "/ranks/metrics", "/sd"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard_exporter.conventions import FAMILIES
+from laggard_exporter.collectors import FAMILIES
 from laggard_exporter.otlp.names import SEMANTIC, name_of
 from laggard_exporter.samples import Family
 

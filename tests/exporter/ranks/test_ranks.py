@@ -12,7 +12,7 @@ import pytest
 from laggard_exporter.host.oom import OomCollector
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.ranks.cgroup import CgroupCollector
-from laggard_exporter.ranks.family import Children
+from laggard_exporter.ranks.children import Children
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.ranks.scheduling import SchedulingCollector
 from laggard_exporter.ranks.workers import WorkersCollector
