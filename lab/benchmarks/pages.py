@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lab.evaluation.report import between
+from lab.printing import between
 
 #: Between these lines of the README and of the comparison stand the tables.
 BEGIN, END = "<!-- overhead: made by python -m lab.benchmarks -->", "<!-- end of overhead -->"

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch.optim.optimizer as optimizers
 
+from laggard._hooks import Hook
+
 
 class Switch:
     """Turns all hooks of this process off and on."""
 
     def __init__(self, process: Any) -> None:
-        self._hooks = list(process._parts)
+        self._hooks = [part for part in process._parts if isinstance(part, Hook)]
         self._on = True
         # torch calls these without asking laggard.
         self._tables = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)

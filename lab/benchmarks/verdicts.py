@@ -20,9 +20,10 @@ from typing import Any
 from lab.evaluation.engine import BINARY, rule_files, run
 from lab.evaluation.model.job import Case
 from lab.evaluation.plan import SIZES, batches, cases
-from lab.evaluation.report import between
 from lab.evaluation.scenarios import SCENARIOS
 from lab.evaluation.score import Record, record
+from lab.printing import between
+from lab.printing import table as printed
 
 RIVALS = Path(__file__).parent / "rivals"
 LIMITS = {"step-time": (1.02, 1.1, 1.3), "longest-collective": (1.1, 1.5, 2.0)}
@@ -82,18 +83,21 @@ def figures(records: list[Record]) -> dict[str, Any]:
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """Return the figures as Markdown."""
-    lines = [
-        "| rules | slow ranks named | with the phase | another named | healthy runs with an alert | median delay |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for name, each in found.items():
-        delay = "" if each["median_delay"] is None else f"{each['median_delay']:.0f} s"
-        lines.append(
-            f"| {name} | {each['found']} of {each['slow_ranks']} | {each['with_phase']} "
-            f"| {each['runs_with_wrong_rank']} of {each['slow_runs']} "
-            f"| {each['calm_runs_with_alert']} of {each['calm_runs']} | {delay} |"
+    columns = (
+        "rules", "slow ranks named", "with the phase", "another named", "healthy runs with an alert", "median delay",
+    )  # fmt: skip
+    rows = [
+        (
+            name,
+            f"{each['found']} of {each['slow_ranks']}",
+            each["with_phase"],
+            f"{each['runs_with_wrong_rank']} of {each['slow_runs']}",
+            f"{each['calm_runs_with_alert']} of {each['calm_runs']}",
+            "" if each["median_delay"] is None else f"{each['median_delay']:.0f} s",
         )
-    return "\n".join(lines)
+        for name, each in found.items()
+    ]
+    return printed(columns, rows)
 
 
 def main() -> int:
@@ -107,7 +111,7 @@ def main() -> int:
     given = parser.parse_args()
     if not BINARY.exists():
         print(
-            "benchmarks.verdicts: no rule engine; run scripts/tools/build_rule_engine.sh, which needs Go",
+            "lab.benchmarks.verdicts: no rule engine; run scripts/tools/build_rule_engine.sh, which needs Go",
             file=sys.stderr,
         )
         return 2

@@ -11,7 +11,7 @@ from lab.chaos.faults import FAULTS, PROCESS_SECONDS, STALL_MARGIN_SECONDS, Faul
 from lab.chaos.own import OWN_FAULTS
 from lab.chaos.own_play import OwnResult
 from lab.chaos.play import Result
-from lab.evaluation.report import between
+from lab.printing import between, table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 _BEGIN, _END = "<!-- tables: python -m lab.chaos --document -->", "<!-- end of tables -->"
@@ -56,27 +56,25 @@ def document(text: str) -> str:
 def _tables() -> str:
     broken = [fault for fault in FAULTS if fault.silent is None]
     fine = [fault for fault in FAULTS if fault.silent is not None]
-    return "\n".join(
-        [
-            "### Faults of a job",
-            "",
-            "| fault | what you see | within | test |",
-            "|---|---|---|---|",
-            *(f"| {fault.title} | {_sees(fault)} | {_within(fault)} | `{fault.name}` |" for fault in broken),
-            "",
-            "### What is no fault",
-            "",
-            "| run | what you see | test |",
-            "|---|---|---|",
-            *(f"| {fault.title} | nothing | `{fault.name}` |" for fault in fine),
-            "",
-            "### Faults of laggard",
-            "",
-            "| fault | what you see | what is lost | test |",
-            "|---|---|---|---|",
-            *(f"| {fault.title} | {fault.sees} | {fault.lost} | `{fault.name}` |" for fault in OWN_FAULTS),
-        ]
-    )
+    parts = [
+        "### Faults of a job",
+        table(
+            ("fault", "what you see", "within", "test"),
+            [(fault.title, _sees(fault), _within(fault), f"`{fault.name}`") for fault in broken],
+            align="l",
+        ),
+        "### What is no fault",
+        table(
+            ("run", "what you see", "test"), [(fault.title, "nothing", f"`{fault.name}`") for fault in fine], align="l"
+        ),
+        "### Faults of laggard",
+        table(
+            ("fault", "what you see", "what is lost", "test"),
+            [(fault.title, fault.sees, fault.lost, f"`{fault.name}`") for fault in OWN_FAULTS],
+            align="l",
+        ),
+    ]
+    return "\n\n".join(parts)
 
 
 def _sees(fault: Fault) -> str:

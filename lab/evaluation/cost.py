@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.evaluation.chart import growth
 from lab.evaluation.engine import BINARY, INTERVAL, Result, evaluate, read_by_rules, rule_files
 from lab.evaluation.load import targets
-from lab.evaluation.report import between
+from lab.printing import between, growth
+from lab.printing import table as printed
 
 #: All groups are evaluated, the slowest twice, and the windows that most cost is in are full.
 _SECONDS = 600.0
@@ -76,11 +76,11 @@ def main() -> int:
     print(table(costs))
     rules = costs[-1].rules
     print(f"\nBy group, for 15 s and {options.ranks[-1]:,} ranks:\n")
-    print("\n".join(_table((each["group"], each) for each in rules)))
+    print(_table((each["group"], each) for each in rules))
     if options.top:
         print()
         names = ((" ".join((each["rule"], *each.get("labels", {}).values())), each) for each in rules)
-        print("\n".join(_table(names)[: 2 + options.top]))
+        print(_table(names, options.top))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in costs]) + "\n", encoding="utf-8")
     if options.document:
@@ -93,24 +93,25 @@ def main() -> int:
 
 def table(costs: list[Cost]) -> str:
     """Return a row for each number of ranks."""
+    columns = (
+        "ranks", "series", "with rules", "without", "rules, for 15 s", "and 1,000 ranks", "allocated", "longest cycle",
+        "late",
+    )  # fmt: skip
     rows = [
-        f"| {cost.ranks:,} | {cost.series:,} | {cost.with_rules:.1f} s | {cost.without:.1f} s | {cost.each:.3f} s"
-        f" | {1000 * cost.each / cost.ranks:.3f} s | {cost.allocated / _MEGABYTE:.1f} MB | {cost.longest_cycle:.2f} s"
-        f" | {cost.late} |"
+        (
+            f"{cost.ranks:,}",
+            f"{cost.series:,}",
+            f"{cost.with_rules:.1f} s",
+            f"{cost.without:.1f} s",
+            f"{cost.each:.3f} s",
+            f"{1000 * cost.each / cost.ranks:.3f} s",
+            f"{cost.allocated / _MEGABYTE:.1f} MB",
+            f"{cost.longest_cycle:.2f} s",
+            cost.late,
+        )
         for cost in costs
     ]
-    head = [
-        "ranks",
-        "series",
-        "with rules",
-        "without",
-        "rules, for 15 s",
-        "and 1,000 ranks",
-        "allocated",
-        "longest cycle",
-        "late",
-    ]
-    return "\n".join([f"| {' | '.join(head)} |", f"|{'---:|' * len(head)}", *rows])
+    return printed(columns, rows, align="r")
 
 
 def picture(costs: list[Cost]) -> str:
@@ -154,21 +155,18 @@ def _share(rule: dict[str, Any], of: str) -> float:
     return rule[of] / max(rule["evaluations"], 1) * INTERVAL / rule["interval"]
 
 
-def _table(rules: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Return a row for each name and interval, the dearest first, below a head of two lines."""
+def _table(rules: Iterable[tuple[str, dict[str, Any]]], most: int | None = None) -> str:
+    """Return a row for each name and interval, the dearest first."""
     sums: dict[tuple[str, float], tuple[float, float]] = {}
     for name, rule in rules:
         key = name, rule["interval"]
         seconds, allocated = sums.get(key, (0.0, 0.0))
         sums[key] = seconds + _share(rule, "seconds"), allocated + _share(rule, "allocated_bytes")
-    return [
-        "| name | every | takes | allocates |",
-        "|---|---:|---:|---:|",
-        *(
-            f"| {name} | {every:.0f} s | {seconds:.4f} s | {allocated / _MEGABYTE:.1f} MB |"
-            for (name, every), (seconds, allocated) in sorted(sums.items(), key=lambda row: -row[1][0])
-        ),
+    rows = [
+        (name, f"{every:.0f} s", f"{seconds:.4f} s", f"{allocated / _MEGABYTE:.1f} MB")
+        for (name, every), (seconds, allocated) in sorted(sums.items(), key=lambda row: -row[1][0])
     ]
+    return printed(("name", "every", "takes", "allocates"), rows[:most])
 
 
 if __name__ == "__main__":

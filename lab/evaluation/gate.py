@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.evaluation.report import between
+from lab.printing import between
+from lab.printing import table as printed
 from laggard.shared.metrics import RECENT_STEPS
 from laggard_cli.gate.measured import Array, Measured
 from laggard_cli.gate.verdict import Outcome, judge
@@ -169,14 +170,16 @@ def pauses_until_found(kind: tuple[int, float, float]) -> list[Paused]:
 
 def pauses_table(found: list[Paused], pairs: int) -> str:
     """Return the result for pauses as Markdown."""
-    lines = ["| steps that are longer | by | mean | steps | both have them: false failure | one has them: found |"]
-    lines.append("|" + "---:|" * 6)
+    columns = (
+        "steps that are longer", "by", "mean", "steps", "both have them: false failure", "one has them: found",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
     for each in found:
         failed, caught = (100 * said.get(Outcome.FAIL.value, 0) / pairs for said in (each.both, each.one))
         more = 100 * each.share * each.longer
-        cells = [f"1 in {1 / each.share:.0f}", f"{each.longer:g} steps", f"+{more:.0f} %", f"{each.steps}"]
-        lines.append(f"| {' | '.join(cells)} | {failed:.3g} % | {caught:.3g} % |")
-    return "\n".join(lines)
+        cells = (f"1 in {1 / each.share:.0f}", f"{each.longer:g} steps", f"+{more:.0f} %", f"{each.steps}")
+        rows.append((*cells, f"{failed:.3g} %", f"{caught:.3g} %"))
+    return printed(columns, rows, align="r")
 
 
 #: Between these lines of a document stand the figures.
@@ -187,19 +190,19 @@ def table(found: list[Cell], pairs: int) -> str:
     """Return the result as Markdown."""
     heading = ["noise", "correlation time", "steps", "needed", "equal: pass", "false failure", "not decided"]
     heading += ["5 % slower: found", "pass", "not decided"]
-    lines = [f"| {' | '.join(heading)} |", "|" + "---:|" * len(heading)]
+    rows: list[list[str]] = []
     outcomes = (Outcome.PASS.value, Outcome.FAIL.value, Outcome.UNDECIDED.value)
     for each in found:
         passed, failed, undecided = (each.equal.get(outcome, 0) / pairs for outcome in outcomes)
         missed, caught, open_ = (each.slow.get(outcome, 0) / pairs for outcome in outcomes)
-        shares = " | ".join(f"{100 * share:.3g} %" for share in (passed, failed, undecided, caught, missed, open_))
+        shares = [f"{100 * share:.3g} %" for share in (passed, failed, undecided, caught, missed, open_)]
         time = (1 + each.decay) / (1 - each.decay)
-        lines.append(f"| {100 * each.noise:.0f} % | {time:.0f} | {each.steps} | {each.needed} | {shares} |")
+        rows.append([f"{100 * each.noise:.0f} %", f"{time:.0f}", f"{each.steps}", f"{each.needed}", *shares])
     false = sum(each.equal.get(Outcome.FAIL.value, 0) for each in found)
     worst = max(each.equal.get(Outcome.FAIL.value, 0) for each in found) / pairs
     all_pairs = pairs * len(found)
-    lines += ["", f"False failures: {false} of {all_pairs} pairs of equal runs, at most {100 * worst:.3g} % in a row."]
-    return "\n".join(lines)
+    said = f"False failures: {false} of {all_pairs} pairs of equal runs, at most {100 * worst:.3g} % in a row."
+    return "\n\n".join((printed(heading, rows, align="r"), said))
 
 
 def main() -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 from xml.sax.saxutils import escape
 
+from lab.printing import between
+from lab.printing import table as printed
+
 #: Figures of a row: where they stand, and their heading.
 _COLUMNS = {
     "found": "found",
@@ -52,39 +55,24 @@ BEGIN, END = "<!-- figures: made by python -m lab.evaluation --document -->", "<
 
 
 def with_figures(document: str, result: dict[str, Any]) -> str:
-    """Return a document with the figures in their place; errors as those of :func:`between`."""
+    """Return a document with the figures in their place; errors as those of :func:`lab.printing.between`."""
     seeds = " and ".join(map(str, result["seeds"]))
     head = f"Seeds {seeds}: {result['runs']} runs of {result['scenarios']} scenarios."
     return between(document, BEGIN, END, f"{head}\n\n{table(result)}")
 
 
-def between(document: str, first: str, last: str, text: str) -> str:
-    """Return a document with a text between two of its lines.
-
-    Raises:
-        ValueError: it has no such lines.
-    """
-    before, begin, rest = document.partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise ValueError(f"the document has no lines {first!r} and {last!r}")
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
-
-
 def _confusion(confusion: dict[str, dict[str, Any]]) -> str:
-    lines = ["| what is wrong | runs | what fired falsely |", "|---|---:|---|"]
-    for truth, row in confusion.items():
-        false = ", ".join(f"{alert} {count}" for alert, count in row["false"].items())
-        lines += [f"| {truth or 'nothing'} | {row['runs']} | {false} |"] if false else []
-    return "\n".join(lines)
+    rows = [
+        (truth or "nothing", row["runs"], ", ".join(f"{alert} {count}" for alert, count in row["false"].items()))
+        for truth, row in confusion.items()
+        if row["false"]
+    ]
+    return printed(("what is wrong", "runs", "what fired falsely"), rows, align="lrl")
 
 
 def _rows(head: str, groups: dict[str, Any], columns: dict[str, str]) -> str:
-    lines = [f"| {head} | {' | '.join(columns.values())} |", "|---|" + "---:|" * len(columns)]
-    lines += [
-        f"| {name} | {' | '.join(_cell(key, rates.get(key)) for key in columns)} |" for name, rates in groups.items()
-    ]
-    return "\n".join(lines)
+    rows = [[name, *(_cell(key, rates.get(key)) for key in columns)] for name, rates in groups.items()]
+    return printed((head, *columns.values()), rows)
 
 
 def _cell(key: str, value: float | None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lab.evaluation.chart import growth
-from lab.evaluation.report import between
+from lab.printing import between, growth, table
 from lab.scale.fit import FEWEST_SIZES, fit
 from lab.scale.measure import Result
 from laggard_cli.errors import CommandError
@@ -33,18 +32,13 @@ def tables(results: list[Result]) -> str:
     # What broke before it was measured has no figures.
     pushed = [each for each in results if each.path == "otlp" and each.series]
     parts = [
-        _table(_COLUMNS, [_cells(each) for each in scraped]) if scraped else "",
-        _table(_PUSHED, [_pushed_cells(each) for each in pushed]) if pushed else "",
+        table(_COLUMNS, [_cells(each) for each in scraped], align="r") if scraped else "",
+        table(_PUSHED, [_pushed_cells(each) for each in pushed], align="r") if pushed else "",
         "\n".join(_limits(results)),
         _boards(results),
-        _table(_FITTED, fitted) if (fitted := _fitted(results)) else "",
+        table(_FITTED, fitted, align="r") if (fitted := _fitted(results)) else "",
     ]
     return "\n\n".join(filter(None, parts))
-
-
-def _table(columns: tuple[str, ...], cells: list[list[str]]) -> str:
-    rows = [" | ".join(columns), "|".join(["---:"] * len(columns)), *(" | ".join(each) for each in cells)]
-    return "\n".join(f"| {row} |" for row in rows)
 
 
 def _cells(result: Result) -> list[str]:
@@ -98,7 +92,8 @@ def _boards(results: list[Result]) -> str:
         return ""
     columns = ("dashboard", *(f"{each.ranks:,} ranks, {each.engine}" for each in asked))
     boards = sorted(asked[-1].dashboards, key=lambda board: -asked[-1].dashboards[board])
-    return _table(columns, [[board, *(f"{each.dashboards[board]:.2f} s" for each in asked)] for board in boards])
+    rows = [[board, *(f"{each.dashboards[board]:.2f} s" for each in asked)] for board in boards]
+    return table(columns, rows, align="r")
 
 
 def _gib(size: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from lab.evaluation import cost
 from lab.evaluation.engine import BINARY, Result
-from lab.evaluation.report import between
+from lab.printing import between
 
 _COSTS = [
     cost.Cost(ranks, 600.0, 156 * ranks, ranks / 100, ranks / 1000, 2.25e-4 * ranks, 6e4 * ranks, ranks / 1000, 0, [])

@@ -91,7 +91,7 @@ def test_dashboards_have_a_table() -> None:
     results = [_result(100, dashboards=small), _result(1000, dashboards=large), _result(2000)]
     assert tables(results).split("\n\n")[1].splitlines() == [
         "| dashboard | 100 ranks, prometheus | 1,000 ranks, prometheus |",
-        "| ---:|---:|---: |",
+        "|---:|---:|---:|",
         "| laggard-ranks | 0.02 s | 2.00 s |",
         "| laggard-run | 0.01 s | 0.10 s |",
     ]

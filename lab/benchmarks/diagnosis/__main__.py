@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.chaos.job import Job
-from lab.evaluation.report import between
+from lab.printing import between
+from lab.printing import table as printed
 from laggard_cli.demo.servers import Servers
 from laggard_cli.diagnose.model import firing
 from laggard_cli.prometheus import Prometheus
@@ -112,10 +113,11 @@ def traceml(fault: str, folder: Path) -> list[str]:
 
 def table(found: dict[str, dict[str, list[str]]]) -> str:
     """Return what each said as Markdown."""
-    lines = ["| what is wrong | laggard | traceml-ai |", "|---|---|---|"]
-    for fault, said in sorted(found.items(), key=lambda each: list(FAULTS).index(each[0])):
-        lines.append(f"| {FAULTS[fault]} | " + " | ".join("; ".join(each) or "-" for each in said.values()) + " |")
-    return "\n".join(lines)
+    rows = [
+        (FAULTS[fault], *("; ".join(each) or "-" for each in said.values()))
+        for fault, said in sorted(found.items(), key=lambda each: list(FAULTS).index(each[0]))
+    ]
+    return printed(("what is wrong", "laggard", "traceml-ai"), rows, align="l")
 
 
 def main() -> int:

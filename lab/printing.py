@@ -1,12 +1,40 @@
-"""How figures grow with the number of ranks, as a picture."""
+"""Tables in Markdown, their place in a document, and how figures grow with the number of ranks, as a picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 _COLOURS = ("#2f6f9f", "#e08e2b", "#5a8f4e")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, align: str = "lr") -> str:
+    """Return a table.
+
+    Args:
+        columns: their headings.
+        rows: the cells of each.
+        align: ``l`` or ``r`` for each column; the last one is that of all further columns.
+    """
+    sides = align.ljust(len(columns), align[-1])
+    lines = [columns, *rows]
+    text = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+    text.insert(1, "|" + "|".join("---" if side == "l" else "---:" for side in sides) + "|")
+    return "\n".join(text)
+
+
+def between(document: str, first: str, last: str, text: str) -> str:
+    """Return a document with a text between two of its lines.
+
+    Raises:
+        ValueError: it has no such lines.
+    """
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise ValueError(f"the document has no lines {first!r} and {last!r}")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def growth(ranks: Sequence[int], lines: Mapping[str, Sequence[float]]) -> str:
