@@ -25,7 +25,10 @@ METHOD = """\
   as it adds, and that of turns of one process plus its interval.
 - **Two versions.** `make bench-overhead BENCH="--beside CHECKOUT"` compares this version with another one, side by
   side: for each figure a difference and a ratio with their intervals. The exit code says whether one is worse by more
-  than 3 % and 1 µs."""
+  than 3 % and 1 µs.
+- **Instructions.** `python -m lab.benchmarks.instructions --beside CHECKOUT` counts those of the training thread, under
+  Valgrind. No other process and no place in memory changes their number, so it tells two versions apart where times
+  do not."""
 
 
 def write(root: Path, found: dict[str, Any]) -> None:
