@@ -35,6 +35,10 @@ def answering() -> Generator[Answering]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.do_GET()
+
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             found = given.answer(url.path, {name: each[0] for name, each in parse_qs(url.query).items()})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import ssl
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ _POLL_SECONDS = 0.5
 _TIMEOUT_SECONDS = 30.0
 #: A rank looks for requests once a second; one that takes none for so long does not obey the exporter.
 _ACCEPT_SECONDS = 20.0
+#: An answer, and a trace, are not longer than this.
+_MOST_ANSWER_BYTES = 1 << 20
+_MOST_TRACE_BYTES = 1 << 32
+#: Characters of what an exporter says that are shown.
+_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -122,8 +128,10 @@ def _wait(client: httpx.Client, rank: RemoteRank, id_: str, seconds: float) -> s
     while True:
         answer = _post(client, {"id": id_})
         status = answer.get("status")
-        if status in {"done", "failed"}:
-            return printable(str(answer.get("reason") or "")) if status == "failed" else ""
+        if status == "done":
+            return ""
+        if status == "failed":
+            return printable(str(answer.get("reason") or "failed")[:_SHOWN])
         if status == "accepted" and not accepted:
             accepted = True
             print(f"rank {rank.number}: profiles its next steps", flush=True)
@@ -134,11 +142,12 @@ def _wait(client: httpx.Client, rank: RemoteRank, id_: str, seconds: float) -> s
 
 
 def _post(client: httpx.Client, content: dict[str, Any]) -> dict[str, Any]:
-    response = client.post(_PATH, json=content)
-    if response.is_error:
-        raise _RefusedError(_said(response))
+    with client.stream("POST", _PATH, json=content) as response:
+        body = b"".join(_bounded(response, _MOST_ANSWER_BYTES))
+    if not response.is_success:
+        raise _RefusedError(_said(response, body))
     try:
-        answer: Any = response.json()
+        answer: Any = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
@@ -151,19 +160,27 @@ def _fetch(client: httpx.Client, id_: str, target: Path) -> None:
     temporary = target.with_name(f".{target.name}")
     try:
         with client.stream("POST", _PATH, json={"id": id_, "trace": True}) as response:
-            if response.is_error:
-                response.read()
-                raise _RefusedError(_said(response))
+            if not response.is_success:
+                raise _RefusedError(_said(response, b"".join(_bounded(response, _MOST_ANSWER_BYTES))))
             with temporary.open("wb") as file:
-                for part in response.iter_bytes():
-                    file.write(part)
+                file.writelines(_bounded(response, _MOST_TRACE_BYTES))
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _said(response: httpx.Response) -> str:
-    text = printable(" ".join(response.text.split())[:200])
+def _bounded(response: httpx.Response, most: int) -> Iterator[bytes]:
+    """Yield what an exporter sends; more than it may be is refused."""
+    taken = 0
+    for part in response.iter_bytes():
+        taken += len(part)
+        if taken > most:
+            raise _RefusedError(f"sends more than {most >> 20} MiB")
+        yield part
+
+
+def _said(response: httpx.Response, body: bytes) -> str:
+    text = printable(" ".join(body.decode("utf-8", "replace").split())[:_SHOWN])
     hint = {
         401: "the user or the password is wrong",
         404: "it takes no requests for profiles: start it with --web.enable-profiling",
