@@ -186,6 +186,8 @@ _web = trees(
 @example(b"a: &a [*a, *a]\n")
 @example(b"rate_limit: {interval: 1e999s, burst: 1}\n")
 @example(b'{"\\n": null}')
+@example(b"tls_server_config: {cert_file: a, key_file: b, client_auth_type: [x]}\n")
+@example(b"tls_server_config: {cert_file: a, key_file: b, min_version: {a: 1}}\n")
 def test_the_web_configuration_file(content: bytes) -> None:
     """A configuration, or a ConfigurationError of one line."""
     with tempfile.TemporaryDirectory() as folder:

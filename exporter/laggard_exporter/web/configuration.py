@@ -156,9 +156,9 @@ class _Section:
 
     def choose(self, name: str, options: Mapping[str, _Value], default: str) -> _Value:
         value = self.values.pop(name, None) or default
-        if value not in options:
+        if not isinstance(value, str) or value not in options:
             self.refuse(name, value, f"choose from {', '.join(options)}")
-        return options[cast("str", value)]
+        return options[value]
 
     def strings(self, name: str) -> dict[str, str]:
         pairs = self.section(name).values
