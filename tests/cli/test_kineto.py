@@ -19,14 +19,18 @@ from laggard_cli.kineto.stragglers import by_turns
 from laggard_cli.main import main
 from tests.support.kineto import Job, Work, write
 from tests.support.launch import PROGRAMS
+from tests.support.measured_once import MeasuredOnce
 
 FAULTS = ("none", "data", "forward", "backward", "other")
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> MeasuredOnce[Path]:
     """Folder with the traces of two ranks for each fault, of one job."""
-    folder = tmp_path_factory.mktemp("traced")
+    return MeasuredOnce(lambda _: _trace(tmp_path_factory.mktemp("traced")))
+
+
+def _trace(folder: Path) -> Path:
     ranks = [
         subprocess.Popen(
             [sys.executable, str(PROGRAMS / "profiled.py"), str(folder), *FAULTS],
@@ -59,25 +63,31 @@ def named(run: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 @pytest.mark.timed
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_real_trace_names_rank_and_phase(fault: str, traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_trace_names_rank_and_phase(
+    fault: str, traced: MeasuredOnce[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of two ranks with gloo, the one that sleeps in a phase is named with it, and none where none sleeps."""
-    run = replay(sorted((traced / fault).iterdir()), capsys)
     expected = [] if fault == "none" else [("TrainingStraggler", "1", fault)]
-    assert named(run) == expected
-    assert run["run"] == fault
-    assert run["facts"]["ranks_live"] == run["facts"]["ranks_expected"] == 2
-    assert run["steps"] == 6
-    for rank in run["ranks"]:
-        phases = run["phases"][rank["rank"]]
-        assert rank["own_seconds"] + rank["wait_seconds"] == pytest.approx(sum(phases.values()))
-        assert phases["forward"] > 0.02
-        assert phases["backward"] > 0.02
+    with traced.judged() as folder:
+        run = replay(sorted((folder / fault).iterdir()), capsys)
+        assert named(run) == expected
+        assert run["run"] == fault
+        assert run["facts"]["ranks_live"] == run["facts"]["ranks_expected"] == 2
+        assert run["steps"] == 6
+        for rank in run["ranks"]:
+            phases = run["phases"][rank["rank"]]
+            assert rank["own_seconds"] + rank["wait_seconds"] == pytest.approx(sum(phases.values()))
+            assert phases["forward"] > 0.02
+            assert phases["backward"] > 0.02
 
 
 @pytest.mark.timed
-def test_a_trace_of_one_rank_says_what_it_can_not_say(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_of_one_rank_says_what_it_cannot_say(
+    traced: MeasuredOnce[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without its peers a rank's wait is no verdict, and the reason stands there."""
-    assert main(["replay", str(traced / "forward" / "trace0.json")]) == 0
+    with traced.judged() as folder:
+        assert main(["replay", str(folder / "forward" / "trace0.json")]) == 0
     said = capsys.readouterr().out
     assert "1 of 2 ranks" in said
     assert "no verdict: what 6 steps can show is within the limits" in said

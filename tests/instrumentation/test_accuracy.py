@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.launch import PROGRAMS, Launcher
+from tests.support.measured_once import MeasuredOnce
 from tests.support.otlp import Receiver
 
 pytestmark = pytest.mark.timed
@@ -51,22 +52,25 @@ def assert_agrees(stopwatch: dict[str, float], reported: dict[str, float]) -> No
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> MeasuredOnce[list[Any]]:
     """Stopwatch and report of each rank of a run without a delay."""
-    return train("none", SLOW_RANK, tmp_path_factory.mktemp("healthy"))
+    return MeasuredOnce(lambda _: train("none", SLOW_RANK, tmp_path_factory.mktemp("healthy")))
 
 
-def test_healthy_ranks_are_equal_and_other_is_small(healthy: list[Any]) -> None:
+def test_healthy_ranks_are_equal_and_other_is_small(healthy: MeasuredOnce[list[Any]]) -> None:
     """Without a delay own times agree within 10 %, and a loop without host work has less than 5 % of other."""
-    for stopwatch, reported in healthy:
-        assert_agrees(stopwatch, reported)
-        assert reported["other"] < 0.05 * reported["step"]
-    own = [reported["own"] for _, reported in healthy]
-    assert max(own) < 1.1 * min(own)
+    with healthy.judged() as ranks:
+        for stopwatch, reported in ranks:
+            assert_agrees(stopwatch, reported)
+            assert reported["other"] < 0.05 * reported["step"]
+        own = [reported["own"] for _, reported in ranks]
+        assert max(own) < 1.1 * min(own)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_delay_is_found_in_its_rank_and_phase_only(place: str, tmp_path: Path, healthy: list[Any]) -> None:
+def test_a_delay_is_found_in_its_rank_and_phase_only(
+    place: str, tmp_path: Path, healthy: MeasuredOnce[list[Any]]
+) -> None:
     """The culprit's own time stands out, its peers agree, and the delay is in its phase and in no other."""
     ranks = train(place, SLOW_RANK, tmp_path)
     for stopwatch, reported in ranks:
@@ -75,11 +79,12 @@ def test_a_delay_is_found_in_its_rank_and_phase_only(place: str, tmp_path: Path,
     culprit = own.pop(SLOW_RANK)
     assert culprit >= 1.3 * statistics.median(own)
     assert max(own) < 1.1 * min(own)
-    for rank, (_, reported) in enumerate(ranks):
-        for phase in ("data", "forward", "backward", "optimizer", "other"):
-            extra = EXTRA if (rank, phase) == (SLOW_RANK, PLACES[place]) else 0.0
-            usual = statistics.median(other[phase] for _, other in healthy)
-            assert reported[phase] - usual == pytest.approx(extra, abs=0.0025), (rank, phase)
+    with healthy.judged() as others:
+        for rank, (_, reported) in enumerate(ranks):
+            for phase in ("data", "forward", "backward", "optimizer", "other"):
+                extra = EXTRA if (rank, phase) == (SLOW_RANK, PLACES[place]) else 0.0
+                usual = statistics.median(other[phase] for _, other in others)
+                assert reported[phase] - usual == pytest.approx(extra, abs=0.0025), (rank, phase)
 
 
 def test_the_broadcast_of_buffers_is_waiting_not_forward(tmp_path: Path) -> None:

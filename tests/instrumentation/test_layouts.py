@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 from laggard.shared import statefile
 from tests.support.launch import PROGRAMS, Launcher
+from tests.support.measured_once import MeasuredOnce
 
 pytestmark = pytest.mark.timed
 
@@ -89,37 +89,13 @@ class Rank:
         return {**own, "communication": statistics.median(step.get("communication", 0.0) for step in steps)}
 
 
-class Training:
-    """The ranks of each layout, trained when a test first asks, and once more after a test that they failed.
-
-    So a repeated test judges other steps: a machine that held up this run's processes is not what it is about.
-    """
-
-    def __init__(self, folders: pytest.TempPathFactory) -> None:
-        self._folders = folders
-        self._trained: dict[str, list[Rank]] = {}
-        self._repeated: set[str] = set()
-
-    @contextmanager
-    def judged(self, layout: str) -> Iterator[list[Rank]]:
-        """Give a layout's ranks to a test."""
-        try:
-            if layout not in self._trained:
-                self._trained[layout] = []  # once, also where it fails
-                self._trained[layout] = _launch(layout, self._folders.mktemp(layout))
-            assert self._trained[layout], "the launch failed"
-            yield self._trained[layout]
-        except Exception:
-            if layout not in self._repeated:
-                self._repeated.add(layout)
-                del self._trained[layout]
-            raise
+Training = MeasuredOnce[list[Rank]]
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
     """Launches a layout when it is first asked for."""
-    return Training(tmp_path_factory)
+    return Training(lambda layout: _launch(layout, tmp_path_factory.mktemp(layout)))
 
 
 def _launch(layout: str, folder: Path) -> list[Rank]:
