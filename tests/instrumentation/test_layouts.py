@@ -220,9 +220,10 @@ def test_a_single_process_shows_the_phase_that_moved(configuration: str, place: 
 
 @pytest.mark.parametrize("layout", [*MATRIX, "variants"])
 def test_a_stopwatch_agrees(layout: str, training: Training) -> None:
-    """Step and phases, with the waiting inside of each, are what the loop itself measures to 1 % or 1 ms.
+    """Step and phases, with the waiting inside of each, are what the loop measures to 1 %, 1 ms or 0.5 ms a call.
 
-    Two readings of a clock agree where the machine lets the process run from the one to the other.
+    Two readings of a clock agree where the machine lets the process run from the one to the other. What torch does in
+    Python around its engine is in the loop's backward and not in laggard's: with cold caches 0.2 ms a call.
     """
     with training.judged(layout) as ranks:
         for number, rank in enumerate(ranks):
@@ -237,10 +238,11 @@ def _assert_agrees(steps: list[tuple[Row, Row]], known: str) -> None:
     def median(of: Callable[[Row, Row], float]) -> float:
         return statistics.median(of(watch, step) for watch, step in steps)
 
-    def agree(measured: Callable[[Row, Row], float], reported: Callable[[Row, Row], float]) -> None:
+    def agree(measured: Callable[[Row, Row], float], reported: Callable[[Row, Row], float], calls: int = 1) -> None:
         # The difference of each step, since steps differ more than the clocks do. A busy machine only adds to it.
         differences = [reported(watch, step) - measured(watch, step) for watch, step in steps]
-        assert min(map(abs, differences)) <= max(1.0, 0.01 * median(measured)), f"{differences} {known}"
+        allowed = max(1.0, 0.5 * calls, 0.01 * median(measured))
+        assert min(map(abs, differences)) <= allowed, f"{differences} {known}"
 
     agree(lambda watch, _: watch["ended"] - watch["started"], lambda _, step: step["ended"] - step["started"])
     for part in TIMED:
@@ -248,6 +250,7 @@ def _assert_agrees(steps: list[tuple[Row, Row]], known: str) -> None:
             agree(
                 lambda watch, _, part=part: _length(watch[part]),
                 lambda watch, step, part=part: step["phases"].get(part, 0.0) + _inside(step, watch[part]),
+                len(steps[0][0][part]),
             )
     for watch, step in steps:
         phases = step["phases"]
