@@ -40,9 +40,7 @@ def host(text: str) -> str:
     """Return the name or the address of a host, without brackets."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", host):
-        raise argparse.ArgumentTypeError(
-            f"must be the name or address of a host, got {text!r}; ranks have ports of their own"
-        )
+        raise argparse.ArgumentTypeError(f"must be a host's name or address, got {text!r}; ranks have their own ports")
     return host
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from laggard._events import (
     EVALUATION_FORWARD,
@@ -26,9 +25,13 @@ from laggard._events import (
     Token,
     identity_of,
 )
-from laggard._hooks.torch_compile_state import Traced
 from laggard.shared.phases import Phase
 from laggard.shared.statefile import CODE_SHIFT, PHASE, PROGRESS
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from laggard._hooks.torch_compile_state import Traced
 
 #: Where an iterator keeps the number of its loader.
 LOADER_ATTRIBUTE = "_laggard_loader"

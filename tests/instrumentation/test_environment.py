@@ -36,7 +36,7 @@ def test_what_is_not_a_number_is_named(
     """In one warning: an infinite factor would fail at each step that is compared with it."""
     monkeypatch.setenv(NAME, value)
     assert environment.number(NAME, 0.5) == 0.5
-    assert caplog.messages == [f"LAGGARD_TEST={value!r} is not a number of at least 0; using 0.5"]
+    assert caplog.messages == [f"LAGGARD_TEST must be a number of at least 0, got {value!r}; using 0.5"]
 
 
 def test_a_port_beyond_the_highest_is_never_tried(
