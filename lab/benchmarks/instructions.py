@@ -3,9 +3,9 @@
     python -m lab.benchmarks.instructions [--beside CHECKOUT] [STYLE...]
 
 A step's time differs from one process to the next by more than two versions of laggard do, since their memory lies
-elsewhere; its instructions do not. Valgrind's callgrind counts those of each thread when the loop has warmed up, at a
-fiftieth of the speed. It must be on the PATH. What caches do is not in the number: see the processor time that
-``python -m lab.benchmarks`` states.
+elsewhere. Its instructions do not, without garbage collection, which comes when it comes and takes as long as a step.
+Valgrind's callgrind, which must be on the PATH, counts those of each thread when the loop has warmed up, at a fiftieth
+of the speed. What caches do is not in the number: see the processor time that ``python -m lab.benchmarks`` states.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lab.benchmarks.children import Child
-from lab.benchmarks.loop import STYLES
+from lab.benchmarks.loop import NO_GARBAGE, STYLES
 
 HERE = Path(__file__).resolve().parent
 MILLISECONDS = 0.8
 #: Steps that are counted, and those for which a loop has batches.
-STEPS, MOST = 300, 400
+STEPS, MOST = 100, 150
 
 
 def count(style: str, variant: str, checkout: Path) -> float:
@@ -38,6 +38,7 @@ def count(style: str, variant: str, checkout: Path) -> float:
         # On a machine that is so slow, telemetry would give up what exceeds its budget.
         environment = {
             "PYTHONPATH": str(checkout / "instrumentation"), "PYTHONHASHSEED": "0", "LAGGARD_BUDGET": "100",
+            NO_GARBAGE: "1",
         }  # fmt: skip
         loop = Child("loop.py", variant, style, MILLISECONDS, MOST, environment=environment, under=valgrind)
         with loop as child:

@@ -15,6 +15,7 @@ DistributedDataParallel, which are watched in the same way, the first one answer
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import socket
@@ -41,6 +42,8 @@ STYLES = {"eager": 1, "compiled": 1, "ddp": 1, "accumulation": 4}
 RANKS = 2
 #: The port of traceml-ai's aggregator, which is that of all ranks.
 AGGREGATOR = "BENCH_AGGREGATOR_PORT"
+#: Set where no garbage is collected: a collection takes as long as a step, and comes when it comes.
+NO_GARBAGE = "BENCH_NO_GARBAGE_COLLECTION"
 #: Below so many milliseconds a step is that of a toy model.
 SHORT = 5
 
@@ -230,6 +233,8 @@ def main() -> None:
     os.environ.setdefault(AGGREGATOR, str(free_port()))
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if NO_GARBAGE in os.environ:
+        gc.disable()
     if variant in ("laggard", "inline", "torchtel"):
         export_nowhere()
     if variant == "laggard":
