@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from laggard._moved import find_old_names
 from laggard.version import __version__
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ __all__ = [
     "step",
     "uninstrument",
 ]
+
+find_old_names()
 
 
 def __getattr__(name: str) -> Any:

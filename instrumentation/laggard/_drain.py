@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from laggard._recorder import Recorder
     from laggard._wakeup import Wakeup
     from laggard.shared.peers import PeerGroup
-    from laggard.shared.statefile import Ending
+    from laggard.shared.statefile import Ending, Facts
 
 _logger = logging.getLogger(__name__)
 
@@ -245,16 +245,20 @@ class Drain:
             or time.monotonic() > self._report_by
         )
 
+    @property
+    def _facts(self) -> Facts:
+        return self._file.facts
+
     def _change_peers(self) -> None:
         group = self._peers.name(self._identity.peer_group)
-        if self._file.writer is None or group == self._file.facts.peer_group:
+        if self._file.writer is None or group == self._facts.peer_group:
             return
         _logger.warning(
             "the peer group %r became known after reporting began: the state file says it, the metrics keep %r",
             group,
             self._identity.peer_group,
         )
-        self._file.write_facts(replace(self._file.facts, peer_group=group))
+        self._file.write_facts(replace(self._facts, peer_group=group))
 
 
 def _start_metrics_endpoint(local_rank: int) -> int:

@@ -8,6 +8,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from laggard import _events
 from laggard._events import IDENTITY_SHIFT, MODULE_PHASES, PHASE_BITS, SWALLOWS_FETCH, Event, Token
 from laggard._hot_path import EARLY_CAPACITY, TIMED_SHARE, HotPath
 from laggard.shared import environment
@@ -22,6 +23,11 @@ try:
     _NativeHotPath = import_module("laggard._native").HotPath
 except ImportError:
     _NativeHotPath = None
+
+
+def __getattr__(name: str) -> Any:
+    """Return a code of :mod:`laggard._events`, which were here."""
+    return getattr(_events, name)
 
 
 def _mask(phases: Iterable[Phase]) -> int:
