@@ -38,18 +38,18 @@ def path(text: str) -> str:
 
 def host(text: str) -> str:
     """Return the name or the address of a host, without brackets."""
-    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", host):
+    name = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if not re.fullmatch(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+", name):
         raise argparse.ArgumentTypeError(f"must be a host's name or address, got {text!r}; ranks have their own ports")
-    return host
+    return name
 
 
 def targets_file(text: str) -> Path:
     """Return a file that Prometheus reads."""
-    path = Path(text)
-    if path.suffix not in {".json", ".yml", ".yaml"}:
+    target = Path(text)
+    if target.suffix not in {".json", ".yml", ".yaml"}:
         raise argparse.ArgumentTypeError(f"{text!r}: Prometheus reads only names that end in .json, .yml or .yaml")
-    return path
+    return target
 
 
 def count(text: str) -> int:
@@ -67,19 +67,18 @@ def directory(text: str) -> Path:
 
 
 def file(text: str) -> Path | None:
-    """Return a file; of an empty text none."""
-    # Empty is no file, as for every exporter with this flag.
+    """Return a file, or None for an empty text, as every exporter with such a flag does."""
     return Path(text) if text else None
 
 
 def root(text: str) -> Path:
     """Return a folder that is there."""
-    path = Path(text)
-    if not path.is_dir():
+    folder = Path(text)
+    if not folder.is_dir():
         raise argparse.ArgumentTypeError(
             f"must be a folder, got {text!r}; name the root of the file system as it is mounted here"
         )
-    return path
+    return folder
 
 
 def expression(text: str) -> str:

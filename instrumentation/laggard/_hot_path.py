@@ -89,13 +89,7 @@ class HotPath:
         if code == _FORWARD:  # with gradients, so an evaluation is over
             self._evaluating = False
         self.progress += 1
-        words = self.words
-        if words is not None:
-            try:
-                words[PHASE] = self._shown(started)
-                words[PROGRESS] = self.progress
-            except Exception:
-                self._detach()
+        self._show(started)
         if self.device is not None:
             self.edge(started)
         self._count(started)
@@ -112,11 +106,7 @@ class HotPath:
             self.edge(ended)
         code, self.phase, started = token
         self.add(code, started, ended)
-        if self.words is not None:
-            try:
-                self.words[PHASE] = self._shown(ended)
-            except Exception:
-                self._detach()
+        self._show(ended)
         self._count(ended)
         return ended
 
@@ -160,11 +150,7 @@ class HotPath:
         """Take note of a sign of training."""
         if self._evaluating:
             self._evaluating = False
-            if self.words is not None:
-                try:
-                    self.words[PHASE] = self._shown(at)
-                except Exception:
-                    self._detach()
+            self._show(at)
 
     def synchronize(self, offset: int) -> None:
         """Follow the clocks."""
@@ -336,16 +322,21 @@ class HotPath:
     def _is_mine(self) -> bool:
         return self.thread == get_ident() if self.thread else self.enabled
 
-    def _shown(self, at: int) -> int:
+    def _show(self, at: int) -> None:
+        """Write where the rank stands into the state file, if there is one."""
+        words = self.words
+        if words is None:
+            return
         phase = _EVALUATION if self._evaluating and self.phase == _OTHER else self.phase
-        return (phase << CODE_SHIFT) + at + self.offset
+        try:
+            words[PHASE] = (phase << CODE_SHIFT) + at + self.offset
+            words[PROGRESS] = self.progress
+        except Exception:  # its memory has gone away
+            self.words = None
+            self.failures += 1
 
     def _count(self, since: int) -> None:
         self._turn -= 1
         if self._turn < 1:
             self.self_time_ns += (perf_counter_ns() - since) * TIMED_SHARE
             self._turn = TIMED_SHARE
-
-    def _detach(self) -> None:
-        self.words = None
-        self.failures += 1

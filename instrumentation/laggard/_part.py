@@ -63,7 +63,7 @@ class Part:
     name: ClassVar[str]
     #: The signal of :data:`laggard.shared.metrics.SIGNALS` that is gone when the part fails, if it has one.
     signal: ClassVar[str] = ""
-    #: While telemetry costs more than its budget, the part reports in one of so many drains.
+    #: While telemetry costs more than its budget, one drain in this many reports the part.
     resting_share: ClassVar[int] = 1
 
     def __init__(self, host: Host) -> None:

@@ -25,9 +25,11 @@ except ImportError:
     _NativeHotPath = None
 
 
-def __getattr__(name: str) -> Any:
-    """Return a code of :mod:`laggard._events`, which were here."""
-    return getattr(_events, name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> int:
+        """Return a code of :mod:`laggard._events`, which were here."""
+        return getattr(_events, name)
 
 
 def _mask(phases: Iterable[Phase]) -> int:

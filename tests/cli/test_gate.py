@@ -455,7 +455,7 @@ def test_runs_in_prometheus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         early = error_of(capsys, *ask("run:equal@2020-01-01T00:00:00Z/2020-01-02"))
         assert "to 2020-01-02T00:00:00+00:00; there is no run at that time" in early
         assert "it ends before it begins" in error_of(capsys, *ask("run:equal@2020-01-02/2020-01-01"))
-        assert "must be ISO 8601, got 'yesterday'; try run:" in error_of(capsys, *ask("run:equal@yesterday/"))
+        assert "must have times, got 'yesterday'; try run:" in error_of(capsys, *ask("run:equal@yesterday/"))
         assert f"run 'grows' {began} had 2 to 3 ranks" in error_of(capsys, *ask(f"run:grows@{span}"))
         short = error_of(capsys, *ask(f"run:equal@{BEGIN}/{BEGIN + 90}"))
         assert "no whole interval of 60 s with steps of run 'equal'" in short

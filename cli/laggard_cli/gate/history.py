@@ -89,7 +89,7 @@ def _moment(source: str, text: str) -> float:
         return parse_moment(text)
     except ValueError:
         example = "run:pretrain-7@2026-01-31T08:00:00Z/2026-01-31T09:00:00Z"
-        raise CommandError(f"a time of {source!r} must be ISO 8601, got {text!r}; try {example}") from None
+        raise CommandError(f"{source!r} must have times, got {text!r}; try {example}") from None
 
 
 def read_span(server: Prometheus, span: Span, interval: float, cluster: str | None = None) -> Measured:
