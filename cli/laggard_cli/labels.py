@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from laggard.shared.metrics import IDENTITY, Attribute
+from laggard.shared.attributes import IDENTITY, Attribute
 from laggard.shared.names import prometheus_label
 from laggard_cli.errors import CommandError
 

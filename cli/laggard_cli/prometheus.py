@@ -181,7 +181,7 @@ class Prometheus:
 
     def _get(self, path: str, parameters: dict[str, str], read: Callable[[Any], T]) -> T:
         """Return what ``read`` makes of an answer's data, which may be anything."""
-        code, kind, body = self._fetch(path, parameters)
+        code, kind, body = self._request(path, parameters)
         if code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise CommandError(
                 f"Prometheus at {self.name} wants to know who asks: HTTP {code} at /{path}; "
@@ -207,7 +207,7 @@ class Prometheus:
                 f"{self.name} does not answer as Prometheus: JSON of another form at /{path}; try an API of version 1"
             ) from error
 
-    def _fetch(self, path: str, parameters: dict[str, str]) -> tuple[int, str, bytes]:
+    def _request(self, path: str, parameters: dict[str, str]) -> tuple[int, str, bytes]:
         """Return the code, the type and the bytes of an answer."""
         body, until = bytearray(), time.monotonic() + _WHOLE_SECONDS
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from laggard.shared import environment, statefile
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 from laggard.shared.names import NAME_BYTES, clip_name
 
 _logger = logging.getLogger(__name__)

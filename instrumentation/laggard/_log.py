@@ -32,7 +32,7 @@ _GAUGES = {
 }
 _COUNTERS = {"samples": metrics.SAMPLES, "tokens": metrics.TOKENS, "flops": metrics.FLOPS}
 #: Values whose not being finite is itself a finding, with the attribute that says so.
-_WATCHED = {"loss": "loss", "gradient_norm": "gradient"}
+WATCHED = {"loss": "loss", "gradient_norm": "gradient"}
 
 #: Types that are taken as they are.
 _PLAIN = (float, int)
@@ -155,7 +155,7 @@ class Log(Hook):
 
     def _sort(self, found: dict[tuple[metrics.Metric, str], float], name: str, value: float) -> None:
         """Add a value to what is reported of its metric."""
-        watched = _WATCHED.get(name)
+        watched = WATCHED.get(name)
         if watched is not None:
             nonfinite = (metrics.NONFINITE, watched)
             found[nonfinite] = found.get(nonfinite, 0) + (not math.isfinite(value))

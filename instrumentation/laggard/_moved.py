@@ -14,7 +14,9 @@ _SHARED = "laggard.shared."
 _KEPT = ("control", "dumps", "environment", "peers", "statefile", "untrusted")
 #: Old name, and the modules that have its contents now.
 MOVED: dict[str, tuple[str, ...]] = {
-    "laggard.conventions": (f"{_SHARED}metrics", f"{_SHARED}phases", f"{_SHARED}names"),
+    "laggard.conventions": tuple(
+        _SHARED + name for name in ("attributes", "metrics", "process_metrics", "phases", "names")
+    ),
     **{f"laggard.{name}": (_SHARED + name,) for name in _KEPT},
     "laggard._hang": ("laggard._flight_recorder",),
 }

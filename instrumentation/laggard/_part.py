@@ -61,6 +61,8 @@ class Part:
     """
 
     name: ClassVar[str]
+    #: What LAGGARD_DISABLED_HOOKS may still call it.
+    former_name: ClassVar[str] = ""
     #: The signal of :data:`laggard.shared.metrics.SIGNALS` that is gone when the part fails, if it has one.
     signal: ClassVar[str] = ""
     #: While telemetry costs more than its budget, one drain in this many reports the part.

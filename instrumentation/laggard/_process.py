@@ -78,7 +78,7 @@ class Process:
         """Install the hooks; each waits for the torch module that it patches. Imports no torch."""
         disabled = environment.names(environment.LAGGARD_DISABLED_HOOKS)
         known = [part.name for part in (*HOOKS, *self._others)]
-        unknown = disabled.difference(known)
+        unknown = disabled.difference(known, (kind.former_name for kind in HOOKS))
         if unknown:
             _logger.warning(
                 "%s=%s: no such hook; known are %s",
@@ -86,7 +86,8 @@ class Process:
                 ",".join(sorted(unknown)),
                 ", ".join(known),
             )
-        self._parts = [part for part in (*(kind(self) for kind in HOOKS), *self._others) if part.name not in disabled]
+        parts = (*(kind(self) for kind in HOOKS), *self._others)
+        self._parts = [part for part in parts if disabled.isdisjoint((part.name, part.former_name))]
         for part in self._parts:
             part.installed = True
             for module, patch in part.targets().items() if isinstance(part, Hook) else ():

@@ -18,7 +18,7 @@ from laggard import _providers, _runtime
 from laggard._identity import Identity
 from laggard._partition import Step
 from laggard.shared import environment, metrics
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 from laggard.shared.phases import QUANTILE_PHASES, Phase, RankState
 from laggard.shared.statefile import Facts
 from laggard.version import __version__

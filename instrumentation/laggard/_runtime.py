@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from laggard.shared import environment
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 from laggard.shared.names import clip_name
 from laggard.version import __version__
 

@@ -20,7 +20,7 @@ from laggard._identity import Identity
 from laggard._partition import Step
 from laggard._report import median, unix_offset_ns
 from laggard.shared import metrics
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 from laggard.version import __version__
 
 #: Enough steps for a median that one slow step does not move.

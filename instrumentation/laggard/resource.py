@@ -8,7 +8,7 @@ from __future__ import annotations
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
 from laggard import _identity, _messages
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 
 _messages.begin_with_our_name()
 

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from lab.evaluation.model.blocks import Array
 from lab.evaluation.model.target import EPOCH, Target
+from laggard._log import WATCHED
 from laggard.shared.environment import PROMETHEUS_PORT
 from laggard.shared.metrics import EXCLUSION_REASONS, QUANTILES, SIGNALS
 from laggard.shared.phases import OWN_PHASES, QUANTILE_PHASES, Phase, RankState
+from laggard_exporter.nvml.table import CLOCK_EVENT_BITS
 from laggard_exporter.web.address import PORT
 
 #: Seconds of a step: the rank's own phases, the transfer, and what comes once in a while.
@@ -156,7 +158,7 @@ def _memory_and_numbers(ranks: int, chance: np.random.Generator) -> Iterator[_Ro
     yield _rank("gradient_norm", 1.0 * spread)
     yield _rank("samples_total", 0.0, 64.0)
     yield _rank("flops_total", 0.0, 4e14)
-    for value in ("loss", "gradient_norm"):
+    for value in WATCHED.values():
         yield _rank("nonfinite_total", 0.0, value=value)
     for reason in ("buffer_full", "device_edge", "no_run", "hook_failed", "report_failed"):
         yield _rank("telemetry_dropped_total", 0.0, reason=reason)
@@ -198,7 +200,8 @@ def _devices(ranks: int, chance: np.random.Generator) -> Iterator[_Row]:
     for reason in ("sw_power_cap", "sync_boost", "board_limit", "low_utilization", "reliability", "sw_thermal",
                    "hw_thermal", "hw_power_brake"):  # fmt: skip
         yield _device("clock_event_seconds_total", 0.0, 0.5 if reason == "sw_power_cap" else 0.0, reason=reason)
-        yield _device("clock_event_active", float(reason == "sw_power_cap"), reason=reason)
+        if reason in CLOCK_EVENT_BITS:
+            yield _device("clock_event_active", float(reason == "sw_power_cap"), reason=reason)
     for sensor in ("gpu", "memory"):
         yield _device("temperature_celsius", 60.0 * spread, sensor=sensor)
     yield _device("energy_joules_total", 0.0, 600.0)

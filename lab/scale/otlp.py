@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from lab.evaluation.model.blocks import Array
 from lab.evaluation.model.job import Job
 from lab.scale.values import Values, name_and_labels
-from laggard.shared.metrics import METER_NAME, TRAINING_METRICS, Attribute, Metric
+from laggard.shared.attributes import Attribute
+from laggard.shared.metrics import METER_NAME, TRAINING_METRICS, Metric
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.version import __version__
 from laggard_exporter.web.address import PORT

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import cli_page
 import rules_page
-from laggard.shared import metrics
+from laggard.shared import metrics, process_metrics
 from laggard.shared.metrics import Metric
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_exporter import flags
@@ -69,7 +69,7 @@ def document() -> str:
     parts = [_INTRODUCTION, _TRAINING]
     parts += [_training_row(metric) for metric in metrics.TRAINING_METRICS]
     parts.append(_PROCESS)
-    for metric in metrics.PROCESS_METRICS:
+    for metric in process_metrics.PROCESS_METRICS:
         labels = (prometheus_label(attribute) for attribute in metric.attributes)
         parts.append(row(code(prometheus_name(metric)), metric.kind, codes(labels), metric.description))
     gpus = COLLECTORS["nvml"].families

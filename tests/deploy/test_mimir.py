@@ -12,7 +12,8 @@ import httpx
 import pytest
 import yaml
 
-from laggard.shared import metrics
+from laggard.shared import metrics, process_metrics
+from laggard.shared.attributes import IDENTITY
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
@@ -38,8 +39,8 @@ def test_limits_suffice() -> None:
     assert max(len(group["rules"]) for group in groups) <= limits["ruler_max_rules_per_rule_group"]
 
     labels = max(
-        (len({*metrics.IDENTITY, *metric.attributes}) + ADDED, metric.name)
-        for metric in (*metrics.TRAINING_METRICS, *metrics.PROCESS_METRICS)
+        (len({*IDENTITY, *metric.attributes}) + ADDED, metric.name)
+        for metric in (*metrics.TRAINING_METRICS, *process_metrics.PROCESS_METRICS)
     )
     assert labels[0] <= limits["max_label_names_per_series"]
     assert labels[1] == "training.run.info"

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from laggard.shared import dumps, statefile
-from laggard.shared.metrics import PROCESS_METRICS
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.shared.phases import Phase
+from laggard.shared.process_metrics import PROCESS_METRICS
 from laggard_exporter.collectors import COLLECTORS, FAMILIES
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.ranks.files import NANOSECONDS

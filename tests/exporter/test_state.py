@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.shared import metrics, statefile
-from laggard.shared.metrics import PROCESS_METRICS
+from laggard.shared import process_metrics, statefile
 from laggard.shared.phases import Phase, RankState
+from laggard.shared.process_metrics import PROCESS_METRICS
 from laggard.shared.statefile import EndedBy, Ending
 from laggard_exporter.ranks import files as rank_files
 from laggard_exporter.ranks import state
@@ -534,4 +534,4 @@ def test_a_rank_of_somebody_else(tmp_path: Path) -> None:
 
 def test_every_metric_of_the_contract_has_a_value() -> None:
     """The collector knows each rank metric of the contract, and no other."""
-    assert [*state.SERIES, metrics.PROCESS_FAILURE_TIMESTAMP] == list(PROCESS_METRICS)
+    assert [*state.SERIES, process_metrics.PROCESS_FAILURE_TIMESTAMP] == list(PROCESS_METRICS)

@@ -250,7 +250,7 @@ def run(name: str, process: _process.Process | None = None) -> tuple[dict[str, A
     torch._dynamo.reset()
     counters.clear()
     if process is not None:
-        hook_named(process, "compiled").steps_ended([])
+        hook_named(process, "torch_compile").steps_ended([])
     style, options, _ = STYLES[name]
     loop = style(**options)
     losses: list[float] = []
@@ -295,7 +295,7 @@ def test_recompilations_are_counted_and_keep_their_step_out_of_the_histograms() 
 
     with instrumented() as process:
         torch._dynamo.reset()
-        hook: Any = hook_named(process, "compiled")
+        hook: Any = hook_named(process, "torch_compile")
         hook.steps_ended([])
         loop = compiled_model()
         hook.report(Report())

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from laggard.prometheus import PrometheusReader
-from laggard.shared import metrics
+from laggard.shared import metrics, process_metrics
 from laggard.shared.metrics import Metric
 from laggard.shared.names import clip_name, prometheus_label, prometheus_name
 from laggard.shared.phases import Phase, RankState
@@ -41,7 +41,7 @@ def test_every_name_is_what_opentelemetry_makes_of_it() -> None:
 
 def test_names_keep_the_conventions() -> None:
     """No name contains ``total``, units are base units without a rate, and no name stands twice."""
-    every = (*metrics.TRAINING_METRICS, *metrics.PROCESS_METRICS)
+    every = (*metrics.TRAINING_METRICS, *process_metrics.PROCESS_METRICS)
     names = [metric.name for metric in every]
     assert len(set(names)) == len(names)
     for metric in every:

@@ -19,8 +19,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from laggard._events import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
-from laggard._hooks.fetch import FetchHook, _timed
-from laggard._hooks.prefetch import PrefetchHook
+from laggard._hooks.worker_fetch import WorkerFetchHook, _timed
+from laggard._hooks.workers import WorkersHook
 from laggard._partition import StepPartition
 from laggard._process import Process
 from laggard.shared import statefile
@@ -113,14 +113,14 @@ class SlowOrder(Sampler[int]):
 def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) -> None:
     """No queue, no worker's memory, no fetch duration: the data phase says it all. Every epoch has a first batch."""
     hooks = {hook.name: hook for hook in process._parts}
-    assert measure(hooks["prefetch"]) == {}
+    assert measure(hooks["workers"]) == {}
     loader = DataLoader(Stream(), batch_size=2)
     for _ in range(2):
         assert len(list(loader)) == 3
         codes = [code & CODE_BITS for code, _, _ in process.recorder.drain()]
         assert codes == [ITERATOR, Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
-    assert measure(hooks["prefetch"]) == {("training.dataloader.workers",): [0]}
-    assert measure(hooks["fetch"]) == {}
+    assert measure(hooks["workers"]) == {("training.dataloader.workers",): [0]}
+    assert measure(hooks["worker_fetch"]) == {}
 
 
 def test_a_list_of_batches_tells_one_loader_from_another(process: Process) -> None:
@@ -157,7 +157,7 @@ def test_workers_are_watched_until_their_iterator_is_gone(process: Process, tmp_
     (tmp_path / "sys/kernel").mkdir(parents=True)
     (tmp_path / "sys/kernel/task_delayacct").write_text("1\n")
     tick, resident = 1 / os.sysconf("SC_CLK_TCK"), 300 * os.sysconf("SC_PAGE_SIZE")
-    hook = PrefetchHook(process, tmp_path)
+    hook = WorkersHook(process, tmp_path)
     hook.installed = True
     iterator = Workers()
     hook._iterator_made(iterator)
@@ -187,7 +187,7 @@ def test_workers_are_watched_until_their_iterator_is_gone(process: Process, tmp_
 
 def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
     """When the script drops its iterator its workers end at once, and nothing of it is held; nor at its end."""
-    (hook,) = [hook for hook in process._parts if isinstance(hook, PrefetchHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, WorkersHook)]
     loader = DataLoader(Stream(), num_workers=1, multiprocessing_context="spawn")
     ended = iter(loader)
     assert len(list(ended)) == 5
@@ -205,7 +205,7 @@ def test_the_drain_does_not_keep_an_iterator(process: Process) -> None:
 
 def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Process) -> None:
     """Durations that nobody takes are left out; an error of the data set passes through."""
-    (hook,) = [hook for hook in process._parts if isinstance(hook, FetchHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, WorkerFetchHook)]
     hook._open_pipe(None)
     writer = hook._writer
     assert writer is not None
@@ -225,7 +225,7 @@ def test_a_full_pipe_holds_no_worker_and_a_batch_that_failed_is_none(process: Pr
 
 def test_a_forked_rank_has_a_pipe_of_its_own(process: Process) -> None:
     """What workers of a forked child write is the child's, and the child does not take its parent's."""
-    (hook,) = [hook for hook in process._parts if isinstance(hook, FetchHook)]
+    (hook,) = [hook for hook in process._parts if isinstance(hook, WorkerFetchHook)]
     hook._open_pipe(None)
     parents = hook._reader
     hook._owner = -1  # as seen from a child
@@ -252,12 +252,12 @@ def test_a_stateful_loader_is_watched_as_torchs_own_is(
         package = importlib.import_module("torchdata.stateful_dataloader")
         batches = iter(package.StatefulDataLoader(Stream(), num_workers=1, multiprocessing_context=context))
         assert next(batches) == 0
-        prefetch, fetch = (hook_named(process, name) for name in ("prefetch", "fetch"))
+        workers, fetch = (hook_named(process, name) for name in ("workers", "worker_fetch"))
         deadline = time.monotonic() + 10
-        while measure(prefetch)["training.dataloader.queue.length",] != [2]:
+        while measure(workers)["training.dataloader.queue.length",] != [2]:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert measure(prefetch)["training.dataloader.workers",] == [1]
+        assert measure(workers)["training.dataloader.workers",] == [1]
         assert len(list(batches)) == 4
         durations = measure(fetch)["training.dataloader.fetch.duration",]
         # The worker also looks once for the batch that is not there.
@@ -309,7 +309,7 @@ def test_an_iterator_is_made_for_the_loop_that_it_serves(process: Process) -> No
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="then memory is pinned and torch warns of nothing")
 def test_a_warning_of_a_loader_names_the_line_that_torch_means(process: Process) -> None:
     """What torch warns of while it makes an iterator is said to come from torch's file, as without laggard."""
-    assert hook_named(process, "prefetch").installed
+    assert hook_named(process, "workers").installed
     with pytest.warns(UserWarning, match="pin_memory") as warned:
         assert len(list(DataLoader(Stream(), pin_memory=True))) == 5
     assert [warning.filename for warning in warned] == [sys.modules["torch.utils.data.dataloader"].__file__]
@@ -328,12 +328,12 @@ def test_a_worker_that_cannot_start_shows_frames_of_torch_alone(process: Process
     with pytest.raises((AttributeError, pickle.PicklingError)) as raised:
         iter(loader)
     assert not [str(entry.path) for entry in raised.traceback if "laggard" in Path(entry.path).parts]
-    assert hook_named(process, "fetch").installed
+    assert hook_named(process, "worker_fetch").installed
 
 
 def test_usage_of_a_process_is_read_from_proc(process: Process) -> None:
     """On the real machine the fields are where they are looked for."""
-    usage = PrefetchHook(process)._read_usage([os.getpid()])[os.getpid()]
+    usage = WorkersHook(process)._read_usage([os.getpid()])[os.getpid()]
     ticks = os.sysconf("SC_CLK_TCK")
     assert usage.cpu == pytest.approx(time.process_time() * ticks, abs=0.2 * ticks)
     pages = int(Path("/proc/self/statm").read_text().split()[1])

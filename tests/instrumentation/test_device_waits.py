@@ -186,7 +186,7 @@ def test_a_compiled_optimizer_is_measured_from_its_first_call(device: Device, pr
     torch._dynamo.reset()
     parameter = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=0.01)
-    hook_named(process, "compiled").steps_ended([])  # listens again after the reset
+    hook_named(process, "torch_compile").steps_ended([])  # listens again after the reset
     update = torch.compile(optimizer.step, backend=compiled_step(device, 20, []))
     batches = DataLoader([torch.ones(4)] * 6, batch_size=1)  # pyright: ignore[reportArgumentType] - a list will do
     for number, batch in enumerate(batches):

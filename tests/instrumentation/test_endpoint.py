@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laggard import prometheus
 from laggard.shared import metrics
+from laggard.shared.attributes import IDENTITY
 from laggard.shared.names import prometheus_label, prometheus_name
 from tests.support.launch import PROGRAMS, Launcher
 
@@ -64,7 +65,7 @@ def test_each_rank_serves_its_metrics_on_base_plus_local_rank(launcher: Launcher
             if family.name == "target_info":
                 continue
             metric = known[family.name]
-            allowed = {prometheus_label(name) for name in (*metrics.IDENTITY, *metric.attributes)}
+            allowed = {prometheus_label(name) for name in (*IDENTITY, *metric.attributes)}
             for sample in family.samples:
                 labels = set(sample.labels) - {"le"}
                 assert labels <= allowed

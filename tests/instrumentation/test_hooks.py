@@ -24,6 +24,7 @@ from torch.utils.data._utils import worker
 import laggard
 from laggard import _process
 from laggard._events import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, ITERATOR, OPTIMIZER_STEP
+from laggard._hooks import HOOKS, Hook
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
@@ -299,6 +300,20 @@ def test_a_disabled_hook_is_not_installed(monkeypatch: pytest.MonkeyPatch, caplo
     assert torch.autograd.backward is before
     _process.uninstrument()
     assert "nonsense" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOOKS if kind.former_name], ids=lambda kind: kind.name)
+def test_a_hook_is_disabled_by_its_old_name(
+    kind: type[Hook], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose name has changed is left out by either, and nothing is said to be unknown."""
+    for name in (kind.name, kind.former_name):
+        monkeypatch.setenv("LAGGARD_DISABLED_HOOKS", name)
+        _process.instrument()
+        assert _process._current is not None
+        assert {hook.name for hook in HOOKS} - {part.name for part in _process._current._parts} == {kind.name}
+        _process.uninstrument()
+    assert caplog.text == ""
 
 
 def test_fx_traces_the_graph_that_it_traces_without_us(process: _process.Process) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import promql_parser as promql
 import yaml
 
-from laggard.shared.metrics import IDENTITY, PROCESS_METRICS, TRAINING_METRICS, Attribute
+from laggard.shared.attributes import IDENTITY, Attribute
+from laggard.shared.metrics import TRAINING_METRICS
 from laggard.shared.names import prometheus_label, prometheus_name
+from laggard.shared.process_metrics import PROCESS_METRICS
 from laggard_cli.rules.render import rule_files
 from laggard_exporter.collectors import FAMILIES
 from laggard_exporter.web.ranks import RANK_PAGES

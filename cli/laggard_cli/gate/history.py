@@ -10,16 +10,8 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from laggard.shared.metrics import (
-    MEMORY_USAGE,
-    PHASE_DURATION,
-    RANKS_EXPECTED,
-    SAMPLES,
-    STEP_DURATION,
-    STEPS,
-    TOKENS,
-    Attribute,
-)
+from laggard.shared.attributes import Attribute
+from laggard.shared.metrics import MEMORY_USAGE, PHASE_DURATION, RANKS_EXPECTED, SAMPLES, STEP_DURATION, STEPS, TOKENS
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.shared.phases import Phase
 from laggard_cli.clusters import CLUSTER, Run, find_run

@@ -106,7 +106,7 @@ def request_from_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds
             print(f"asked rank {rank.number} of {where}", flush=True)
             reason = _wait(client, rank, id_, seconds)
             if not reason:
-                _fetch(client, id_, target)
+                _download(client, id_, target)
     except _RefusedError as error:
         reason = f"{printable(rank.url)}: {error}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -155,7 +155,7 @@ def _post(client: httpx.Client, content: dict[str, Any]) -> dict[str, Any]:
     return answer  # pyright: ignore[reportUnknownVariableType] - its values are looked at one by one
 
 
-def _fetch(client: httpx.Client, id_: str, target: Path) -> None:
+def _download(client: httpx.Client, id_: str, target: Path) -> None:
     """Write the trace under its name when it is whole."""
     temporary = target.with_name(f".{target.name}")
     try:

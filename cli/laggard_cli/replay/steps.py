@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from laggard.shared.attributes import Attribute
 from laggard.shared.metrics import (
     COMMUNICATION_FLOOR,
     DATALOADER_FIRST_BATCH_DURATION,
@@ -24,7 +25,6 @@ from laggard.shared.metrics import (
     STEP_OWN_DURATION,
     STEPS,
     STEPS_EXCLUDED,
-    Attribute,
 )
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.shared.phases import OWN_PHASES, Phase, RankState

@@ -8,17 +8,16 @@ from statistics import fmean
 
 import numpy as np
 
+from laggard.shared.attributes import RUN_FACTS, Attribute
 from laggard.shared.metrics import (
     MEMORY_USAGE,
     PHASE_DURATION,
     RANK_START_TIMESTAMP,
-    RUN_FACTS,
     RUN_INFO,
     SIGNAL_AVAILABLE,
     STEP_DURATION,
     STEP_OWN_DURATION,
     STEPS,
-    Attribute,
 )
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard_cli.clusters import CLUSTER, RUN, Run

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from laggard.shared import dumps, statefile, untrusted
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 from laggard.shared.names import prometheus_label
 from laggard_exporter.entry import Entry
 from laggard_exporter.hang.dump import DumpError

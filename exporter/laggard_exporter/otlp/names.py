@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from laggard.shared.metrics import PROCESS_METRICS, Attribute
+from laggard.shared.attributes import Attribute
 from laggard.shared.names import prometheus_label, prometheus_name
+from laggard.shared.process_metrics import PROCESS_METRICS
 from laggard_exporter.samples import Family
 
 #: What a value is over OTLP: a counter, a sum that may fall, or a gauge.

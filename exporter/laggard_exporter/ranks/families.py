@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 from laggard.shared.names import prometheus_label
 from laggard_exporter.samples import Family
 

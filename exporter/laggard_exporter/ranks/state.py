@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard.shared import metrics, statefile
-from laggard.shared.metrics import PROCESS_METRICS, Attribute
+from laggard.shared import metrics, process_metrics, statefile
+from laggard.shared.attributes import Attribute
 from laggard.shared.names import prometheus_label, prometheus_name
 from laggard.shared.phases import STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
+from laggard.shared.process_metrics import PROCESS_METRICS
 from laggard.shared.statefile import EndedBy, Ending, Snapshot
 from laggard_exporter.conventions import PREFIX
 from laggard_exporter.entry import Entry
@@ -106,42 +107,42 @@ def _info(rank: _Rank) -> _Values:
 
 #: How each metric of the contract follows from a rank: pairs of its own label values and the value.
 SERIES: dict[metrics.Metric, Callable[[_Rank], _Values]] = {
-    metrics.PROCESS_UP: lambda rank: _single(rank.file.alive),
-    metrics.PROCESS_STATE: lambda rank: [((state.label,), state is rank.file.state) for state in RankState],
-    metrics.PROCESS_CONDITION: lambda rank: _single(rank.condition),
-    metrics.PROCESS_STANDSTILL: lambda rank: _single(rank.phase_age),
-    metrics.PROCESS_STOPPED: lambda rank: [] if rank.stopped is None else _single(rank.stopped),
-    metrics.PROCESS_STEPS: lambda rank: _single(rank.file.steps),
-    metrics.PROCESS_PROGRESS: lambda rank: _single(rank.file.progress),
-    metrics.PROCESS_PHASE: lambda rank: [((phase.label,), phase is rank.file.phase) for phase in Phase],
-    metrics.PROCESS_PHASE_AGE: lambda rank: _single(rank.phase_age),
-    metrics.PROCESS_LAST_STEP_AGE: lambda rank: (
+    process_metrics.PROCESS_UP: lambda rank: _single(rank.file.alive),
+    process_metrics.PROCESS_STATE: lambda rank: [((state.label,), state is rank.file.state) for state in RankState],
+    process_metrics.PROCESS_CONDITION: lambda rank: _single(rank.condition),
+    process_metrics.PROCESS_STANDSTILL: lambda rank: _single(rank.phase_age),
+    process_metrics.PROCESS_STOPPED: lambda rank: [] if rank.stopped is None else _single(rank.stopped),
+    process_metrics.PROCESS_STEPS: lambda rank: _single(rank.file.steps),
+    process_metrics.PROCESS_PROGRESS: lambda rank: _single(rank.file.progress),
+    process_metrics.PROCESS_PHASE: lambda rank: [((phase.label,), phase is rank.file.phase) for phase in Phase],
+    process_metrics.PROCESS_PHASE_AGE: lambda rank: _single(rank.phase_age),
+    process_metrics.PROCESS_LAST_STEP_AGE: lambda rank: (
         _single(rank.known.age(rank.file.last_step_ns)) if rank.file.last_step_ns else []
     ),
-    metrics.PROCESS_COLLECTIVE_SEQUENCE: lambda rank: [
+    process_metrics.PROCESS_COLLECTIVE_SEQUENCE: lambda rank: [
         ((f"{group.identity:016x}",), group.started) for group in rank.file.groups
     ],
-    metrics.PROCESS_COLLECTIVE_OPERATION: lambda rank: [
+    process_metrics.PROCESS_COLLECTIVE_OPERATION: lambda rank: [
         ((f"{group.identity:016x}",), group.operation) for group in rank.file.groups if group.started
     ],
-    metrics.PROCESS_IN_COLLECTIVE: lambda rank: [
+    process_metrics.PROCESS_IN_COLLECTIVE: lambda rank: [
         ((f"{group.identity:016x}",), group.started > group.finished) for group in rank.file.groups
     ],
-    metrics.PROCESS_WORLD_SIZE: lambda rank: _single(rank.file.facts.world_size),
-    metrics.PROCESS_START_TIMESTAMP: lambda rank: _single(rank.file.facts.start_unix_ns / NANOSECONDS),
-    metrics.PROCESS_INFO: _info,
+    process_metrics.PROCESS_WORLD_SIZE: lambda rank: _single(rank.file.facts.world_size),
+    process_metrics.PROCESS_START_TIMESTAMP: lambda rank: _single(rank.file.facts.start_unix_ns / NANOSECONDS),
+    process_metrics.PROCESS_INFO: _info,
 }
 
 #: Those of a rank that stands still, or has of late.
 STILL = frozenset(
     {
-        metrics.PROCESS_CONDITION,
-        metrics.PROCESS_STANDSTILL,
-        metrics.PROCESS_STOPPED,
-        metrics.PROCESS_PHASE,
-        metrics.PROCESS_COLLECTIVE_SEQUENCE,
-        metrics.PROCESS_COLLECTIVE_OPERATION,
-        metrics.PROCESS_IN_COLLECTIVE,
+        process_metrics.PROCESS_CONDITION,
+        process_metrics.PROCESS_STANDSTILL,
+        process_metrics.PROCESS_STOPPED,
+        process_metrics.PROCESS_PHASE,
+        process_metrics.PROCESS_COLLECTIVE_SEQUENCE,
+        process_metrics.PROCESS_COLLECTIVE_OPERATION,
+        process_metrics.PROCESS_IN_COLLECTIVE,
     }
 )
 
@@ -211,7 +212,7 @@ def _failure(rank: Rank, deaths: Deaths) -> Sample:
     unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS
     facts = file.facts
     labels = (facts.run, str(facts.rank), facts.host, file.phase.label, by, with_what)
-    return Sample(PROCESS[metrics.PROCESS_FAILURE_TIMESTAMP], labels, unix)
+    return Sample(PROCESS[process_metrics.PROCESS_FAILURE_TIMESTAMP], labels, unix)
 
 
 def _cause(ending: Ending) -> tuple[str, str]:

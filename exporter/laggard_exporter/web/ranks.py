@@ -11,8 +11,8 @@ from laggard_exporter.exposition import Encoder
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks.discovery import Targets
 from laggard_exporter.ranks.endpoints import Endpoints
-from laggard_exporter.ranks.fetch import PageError, fetch
 from laggard_exporter.ranks.merge import InvalidPageError, Merged
+from laggard_exporter.ranks.pages import PageError, read_pages
 from laggard_exporter.samples import Family, Sample, grouped
 from laggard_exporter.web.application import TIMEOUT_HEADER, Request, Response, compressed, scrape_timeout, text
 
@@ -58,7 +58,7 @@ class RanksPage:
         results["stopped"] = sum(bool(endpoint.address) and endpoint.stopped for endpoint in endpoints)
         asked = [endpoint for endpoint in endpoints if endpoint.address and not endpoint.stopped]
         seconds = min(RANK_SECONDS, _SHARE * scrape_timeout(request.headers.get(TIMEOUT_HEADER)))
-        pages = fetch([(endpoint.address, endpoint.facts.metrics_port) for endpoint in asked], seconds)
+        pages = read_pages([(endpoint.address, endpoint.facts.metrics_port) for endpoint in asked], seconds)
         merged = Merged()
         for endpoint, page in zip(asked, pages, strict=True):
             results[self._add(merged, page, endpoint.facts.run, endpoint.facts.rank)] += 1

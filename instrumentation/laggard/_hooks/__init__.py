@@ -8,13 +8,11 @@ from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.ddp import DistributedDataParallelHook
 from laggard._hooks.device import DeviceHook
 from laggard._hooks.ending import EndingHook
-from laggard._hooks.fetch import FetchHook
 from laggard._hooks.forward import ForwardHook
 from laggard._hooks.garbage import GarbageHook
 from laggard._hooks.memory import DeviceMemoryHook, MemoryHook
 from laggard._hooks.optimizer import OptimizerHook
 from laggard._hooks.peers import PeersHook
-from laggard._hooks.prefetch import PrefetchHook
 from laggard._hooks.randomness import RandomnessHook
 from laggard._hooks.scaler import GradScalerHook
 from laggard._hooks.streams import StreamsHook
@@ -22,13 +20,15 @@ from laggard._hooks.torch_compile import TorchCompileHook
 from laggard._hooks.torch_compile_skip import TorchCompileSkipHook
 from laggard._hooks.torch_compile_state import Traced
 from laggard._hooks.transfer import TransferHook
-from laggard._hooks.worker import DataLoaderWorkerHook
+from laggard._hooks.worker_fetch import WorkerFetchHook
+from laggard._hooks.worker_silence import WorkerSilenceHook
+from laggard._hooks.workers import WorkersHook
 
 #: In the order in which they are installed; each is a kind of hook that takes its host.
 HOOKS: tuple[type[Hook], ...] = (
     RandomnessHook,
     TorchCompileSkipHook,
-    DataLoaderWorkerHook,
+    WorkerSilenceHook,
     DataLoaderHook,
     ForwardHook,
     BackwardHook,
@@ -43,8 +43,8 @@ HOOKS: tuple[type[Hook], ...] = (
     DeviceHook,
     CheckpointHook,
     TransferHook,
-    FetchHook,
-    PrefetchHook,
+    WorkerFetchHook,
+    WorkersHook,
     MemoryHook,
     DeviceMemoryHook,
     GarbageHook,

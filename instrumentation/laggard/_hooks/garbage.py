@@ -14,7 +14,7 @@ from laggard._hooks.base import Hook
 from laggard._part import Host
 from laggard._partition import Step
 from laggard.shared import metrics
-from laggard.shared.metrics import Attribute
+from laggard.shared.attributes import Attribute
 
 if TYPE_CHECKING:
     from laggard._report import Report

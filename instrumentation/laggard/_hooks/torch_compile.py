@@ -63,7 +63,8 @@ class _Call:
 class TorchCompileHook(Hook):
     """Times calls of compiled functions from outside, and notes compilations."""
 
-    name = "compiled"
+    name = "torch_compile"
+    former_name = "compiled"
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)

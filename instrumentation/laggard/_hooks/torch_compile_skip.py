@@ -21,7 +21,8 @@ from laggard._hooks.base import Hook
 class TorchCompileSkipHook(Hook):
     """Marks the code of this package as not to be compiled once the compiler is there."""
 
-    name = "compiler"
+    name = "torch_compile_skip"
+    former_name = "compiler"
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for the compiler, which any optimizer imports."""

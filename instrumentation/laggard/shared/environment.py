@@ -155,7 +155,8 @@ LAGGARD_DISABLED_HOOKS = "LAGGARD_DISABLED_HOOKS"
 """
 .. envvar:: LAGGARD_DISABLED_HOOKS
 
-Comma-separated names of hooks that are not installed, for example ``collectives``. Default: none.
+Comma-separated names of hooks that are not installed, for example ``collectives``. Default: none. Old names work:
+``worker``, ``compiled``, ``compiler``, ``fetch``, ``prefetch``.
 """
 
 LAGGARD_HOT_PATH = "LAGGARD_HOT_PATH"

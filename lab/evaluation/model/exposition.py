@@ -76,6 +76,8 @@ class Incarnation:
             found = {"uuid": f"GPU-{self.job.run}-{rank}", **dict(labels)}
             if found.pop(SPARE, ""):
                 found["uuid"] = f"GPU-{self.job.run}-{rank + self._ranks}"
+        elif not name.startswith("training_"):
+            found = dict(labels)
         else:
             found = {"training_run": self.job.run, "training_rank": str(rank), **dict(labels)}
         if name == "gpu_workload_info":

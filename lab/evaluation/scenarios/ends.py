@@ -104,7 +104,7 @@ def _whole(draw: Draw, begin: float, by: str, word: str) -> Job:
 def failed(draw: Draw) -> Case:
     """A rank ends by itself, in any way, and its launcher ends the others."""
     begin = draw.begin()
-    ways = (("unknown", ""), ("exception", "builtins.ValueError"), ("exit", "3"))
+    ways = (("unknown", ""), ("exception", "ValueError"), ("exit", "3"))
     job = _whole(draw, begin, *ways[draw.random.integers(len(ways))])
     (first,) = job.of(Death)[0].ranks
     return Case(job, expected=(Expectation(FAILED, (first,), begin=begin),), near=(STALLED, MISSING, FROZEN, TELEMETRY))

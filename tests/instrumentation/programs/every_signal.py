@@ -52,7 +52,7 @@ def simulate_device(folder: Path) -> None:
     assert process is not None
     hooks: dict[str, Any] = {hook.name: hook for hook in process._parts}
     hooks["memory"]._limit_files = [limit]
-    hooks["prefetch"]._counts_io_wait = True
+    hooks["workers"]._counts_io_wait = True
 
 
 def communicate() -> None:

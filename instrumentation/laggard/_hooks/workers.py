@@ -58,10 +58,11 @@ class _Usage:
     resident: int
 
 
-class PrefetchHook(Hook):
+class WorkersHook(Hook):
     """Watches the workers of every DataLoader of the process."""
 
-    name = "prefetch"
+    name = "workers"
+    former_name = "prefetch"
     resting_share = 16
 
     def __init__(self, host: Host, proc: Path = _PROC) -> None:

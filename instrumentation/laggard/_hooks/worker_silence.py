@@ -11,10 +11,11 @@ from laggard._hooks.base import Hook
 from laggard._hooks.loaders import WORKER_LOOPS
 
 
-class DataLoaderWorkerHook(Hook):
+class WorkerSilenceHook(Hook):
     """Wraps the function that a worker process runs, so that the first thing in a worker is to fall silent."""
 
-    name = "worker"
+    name = "worker_silence"
+    former_name = "worker"
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for the modules that workers are started from."""

@@ -34,10 +34,11 @@ _DURATION_BYTES = 8
 _MAX_REPORTED = 1024
 
 
-class FetchHook(Hook):
+class WorkerFetchHook(Hook):
     """Gives workers a pipe when they are started, and reports what they write."""
 
-    name = "fetch"
+    name = "worker_fetch"
+    former_name = "fetch"
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)

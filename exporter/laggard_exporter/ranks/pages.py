@@ -1,4 +1,4 @@
-"""Fetches the pages of all ranks at the same time, in the time and the memory that is given, in one thread."""
+"""Reads the pages of all ranks at the same time, in the time and the memory that is given, in one thread."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Conversation:
             raise PageError("must be UTF-8") from error
 
 
-def fetch(addresses: Sequence[tuple[str, int]], seconds: float) -> list[str | PageError]:
+def read_pages(addresses: Sequence[tuple[str, int]], seconds: float) -> list[str | PageError]:
     """Return the page that each address serves at ``/metrics``, or why there is none, in so many ``seconds``."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
