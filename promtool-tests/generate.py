@@ -41,9 +41,10 @@ Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 #: There changes() counts the first sample of a new series, so a young run's second restart is its third. And a rate
 #: reaches back to the sample before its window: a rank that is scraped more rarely is compared, and what comes and goes
 #: lasts somewhat longer. It is over what is there of its window: a save of a run's first minutes is a share of those.
+#: There a rule sees what stands above it in its group as it was one evaluation before, so that a veto ends later.
 DIFFERENT_UNDER_VMALERT = (
     "pipeline.faults", "pipeline.near_misses", "pipeline.workers_that_come_and_go", "processes.restarts",
-    "processes.restarts_in_containers", "uncompared.rarer_scrapes", "uncompared.too_many_to_name",
+    "processes.restarts_in_containers", "processes.slow_batches", "uncompared.rarer_scrapes", "uncompared.too_many_to_name",
     "uncompared.without_an_exporter",
 )  # fmt: skip
 

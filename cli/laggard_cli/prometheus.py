@@ -175,6 +175,17 @@ class Prometheus:
             rule["annotations"] = in_templates(rule["annotations"], ours)
         return found
 
+    def recorded(self, name: str) -> list[tuple[dict[str, str], str]]:
+        """Return the labels and the expression of each rule that records a series of this name."""
+
+        def read(data: Any) -> Iterator[tuple[dict[str, str], str]]:
+            for group in _list(data, "groups"):
+                for rule in _list(group, "rules"):
+                    if rule.get("name") == name:
+                        yield in_ours(_texts(rule.get("labels")), self._names), str(rule.get("query", ""))
+
+        return self._get("api/v1/rules", {"type": "record"}, lambda data: list(read(data)))
+
     def close(self) -> None:
         """End the connections."""
         self._client.close()

@@ -84,12 +84,32 @@ def document() -> str:
             parts.append(f"\n## {code(file)}\n")
             for name, variants in alerts.items():
                 used = [code(f"{t.name} = {t.value}") for t in defaults if t.name in read[name] and not t.label]
-                parts += _alert(name, variants, used)
+                parts += _alert(name, variants, used, _steps(variants, groups))
     parts += [_THRESHOLDS, *_threshold_rows(defaults)]
     return "".join(parts)
 
 
-def _alert(name: str, variants: list[Rule], used: list[str]) -> Iterator[str]:
+def _steps(variants: list[Rule], groups: list[Rule]) -> list[Rule]:
+    """Return what the groups of an alert's variants record for it, in order: it reads them, or what it reads does."""
+    found: list[Rule] = []
+    for group in groups:
+        rules: list[Rule] = group["rules"]
+        wanted = {name for rule in rules if rule in variants for name in _METRIC.findall(rule["expr"])}
+        kept: list[Rule] = []
+        for rule in reversed(rules):
+            if rule.get("record") in wanted:
+                wanted.update(_METRIC.findall(rule["expr"]))
+                kept.insert(0, rule)
+        found += kept
+    return found
+
+
+def _step(rule: Rule) -> str:
+    labels = ", ".join(f"{name}={text}" for name, text in rule.get("labels", {}).items())
+    return f"# {rule['record']}{f' ({labels})' if labels else ''}\n{rule['expr'].rstrip()}"
+
+
+def _alert(name: str, variants: list[Rule], used: list[str], steps: list[Rule]) -> Iterator[str]:
     first = variants[0]
     yield f"\n### {name}\n\n{first['annotations']['summary']} [Runbook](../rules/runbooks/{name}.md).\n\n"
     yield row("severity", "after", "thresholds") + "|---|---|---|\n"
@@ -97,6 +117,8 @@ def _alert(name: str, variants: list[Rule], used: list[str]) -> Iterator[str]:
     waits = dict.fromkeys(str(variant.get("for", "at once")) for variant in variants)
     yield row(" or ".join(severities), " or ".join(waits), ", ".join(used) or "none")
     yield from _folds("Expression", "promql", [variant["expr"].rstrip() for variant in variants])
+    if steps:
+        yield from _folds("Steps before it", "promql", ["\n\n".join(map(_step, steps))])
     for field in ("description", "recommendation"):
         texts = [variant["annotations"].get(field, "") for variant in variants]
         yield from _folds(field.capitalize(), "text", [textwrap.fill(t, 110, break_long_words=False) for t in texts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 
@@ -38,6 +39,11 @@ SUFFIXES = (
     "recent",
     "slow",
     "persistent",
+    "sustained",
+    "early",
+    "candidate",
+    "peers",
+    "limit",
     "spread",
     "total",
     "most",
@@ -97,12 +103,41 @@ def test_groups_of_a_family_are_named_after_its_file() -> None:
             assert group["name"].startswith(f"laggard-{stem}"), file
 
 
-def test_no_rule_reads_its_own_group() -> None:
-    """No rule uses what its own group records: there, order would decide which evaluation it sees."""
-    recorded = {(rule.group, rule.name) for rule in rules()}
-    for rule in rules():
-        used = {(rule.group, selector.name) for selector in selectors(rule.expr)}
-        assert not used & recorded, f"{rule} in {rule.group}"
+def test_a_rule_reads_what_stands_above_it() -> None:
+    """Of its own group a rule uses what is recorded above it: of the rest, order would decide what it sees."""
+    steps = 0
+    for group, each in itertools.groupby(rules(), key=lambda rule: rule.group):
+        found = list(each)
+        for place, rule in enumerate(found):
+            used = {selector.name for selector in selectors(rule.expr)}
+            assert not used & {below.name for below in found[place:]}, f"{rule} in {group}"
+            steps += bool(used & {above.name for above in found[:place]})
+    assert steps > 10
+
+
+def test_a_rule_can_be_read() -> None:
+    """No expression is long, few are middling, and none combines more sets than a person keeps in mind."""
+    exprs = [rule.expr for rule in rules()]
+    lines = [sum(bool(line.strip()) and line.strip()[0] != "#" for line in expr.splitlines()) for expr in exprs]
+    assert max(lines) <= 30
+    assert sum(each > 20 for each in lines) <= 10
+    assert sorted(map(len, exprs))[len(exprs) * 9 // 10] <= 700
+    sets = Counter(len(re.findall(r"\b(?:and|or|unless)\b", expr)) for expr in exprs)
+    assert max(sets) <= 8
+    assert sum(count for number, count in sets.items() if number > 5) <= 6
+
+
+@pytest.mark.parametrize("rule", rules(), ids=str)
+def test_what_stands_beside_an_or_is_in_brackets(rule: Rule) -> None:
+    """``or`` binds less than ``and`` and ``unless``, which nobody has to know to read a rule."""
+    operands: list[str] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, promql.BinaryExpr) and str(node.op) == "or":
+            operands.extend(str(each.op) for each in (node.lhs, node.rhs) if isinstance(each, promql.BinaryExpr))
+
+    promql.walk(promql.parse(rule.expr), visit)
+    assert not {"and", "unless"} & set(operands)
 
 
 def test_samples_of_ranks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
+from laggard_cli.diagnose.held_back import HeldBack, held_back
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
@@ -128,6 +129,8 @@ class Diagnosis:
     ranks: tuple[Rank, ...]
     standing_out: dict[str, float] = field(default_factory=dict[str, float])
     """How many times its peers' own time each rank needs that is slow now; where that lasts, a verdict follows."""
+    held_back: HeldBack | None = None
+    """What a verdict on the rank that stands out most waits for, where it has none."""
     excluded: dict[str, float] = field(default_factory=dict[str, float])
     """Steps of the last 5 minutes that were excluded, by reason; asked for where no rank has an own time."""
     uncompared: dict[str, float] = field(default_factory=dict[str, float])
@@ -227,6 +230,13 @@ def diagnose(
     scores: dict[Run, dict[str, float]] = {}
     for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
         scores.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.value
+    named_ranks = {(verdict.cluster, verdict.run, verdict.rank) for verdict in verdicts}
+    unnamed = {
+        name: {rank: score for rank, score in found.items() if (name.cluster, name.name, rank) not in named_ranks}
+        for name, found in scores.items()
+        if name in wanted
+    }
+    waiting = held_back(prometheus, {name: found for name, found in unnamed.items() if found}, at)
     uncompared: dict[Run, dict[str, float]] = {}
     for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
         uncompared.setdefault(run_of(sample), {})[sample.labels[_REASON]] = sample.value
@@ -245,6 +255,7 @@ def diagnose(
             facts={fact: values[name] for fact, values in facts.items() if name in values},
             ranks=tuple(ranks.get(name, ())),
             standing_out=scores.get(name, {}),
+            held_back=waiting.get(name),
             excluded={} if name in ranks else excluded.get(name, {}),
             failure=failures.get(name),
             uncompared=uncompared.get(name, {}),

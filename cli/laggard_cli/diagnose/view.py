@@ -47,6 +47,11 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     )
     excluded = {printable(reason): count for reason, count in diagnosis.excluded.items()}
     standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
+    held_back = diagnosis.held_back and replace(
+        diagnosis.held_back,
+        rank=printable(diagnosis.held_back.rank),
+        vetoes=tuple(map(printable, diagnosis.held_back.vetoes)),
+    )
     uncompared_ranks = {printable(rank): printable(reason) for rank, reason in diagnosis.uncompared_ranks.items()}
     return replace(
         diagnosis,
@@ -55,6 +60,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         verdicts=verdicts,
         ranks=ranks,
         standing_out=standing_out,
+        held_back=held_back,
         excluded=excluded,
         failure=failure,
         uncompared_ranks=uncompared_ranks,
@@ -72,10 +78,14 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     elif diagnosis.unjudged:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
-        parts.append(Padding(Text(_why_not_yet(diagnosis.standing_out), style="yellow"), (0, 0, 0, 2)))
+        held = diagnosis.held_back
+        said = held.said() if held is not None else _why_not_yet(diagnosis.standing_out)
+        parts.append(Padding(Text(said, style="yellow"), (0, 0, 0, 2)))
     else:
         style = "yellow" if diagnosis.left_out else "green"
         parts.append(Padding(Text(silent or _why_healthy(diagnosis), style=style), (0, 0, 0, 2)))
+    if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
+        parts.append(Padding(Text(diagnosis.held_back.said(), style="yellow"), (0, 0, 0, 2)))
     # Beside a verdict too: there may be another culprit among them.
     parts += [Padding(Text(said, style="yellow"), (0, 0, 0, 2)) for said in diagnosis.left_out]
     if diagnosis.ranks:

@@ -1,0 +1,84 @@
+"""What a rule sees of what stands above it in its group, in each engine: the same evaluation, or the one before."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.rules.engine import free_address, wait_until
+from tests.rules.test_vmalert import TOOL
+
+#: Each evaluation writes its time, and below what it sees of that.
+_GROUP: dict[str, Any] = {
+    "name": "order",
+    "interval": "1s",
+    "rules": [
+        {"record": "written", "expr": "vector(time())"},
+        {"record": "seen", "expr": "written + 0"},
+        {"record": "seen_late", "expr": "time() - seen"},
+    ],
+}
+
+
+@contextlib.contextmanager
+def _serving(folder: Path, *flags: str) -> Iterator[httpx.Client]:
+    (folder / "rules.yml").write_text(yaml.safe_dump({"groups": [_GROUP]}))
+    configuration = folder / "prometheus.yml"
+    configuration.write_text(f"rule_files: ['{folder / 'rules.yml'}']\n")
+    address = free_address()
+    command = [
+        "prometheus",
+        f"--config.file={configuration}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--log.level=warn",
+        *flags,
+    ]
+    process = subprocess.Popen(command)
+    try:
+        with httpx.Client(base_url=f"http://{address}") as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("flags", [(), ("--enable-feature=concurrent-rule-eval",)], ids=["in turn", "concurrently"])
+def test_prometheus_shows_the_same_evaluation(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Also where rules that do not read each other are evaluated at once."""
+    with _serving(tmp_path, *flags) as client:
+
+        def late() -> list[str]:
+            with contextlib.suppress(httpx.TransportError):
+                answer = client.get("/api/v1/query", params={"query": "seen_late[10s]"}).json()
+                return [value for series in answer["data"]["result"] for _, value in series["values"]]
+            return []
+
+        wait_until(lambda: len(late()) >= 4, 30)
+        # From the second evaluation on: a server may look up the first before it can be read.
+        assert set(late()[1:]) == {"0"}
+
+
+def test_vmalert_shows_the_evaluation_before(tmp_path: Path) -> None:
+    """So a verdict may be one evaluation later there, and a step that excuses must be no later than what it excuses."""
+    if not TOOL.exists():
+        pytest.skip("no vmalert-tool: run scripts/tools/fetch_tools.sh")
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [_GROUP]}))
+    asked = {"expr": "seen_late", "eval_time": "10s", "exp_samples": [{"labels": "seen_late", "value": 2}]}
+    test = {
+        "rule_files": [str(tmp_path / "rules.yml")],
+        "evaluation_interval": "1s",
+        "tests": [{"interval": "1s", "input_series": [], "metricsql_expr_test": [asked]}],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        [TOOL, "unittest", f"-files={tmp_path / 'test.yml'}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
