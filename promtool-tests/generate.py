@@ -44,8 +44,8 @@ Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 #: There a rule sees what stands above it in its group as it was one evaluation before, so that a veto ends later.
 DIFFERENT_UNDER_VMALERT = (
     "pipeline.faults", "pipeline.near_misses", "pipeline.workers_that_come_and_go", "processes.restarts",
-    "processes.restarts_in_containers", "processes.slow_batches", "uncompared.rarer_scrapes", "uncompared.too_many_to_name",
-    "uncompared.without_an_exporter",
+    "processes.restarts_in_containers", "processes.slow_batches", "uncompared.rarer_scrapes",
+    "uncompared.too_many_to_name", "uncompared.without_an_exporter",
 )  # fmt: skip
 
 

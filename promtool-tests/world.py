@@ -75,6 +75,8 @@ class Rank:
     exporter_lost: bool = False
     #: Seconds between scrapes of its own metrics, where they are rarer than those of others.
     every: int = 0
+    #: And its exporter.
+    exporter_every: int = 0
     #: No target at all: nothing was ever scraped there.
     has_metrics: bool = True
     has_exporter: bool = True
@@ -279,7 +281,10 @@ class World:
                 samples = {}
             if rank.has_exporter and not rank.exporter_lost:
                 for exporter in (rank.host, *rank.more_exporters):
-                    samples.update(self._process_metrics(rank, exporter))
+                    shown = dict(self._process_metrics(rank, exporter))
+                    present |= shown.keys()
+                    if not (rank.exporter_every and self.now % rank.exporter_every):
+                        samples.update(shown)
             self._append(samples)
             present |= samples.keys()
         for device in self.devices:

@@ -88,7 +88,8 @@ def pressure_by_node_exporter() -> Scenario:
     scenario.fires(contended)
     scenario.says(
         contended,
-        summary="The steps of one rank are far less steady than those of its peers.",
+        title="The steps of one rank are far less steady than those of its peers.",
+        summary="Rank 2 of run run-a on host-b is far less steady than its peers: by 16.02% of a step.",
         description="One step in twenty of rank 2 of run run-a on host host-b takes 47.97ms longer than its usual one, "
         "with its peers 15.93ms. The difference is 16.02% of a step. For 50% of the last five minutes, tasks of its "
         "host waited for a processor.",
@@ -121,7 +122,8 @@ def links() -> Scenario:
     scenario.fires(NETWORK)
     scenario.says(
         NETWORK,
-        summary="Communication of a training run comes in bursts while own times are steady.",
+        title="Communication of a training run comes in bursts while own times are steady.",
+        summary="Communication of run run-a comes in bursts: one step in twenty waits for 10.99% of a step longer.",
         description="One step in twenty of run run-a waits for 10.99% of a step of 200ms longer in communication than "
         "the usual one, even on the rank where this differs least, while own times are steady: the network, and no "
         "rank. Link errors and retransmissions: 8.0 a second on host-b.",
@@ -157,7 +159,8 @@ def congestion() -> Scenario:
     scenario.fires(NETWORK)
     scenario.says(
         NETWORK,
-        summary="Communication of a training run comes in bursts while own times are steady.",
+        title="Communication of a training run comes in bursts while own times are steady.",
+        summary="Communication of run run-a comes in bursts: one step in twenty waits for 10.99% of a step longer.",
         description="One step in twenty of run run-a waits for 10.99% of a step of 200ms longer in communication than "
         "the usual one, even on the rank where this differs least, while own times are steady: the network, and no "
         "rank. Packets with marks of congestion: 3.125% on host-a.",

@@ -27,7 +27,8 @@ def killed() -> Scenario:
     scenario.fires(_missing(3, "host-b"), died(3, host="host-b"))
     scenario.says(
         _missing(3, "host-b"),
-        summary="A rank of a training run is gone while others work on.",
+        title="A rank of a training run is gone while others work on.",
+        summary="Rank 3 of run run-a on host-b is gone while others work on.",
         description="Rank 3 of run run-a, last seen on host host-b, is gone without a clean end. Missing: 1 of 4.",
         recommendation="Look for the end of its process in its log and in the kernel's (dmesg: out of memory, XID), "
         "then restart the run from its last checkpoint.",
@@ -107,7 +108,8 @@ def never_seen() -> Scenario:
     scenario.fires(_missing())
     scenario.says(
         _missing(),
-        summary="A rank of a training run is gone while others work on.",
+        title="A rank of a training run is gone while others work on.",
+        summary="1 ranks of run run-a are missing while others work on.",
         description="Nobody has seen some of the ranks of run run-a. Missing: 1 of 4.",
         recommendation="Check with the scheduler whether all hosts of the run started, and whether each rank exports "
         "metrics or has a node exporter that reads its state file.",

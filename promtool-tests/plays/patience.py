@@ -195,11 +195,12 @@ def without_exporter() -> Scenario:
     scenario.fires(stalled(source="rank"))
     scenario.says(
         stalled(source="rank"),
-        summary="A training run makes no progress.",
+        title="A training run makes no progress.",
+        summary="Run run-a has stood still for 10m 45s.",
         description="Run run-a has ended no step for 10m 45s. No node exporter reads the state files of its ranks, "
         "so nobody can say where they stand.",
-        recommendation="Take a stack of each rank with py-spy dump, and run laggard-exporter on the hosts: the next "
-        "stall then names its rank.",
+        recommendation="`laggard stacks --run run-a` on each host shows where its ranks stand. Run "
+        "laggard-exporter on the hosts: the next stall then names its rank.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

@@ -32,7 +32,8 @@ def input_bound() -> Scenario:
     scenario.fires(INPUT)
     scenario.says(
         INPUT,
-        summary="All ranks of a training run wait for data.",
+        title="All ranks of a training run wait for data.",
+        summary="Run run-a waits for data: 36.67% of each step, on all ranks.",
         description="Data takes 36.67% of each step of 300ms of run run-a even on the ranks that are supplied best: "
         "they wait for it, or their workers deliver no faster. So it is the pipeline and no single rank.",
         recommendation="Give the DataLoader more workers or a longer prefetch first; if its workers are busy, move "
@@ -130,7 +131,8 @@ def communication_bound() -> Scenario:
     scenario.fires(COMMUNICATION)
     scenario.says(
         COMMUNICATION,
-        summary="The network is the slowest part of a training run.",
+        title="The network is the slowest part of a training run.",
+        summary="Run run-a waits for the network: 40% of each step is transfer.",
         description="Each step of run run-a takes 300ms, and 40% of it is exposed transfer even on the rank that waits "
         "least, so it is the transfer and no slower rank.",
         recommendation="Overlap the transfer with the backward pass and try larger buckets first; then compress "

@@ -26,7 +26,8 @@ def killed() -> Scenario:
     scenario.fires(died(3, "backward", "host-b"), MISSING)
     scenario.says(
         died(3, "backward", "host-b"),
-        summary="The process of a rank died while others work on.",
+        title="The process of a rank died while others work on.",
+        summary="The process of rank 3 of run run-a on host-b died while others work on.",
         description="The process of rank 3 of run run-a on host host-b ended without a clean end, and gave its last "
         "sign 45s ago in phase backward. The others cannot make a step without it.",
         recommendation="Read the rank's log and the kernel's on its host (dmesg: out of memory, XID) for the cause, "
@@ -83,7 +84,8 @@ def failed_run() -> Scenario:
     scenario.fires(first)
     scenario.says(
         first,
-        summary="A training run failed.",
+        title="A training run failed.",
+        summary="Run run-a failed: rank 2 on host-b ended first, 50s ago.",
         description="Rank 2 of run run-a on host host-b ended first, in phase forward, by the exception ValueError, "
         "50s ago. No rank of the run is left.",
         recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
@@ -170,7 +172,8 @@ def stopped() -> Scenario:
     )
     scenario.says(
         frozen(2, "stopped", "forward"),
-        summary="The process of a rank is stopped.",
+        title="The process of a rank is stopped.",
+        summary="The process of rank 2 of run run-a on host-a is stopped.",
         description="The kernel holds the process of rank 2 of run run-a on host host-a stopped in phase forward; its "
         "last sign of progress is 30s old.",
         recommendation="Find who stopped it: a debugger or a profiler that is attached, a job scheduler that suspends, "
@@ -223,11 +226,12 @@ def silent() -> Scenario:
     scenario.fires(frozen(1, "silent", "data"))
     scenario.says(
         frozen(1, "silent", "data"),
-        summary="A rank makes no progress while others go on.",
+        title="A rank makes no progress while others go on.",
+        summary="Rank 1 of run run-a on host-a has made no progress for 1m 0s while others go on.",
         description="The process of rank 1 of run run-a on host host-a lives, but has shown no sign of progress for 1m "
         "0s in phase data, while other ranks go on.",
-        recommendation="Take a stack of the process with py-spy dump, and of its DataLoader workers; look for a device "
-        "error in dmesg (XID) and for a mount that does not answer.",
+        recommendation="`laggard stacks --run run-a --ranks 1` on its host shows where it stands; look for a "
+        "device error in dmesg (XID) and for a mount that does not answer.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -290,7 +294,8 @@ def restarts() -> Scenario:
     scenario.fires(LOOP)
     scenario.says(
         LOOP,
-        summary="A training run restarts again and again.",
+        title="A training run restarts again and again.",
+        summary="Run run-a restarts again and again: 3 times within an hour.",
         description="A rank of run run-a has been started anew 3 times within the last hour. Each start costs what has "
         "been done since the last checkpoint, and the start itself.",
         recommendation="Read the end of the first log of each attempt: an error that comes back at the same step is in "

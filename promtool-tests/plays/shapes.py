@@ -41,7 +41,8 @@ def slow_host() -> Scenario:
     scenario.fires(*slow)
     scenario.says(
         _node("host-b"),
-        summary="Most ranks of one host make the others wait in every step.",
+        title="Most ranks of one host make the others wait in every step.",
+        summary="Host host-b holds up run run-a: most of its ranks need 1.30 times as long as others.",
         description="Most ranks of run run-a on host host-b need at least 234ms for their own part of a step, those of "
         "other hosts 180ms: 1.30 times as long, and they wait for the others less than the others wait for them.",
         recommendation="Look at what the ranks of this host share: CPU frequency and other processes, memory bandwidth "
@@ -110,7 +111,8 @@ def slow_stage() -> Scenario:
     scenario.fires(_stage("stage-1"))
     scenario.says(
         _stage("stage-1"),
-        summary="One pipeline stage, or another peer group, holds up the others.",
+        title="One pipeline stage, or another peer group, holds up the others.",
+        summary="Peer group stage-1 holds up run run-a: it needs 1.40 times as long as the other groups.",
         description="The usual rank of peer group stage-1 of run run-a needs 252ms for its own part of a step, that of "
         "the other groups 180ms: 1.40 times as long, and it waits for them less than they wait for it.",
         recommendation="Move layers from this group to its neighbours; the first and the last stage also hold the "
@@ -176,7 +178,8 @@ def roaming() -> Scenario:
     scenario.fires(IMBALANCE)
     scenario.says(
         IMBALANCE,
-        summary="A different rank is slow in each step of a training run.",
+        title="A different rank is slow in each step of a training run.",
+        summary="Run run-a loses 33.33% of each step to whichever rank is slow in it: a different one each time.",
         description="In the usual step, the ranks of run run-a wait for one another for 33.33% of its 300ms, beyond "
         "transfer and bubble. Over minutes, all ranks of a peer group need the same: no rank is slow for long, a "
         "different one is slow each time.",
@@ -306,7 +309,8 @@ def bursts() -> Scenario:
     scenario.fires(NETWORK)
     scenario.says(
         NETWORK,
-        summary="Communication of a training run comes in bursts while own times are steady.",
+        title="Communication of a training run comes in bursts while own times are steady.",
+        summary="Communication of run run-a comes in bursts: one step in twenty waits for 39.98% of a step longer.",
         description="One step in twenty of run run-a waits for 39.98% of a step of 200ms longer in communication "
         "than the usual one, even on the rank where this differs least, while own times are steady: the network, and "
         "no rank.",
@@ -361,7 +365,8 @@ def contention() -> Scenario:
     scenario.fires(contended)
     scenario.says(
         contended,
-        summary="The steps of one rank are far less steady than those of its peers.",
+        title="The steps of one rank are far less steady than those of its peers.",
+        summary="Rank 2 of run run-a on host-a is far less steady than its peers: by 40.01% of a step.",
         description="One step in twenty of rank 2 of run run-a on host host-a takes 95.95ms longer than its usual one, "
         "with its peers 15.93ms. The difference is 40.01% of a step.",
         recommendation="Look for other work on the rank's host: CPU pressure (/proc/pressure/cpu), processes without a "

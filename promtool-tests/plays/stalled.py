@@ -24,11 +24,12 @@ def stuck_rank() -> Scenario:
     scenario.fires(stalled(2, "forward", "host-b"))
     scenario.says(
         stalled(2, "forward", "host-b"),
-        summary="A training run makes no progress.",
+        title="A training run makes no progress.",
+        summary="Run run-a has stood still for 45s: the others wait for rank 2 on host-b.",
         description="Run run-a has shown no sign of progress for 45s; its limit now is 15s. "
         "The others wait for rank 2 on host host-b, last seen in phase forward.",
-        recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. "
-        "A process that lives shows where it stands in py-spy dump.",
+        recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. A "
+        "process that lives shows where it stands: `laggard stacks --run run-a --ranks 2`.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -128,7 +129,8 @@ def ended_before_the_others() -> Scenario:
     scenario.fires(stalled(2, "other", "host-a"))
     scenario.says(
         stalled(2, "other", "host-a"),
-        summary="A training run makes no progress.",
+        title="A training run makes no progress.",
+        summary="Run run-a has stood still for 1m 0s: the others wait for rank 2 on host-a.",
         description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
         "The others wait for rank 2 on host host-a, last seen in phase other.",
         recommendation="It ended cleanly before the others, who wait for it: look for fewer batches than theirs, or a "
@@ -185,11 +187,12 @@ def nobody_stands_out() -> Scenario:
     scenario.fires(stalled())
     scenario.says(
         stalled(),
-        summary="A training run makes no progress.",
+        title="A training run makes no progress.",
+        summary="Run run-a has stood still for 1m 0s.",
         description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
         "No rank stands out: all wait in the same collective, or none of them waits for another.",
-        recommendation="Look at what all ranks share: the network of the collective, the storage, the file system of "
-        "the data. Take a stack of one rank with py-spy dump.",
+        recommendation="Look at what all ranks share: the network of the collective, the storage, the file system "
+        "of the data. `laggard stacks --run run-a` on a host shows where its ranks stand.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

@@ -21,7 +21,8 @@ def four_ranks() -> Scenario:
     scenario.fires(straggler(3, "forward"))
     scenario.says(
         straggler(3, "forward"),
-        summary="One rank makes the others wait in every step.",
+        title="One rank makes the others wait in every step.",
+        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers in forward, and they wait for it.",
         description="Rank 3 of run run-a on host host-a needs 234ms for its own part of a step, its peers 180ms: "
         "1.30 times as long, and it waits for them less than they wait for it. The difference is in phase forward.",
         recommendation="Compare the rank's GPU with its peers: clocks, temperature, power and throttling, other "
@@ -180,7 +181,8 @@ def slow_in_everything() -> Scenario:
     scenario.fires(straggler(5, "mixed"))
     scenario.says(
         straggler(5, "mixed"),
-        summary="One rank makes the others wait in every step.",
+        title="One rank makes the others wait in every step.",
+        summary="Rank 5 of run run-a on host-a needs 1.40 times as long as its peers, and they wait for it.",
         description="Rank 5 of run run-a on host host-a needs 252ms for its own part of a step, its peers 180ms: "
         "1.40 times as long, and it waits for them less than they wait for it. It is slow in more than one phase.",
         recommendation="The whole rank is slow: check its host and its GPU (clocks, temperature, power, CPU "

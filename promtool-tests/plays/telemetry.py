@@ -33,7 +33,8 @@ def rank_without_metrics() -> Scenario:
     scenario.fires(_telemetry(1, "rank"))
     scenario.says(
         _telemetry(1, "rank"),
-        summary="A rank trains without its metrics.",
+        title="A rank trains without its metrics.",
+        summary="Rank 1 of run run-a on host-a trains without its metrics.",
         description="The process of rank 1 of run run-a on host host-a lives and runs by its state file, but none of "
         "its metrics arrives any more. It cannot be compared with its peers.",
         recommendation="Check whether the rank's metrics port is scraped, or its collector reached, and whether a "
@@ -60,7 +61,8 @@ def exporter_gone() -> Scenario:
     scenario.says(
         _telemetry(2, "exporter", "host-b"),
         _telemetry(3, "exporter", "host-b"),
-        summary="A node exporter no longer shows a rank that trains.",
+        title="A node exporter no longer shows a rank that trains.",
+        summary="A node exporter no longer shows rank {rank} of run run-a on host-b, which trains.",
         description="Rank {rank} of run run-a on host host-b trains, but the node exporter that showed its state "
         "file no longer does. A stall or a death of this rank could not be named.",
         recommendation="Check that laggard-exporter runs on the host, is scraped, and reads the folder that "
@@ -105,7 +107,27 @@ def silent_by_design() -> Scenario:
     return scenario
 
 
+def scraped_each_minute() -> Scenario:
+    """Told of ranks and of exporters, each for itself; not of a run that has begun, nor of two scrapes a minute."""
+    scenario = Scenario([*ranks(2), *ranks(2, run="run-b"), *ranks(2, run="run-c")])
+    for rank in scenario.world.ranks:
+        rank.every = {RUN: 60, "run-b": 0, "run-c": 30}[rank.run]
+        rank.exporter_every = {RUN: 0, "run-b": 60, "run-c": 30}[rank.run]
+    scenario.after(minutes=5)
+    scenario.never()
+    scenario.after(minutes=7)
+    scenario.fires(
+        Firing("TrainingScrapesSparse", source="rank"), Firing("TrainingScrapesSparse", source="exporter", run="run-b")
+    )
+    for rank in scenario.world.ranks:
+        rank.every = rank.exporter_every = 0
+    scenario.after(minutes=5)
+    scenario.silent()
+    return scenario
+
+
 PLAYS: tuple[Play, ...] = (
+    scraped_each_minute,
     rank_without_metrics,
     exporter_gone,
     silent_by_design,

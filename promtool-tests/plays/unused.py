@@ -33,7 +33,8 @@ def drivers() -> Scenario:
     scenario.fires(alert)
     scenario.says(
         alert,
-        summary="GPU drivers do not match.",
+        title="GPU drivers do not match.",
+        summary="Run run-a runs on 2 versions of the NVIDIA driver.",
         description="The ranks of run run-a run on 2 versions of the NVIDIA driver: 570.86.15 (1 of its ranks), "
         "580.95.05 (3 of its ranks). Collectives between them are tested by nobody, and they may differ in speed.",
         recommendation="Bring the hosts with the rarer version to that of the others before the next start, or keep "
@@ -84,7 +85,8 @@ def library() -> Scenario:
     scenario.fires(used)
     scenario.says(
         used,
-        summary="GPU drivers do not match.",
+        title="GPU drivers do not match.",
+        summary="NVML of host host-b (run run-a) is of another version than its driver.",
         description="The driver that host host-b has loaded is of another version than its libraries: NVML refuses all "
         "calls. What runs of run-a goes on, but nobody sees its GPUs any more, and a process that starts there fails.",
         recommendation="Drain the host, then reload the driver's kernel modules or reboot. Hold the driver's packages "
@@ -134,7 +136,8 @@ def idle() -> Scenario:
     gpus[1].lost = False
     scenario.says(
         alert,
-        summary="A GPU of a training run does nothing.",
+        title="A GPU of a training run does nothing.",
+        summary="GPU run-a-1 on host-a of run run-a, rank 1 does nothing while its rank makes steps.",
         description="No kernel has run on GPU run-a-1 of rank 1 of run run-a on host host-a for ten minutes and more, "
         "though the rank makes steps: its highest utilization was 0%.",
         recommendation="Check that the model is on the device: a rank that finds no GPU, or asks for another, trains "

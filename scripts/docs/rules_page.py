@@ -111,7 +111,7 @@ def _step(rule: Rule) -> str:
 
 def _alert(name: str, variants: list[Rule], used: list[str], steps: list[Rule]) -> Iterator[str]:
     first = variants[0]
-    yield f"\n### {name}\n\n{first['annotations']['summary']} [Runbook](../rules/runbooks/{name}.md).\n\n"
+    yield f"\n### {name}\n\n{first['annotations']['title']} [Runbook](../rules/runbooks/{name}.md).\n\n"
     yield row("severity", "after", "thresholds") + "|---|---|---|\n"
     severities = dict.fromkeys(variant["labels"]["severity"] for variant in variants)
     waits = dict.fromkeys(str(variant.get("for", "at once")) for variant in variants)

@@ -76,7 +76,7 @@ def problem(name: str, rank: str, host: str) -> Problem:
         labels=labels,
         firings=[Firing(whole, BEGIN + 2100, BEGIN + 3600)],
         lasts=True,
-        summary="One rank makes the others wait in every step.",
+        title="One rank makes the others wait in every step.",
         description=f"Rank {rank} of run {name} needs 1.3 s.",
         recommendation=f"Compare the GPU of {host}.",
         runbook=f"# {name}",

@@ -206,11 +206,21 @@ def test_an_alert_is_complete(rule: Rule) -> None:
     assert re.fullmatch(r"Training[A-Z]\w+|LaggardWatchdog", rule.name)
     assert len(rule.name) <= 40
     assert rule.labels["severity"] in ("critical", "warning", "info")
-    assert set(rule.annotations) == {"summary", "description", "recommendation", *links}
-    summary = rule.annotations["summary"]
-    assert summary[0].isupper()
+    assert set(rule.annotations) == {"title", "summary", "description", "recommendation", *links}
+    title, summary = rule.annotations["title"], rule.annotations["summary"]
+    assert title[0].isupper()
+    assert "{{" not in title
+    assert title.endswith(".")
     assert summary.endswith(".")
-    assert "{{" not in summary
+    # A pager shows nothing else: which run, rank, host, device.
+    shown = set(re.findall(r"\$labels\.(\w+)", summary))
+    labels = Labels(known()).of(promql.parse(rule.expr)) & {
+        "training_run",
+        "training_rank",
+        "uuid",
+        "training_peer_group",
+    }
+    assert shown >= labels
     assert "{{ $labels." in rule.annotations["description"]
     assert rule.annotations["runbook_url"] == f"{links['runbook_url']}{rule.name}.md"
     assert rule.annotations["dashboard_url"].startswith(links["dashboard_url"])

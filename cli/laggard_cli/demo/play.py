@@ -214,9 +214,7 @@ class _Clock:
 
 
 def _page(page: dict[str, Any]) -> str:
-    labels = page["labels"]
-    rank = f" rank {labels['training_rank']}" if "training_rank" in labels else ""
-    return f"[{labels['severity']}] {labels['alertname']}{rank}: {page['annotations']['summary']}"
+    return f"[{page['labels']['severity']}] {page['labels']['alertname']}: {page['annotations']['summary']}"
 
 
 def _is(verdict: Verdict, truth: Truth) -> bool:

@@ -268,7 +268,7 @@ def _verdict(
         host="" if rank is None else rank.host,
         since=f"{began}, when the trace begins",
         value=value,
-        summary=rule["annotations"]["summary"],
+        summary=rule["annotations"]["title"],
         description=description,
         recommendation=_recommendation(rule, phase),
         runbook_url=rule["annotations"]["runbook_url"],

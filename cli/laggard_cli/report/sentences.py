@@ -9,7 +9,7 @@ from laggard_cli.report.costs import Cost, concerned
 from laggard_cli.report.history import HOST, KIND, RANK, History, number
 from laggard_cli.report.verdicts import Problem
 
-#: What is wrong, in the words of somebody who tells a colleague; other alerts are told by the rule's own summary.
+#: What is wrong, in the words of somebody who tells a colleague; other alerts are told by the rule's own title.
 _PHRASES = {
     "TrainingStraggler": "{Who} {is_} slow in {phase}",
     "TrainingNodeSlow": "{Who} {is_} slow: most of its ranks make the others wait",
@@ -91,10 +91,10 @@ def wrong(problem: Problem) -> str:
         return phrase.format(
             Who=_capital(named), is_=verb, who=named or "all ranks", phase=phase, kind=_KINDS.get(kind, kind)
         )
-    summary = problem.summary.rstrip(".") or problem.alert
+    title = problem.title.rstrip(".") or problem.alert
     # An abbreviation stays as it is.
-    small = summary if summary[1:2].isupper() else f"{summary[:1].lower()}{summary[1:]}"
-    return f"{_capital(named)}: {small}" if named else summary
+    small = title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
+    return f"{_capital(named)}: {small}" if named else title
 
 
 def sentence(problem: Problem, found: Cost | None) -> str:

@@ -41,7 +41,7 @@ class Problem:
     firings: list[Firing]
     lasts: bool
     """Whether it still fires at the end of the report."""
-    summary: str = ""
+    title: str = ""
     description: str = ""
     recommendation: str = ""
     runbook: str = ""
@@ -142,7 +142,8 @@ def _describe(server: Counted, prometheus: Prometheus, problems: list[Problem]) 
                 f"{problem.alert}: neither the server nor this laggard knows its rule, so its text is missing"
             )
             continue
-        problem.summary = rule["annotations"].get("summary", "").strip()
+        # Rules of a pack before titles have theirs in the summary.
+        problem.title = (rule["annotations"].get("title") or rule["annotations"].get("summary", "")).strip()
         problem.runbook_url = rule["annotations"].get("runbook_url", "")
         problem.runbook = _runbook(problem.alert)
         try:

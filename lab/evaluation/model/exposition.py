@@ -76,7 +76,7 @@ class Incarnation:
             found = {"uuid": f"GPU-{self.job.run}-{rank}", **dict(labels)}
             if found.pop(SPARE, ""):
                 found["uuid"] = f"GPU-{self.job.run}-{rank + self._ranks}"
-        elif not name.startswith("training_"):
+        elif name.startswith("laggard_"):
             found = dict(labels)
         else:
             found = {"training_run": self.job.run, "training_rank": str(rank), **dict(labels)}

@@ -32,7 +32,7 @@ THROTTLED, CLOCK, PCIE, NVLINK = (
 CAPPED, UNDERUSED, TENSOR = "TrainingGpuPowerCapped", "TrainingGpuUnderused", "TrainingGpuTensorIdle"
 GOODPUT = "TrainingGoodputLow"
 DROPPED, SKEW = "TrainingTelemetryDropped", "TrainingClockSkew"
-CLASH, EXCESS = "TrainingRankClash", "TrainingSeriesExcess"
+CLASH, EXCESS, SPARSE = "TrainingRankClash", "TrainingSeriesExcess", "TrainingScrapesSparse"
 DRIVERS, IDLE, HELD = "TrainingDriverMismatch", "TrainingGpuIdle", "TrainingGpuHeld"
 
 #: Alerts that are judged: those of the core first. What else fires is listed, by scenario.
@@ -42,7 +42,7 @@ ALL = (
     COPY, SERIAL, COLLECTION, SAVES, STALE_SAVE, JITTER, TAIL, REGRESSION, RECOMPILES, EPOCHS, LEAK, HEADROOM,
     FRAGMENTS, OUT_OF_MEMORY, LOSS_NAN, GRADIENT_NAN, LOSS_SPIKE, GRADIENT_SPIKE, GPU_LOST, XID_CRITICAL,
     XID_CONTAINED, ECC, RECOVERY, REMAP, THROTTLED, CLOCK, PCIE, NVLINK, CAPPED, UNDERUSED, TENSOR, GOODPUT, DROPPED,
-    SKEW, CLASH, EXCESS, DRIVERS, IDLE, HELD,
+    SKEW, CLASH, EXCESS, SPARSE, DRIVERS, IDLE, HELD,
 )  # fmt: skip
 
 Make = Callable[[Draw], Case]

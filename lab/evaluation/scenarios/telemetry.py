@@ -7,7 +7,17 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Dropped, ExporterLost, MetricsLost, WrongClock
 from lab.evaluation.model.job import Case, Expectation
-from lab.evaluation.scenarios.registry import DROPPED, MISSING, SKEW, STALLED, STRAGGLER, TELEMETRY, drawn, scenario
+from lab.evaluation.scenarios.registry import (
+    DROPPED,
+    MISSING,
+    SKEW,
+    SPARSE,
+    STALLED,
+    STRAGGLER,
+    TELEMETRY,
+    drawn,
+    scenario,
+)
 
 
 @scenario
@@ -53,6 +63,26 @@ def short_gap(draw: Draw) -> Case:
         ExporterLost(begin=begin + 240, end=begin + 330, ranks=tuple(range(min(8, draw.ranks)))),
     )
     return Case(draw.job(begin + 600, faults=faults), near=(TELEMETRY, MISSING, STALLED))
+
+
+def _sparse(draw: Draw, every: int) -> Case:
+    """Return a case in which the metrics of all ranks are scraped more rarely than the rules expect."""
+    draw.shorten(2.0)
+    job = draw.job(draw.begin() + 900, rare=tuple(range(draw.ranks)), rare_every=every, push=False)
+    return Case(job, near=(STRAGGLER, STALLED, TELEMETRY))
+
+
+@drawn(20)
+def scraped_each_minute(draw: Draw) -> Case:
+    """As Prometheus does where nobody says otherwise."""
+    return replace(_sparse(draw, 4), expected=(Expectation(SPARSE),))
+
+
+@drawn(11)
+def scraped_twice_a_minute(draw: Draw) -> Case:
+    """Half as often as the rules expect, which is enough."""
+    case = _sparse(draw, 2)
+    return replace(case, near=(*case.near, SPARSE))
 
 
 def _doubtful(draw: Draw, *, real: bool) -> Case:
