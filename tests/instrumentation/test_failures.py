@@ -107,7 +107,7 @@ def test_a_failure_of_any_function_of_any_hook_costs_that_hook_only(
     healthy, functions = run(None, monkeypatch)
     assert healthy == expected
     assert lines(caplog) == []
-    assert {name for name, _ in functions} >= {"forward", "backward", "optimizer", "scaler", "compiled", "ddp"}
+    assert {name for name, _ in functions} >= {"forward", "backward", "optimizer", "scaler", "torch_compile", "ddp"}
     for broken in sorted(functions):
         caplog.clear()
         assert (broken, run(broken, monkeypatch)[0]) == (broken, expected)

@@ -20,7 +20,14 @@ from tests.support.hang_cases import SHAPES, HangCase, draw
 
 CASES = 150
 NAMED = ("run_rank:training_process_outside:info", "run_rank:training_process_apart:info")
-RECORDED = {"run_rank_process_group:training_process_joined:last", *NAMED}
+#: And the steps before them.
+RECORDED = {
+    "run_rank_process_group:training_process_joined:last",
+    "run_process_group_call:training_process_joined:count",
+    "run_process_group:training_process_joined:count",
+    "run_process_group:training_process_begun:info",
+    *NAMED,
+}
 
 
 def rules(folder: Path) -> Path:
