@@ -196,11 +196,11 @@ def without_exporter() -> Scenario:
     scenario.says(
         stalled(source="rank"),
         title="A training run makes no progress.",
-        summary="Run run-a has stood still for 10m 45s.",
+        summary="Run run-a has ended no step for 10m 45s.",
         description="Run run-a has ended no step for 10m 45s. No node exporter reads the state files of its ranks, "
         "so nobody can say where they stand.",
-        recommendation="`laggard stacks --run run-a` on each host shows where its ranks stand. Run "
-        "laggard-exporter on the hosts: the next stall then names its rank.",
+        recommendation="Take stacks with `laggard stacks --run run-a` on its hosts. Run laggard-exporter there: "
+        "the next stall then names its rank.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

@@ -192,7 +192,7 @@ def nobody_stands_out() -> Scenario:
         description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
         "No rank stands out: all wait in the same collective, or none of them waits for another.",
         recommendation="Look at what all ranks share: the network of the collective, the storage, the file system "
-        "of the data. `laggard stacks --run run-a` on a host shows where its ranks stand.",
+        "of the data. Take stacks with `laggard stacks --run run-a` on its hosts.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

@@ -47,7 +47,8 @@ def thermal() -> Scenario:
     scenario.says(
         _slowdown("Thermal"),
         title="One rank makes the others wait because heat holds its GPU back.",
-        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because heat holds its GPU back.",
+        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because heat holds "
+        "its GPU GPU-3 back.",
         description="Rank 3 of run run-a on host host-a needs 1.30 times as long for its own part of a step as its "
         "peers. Its GPU GPU-3 is held back more than theirs. Its clocks were held down by heat for 50% of the "
         "time. It is at 88 degrees Celsius.",
@@ -84,8 +85,8 @@ def power() -> Scenario:
     scenario.says(
         _slowdown("Power"),
         title="One rank makes the others wait because power holds its GPU back.",
-        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because power holds its GPU "
-        "back.",
+        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because power holds "
+        "its GPU GPU-3 back.",
         description="Rank 3 of run run-a on host host-a needs 1.30 times as long for its own part of a step as its "
         "peers. Its GPU GPU-3 is held back more than theirs. Its clocks were held down by power for 75% of the time.",
         recommendation="Compare the GPU's power limit with that of its peers, and look at the host's power supplies "
