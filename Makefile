@@ -2,7 +2,8 @@
 #
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make check    the tests that need no torch, no process and no server: a minute
-#   make test     all tests
+#   make test     all tests; those of lab/ where that has changed of late
+#   make test-lab what only measures: benchmarks, chaos, evaluation, scale
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra
 #   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
@@ -56,7 +57,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo check test test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo check test test-lab test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
 	dashboards pictures docs release lint clean servers tools
 
@@ -64,7 +65,9 @@ demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
 # Tests that wait for real servers leave a processor idle, so there are three processes more than processors.
-TOGETHER := -m "not timed and not patient and not field" --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
+BESIDE := --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
+TOGETHER := -m "not timed and not patient and not field" $(BESIDE)
+LAB_TESTS := $(patsubst %,tests/%,benchmarks chaos evaluation scale)
 
 # Those that have the machine to themselves. They come first: a new environment's modules are compiled by their process, and not
 # by all of those after them at once.
@@ -81,7 +84,7 @@ REPEAT := --reruns=1 -rR
 check: $(INSTALLED)
 	FUZZ_EXAMPLES=10 pytest --check -m "not timed and not patient and not field" --numprocesses=$(shell nproc) --dist=worksteal \
 		-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
-		$(patsubst %,--ignore=tests/%,field benchmarks chaos evaluation scale) tests
+		--ignore=tests/field $(LAB_TESTS:%=--ignore=%) tests
 
 test: $(INSTALLED) servers tools
 ifdef TEST
@@ -92,7 +95,10 @@ endif
 
 test-with-deadlines:
 	pytest $(REPEAT) $(TIMED)
-	pytest $(REPEAT) $(TOGETHER)
+	pytest $(REPEAT) $(TOGETHER) $$(scripts/tests/lab_changed.sh || printf ' --ignore=%s' $(LAB_TESTS))
+
+test-lab: $(INSTALLED) servers tools
+	pytest $(REPEAT) -m "not field and not timed" $(BESIDE) $(LAB_TESTS)
 
 test-without-deadlines:
 	@mkdir -p .cache
@@ -101,7 +107,7 @@ test-without-deadlines:
 test-plays: $(INSTALLED) servers tools
 	EVERY_PATH=1 pytest tests/rules/test_promtool.py tests/rules/test_vmalert.py --numprocesses=$(shell nproc) --timeout=3600
 
-test-all: test test-plays test-python-hot-path test-pythons test-install field
+test-all: test test-lab test-plays test-python-hot-path test-pythons test-install field
 	$(MAKE) test-oldest TEST=tests/instrumentation
 
 test-cuda: $(INSTALLED)

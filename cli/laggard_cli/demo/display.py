@@ -18,6 +18,7 @@ from laggard_cli.diagnose.model import Verdict
 from laggard_cli.units import duration
 
 _BAR_WIDTH = 30
+_ALERT_WIDTH = 27
 
 
 class Display:
@@ -84,15 +85,16 @@ def show_result(console: Console, result: Result) -> None:
 def show_summary(console: Console, play: Play, results: list[Result]) -> None:
     """Print the table of all acts and what the instrumentation cost."""
     table = Table(title="laggard demo", title_justify="left")
-    for column in ("act", "injected", "found"):
-        table.add_column(column, overflow="fold")
+    table.add_column("act")
+    # The longest name of an alert fits, and what was injected is told where it was not found.
+    table.add_column("found", min_width=_ALERT_WIDTH)
     table.add_column("time", justify="right")
     table.add_column("")
     for result in results:
+        injected = "" if result.right else f"\ninjected: {_truths(result.act)}"
         table.add_row(
             result.act.title,
-            _truths(result.act),
-            _names(result.verdicts) or "nothing",
+            ("\n".join(map(_name_below, result.verdicts)) or "nothing") + injected,
             "" if result.seconds is None else f"{result.seconds:.1f} s",
             Text("right", style="green") if result.right else Text("WRONG", style="bold red"),
         )
@@ -121,6 +123,10 @@ def _truth(truth: Truth) -> str:
 def _name(verdict: Verdict) -> str:
     rank = f"rank {verdict.rank}" if verdict.rank else "all ranks"
     return f"{verdict.alert}, {rank}, {verdict.phase or 'no phase'}"
+
+
+def _name_below(verdict: Verdict) -> str:
+    return "\n  ".join(_name(verdict).split(", ", 1))
 
 
 def _names(verdicts: list[Verdict]) -> str:
