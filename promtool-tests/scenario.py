@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import promql_parser
+import yaml
 from promql_parser import Expr, VectorSelector
 
 from notation import encode
@@ -16,25 +19,16 @@ from world import RUN, Rank, World
 
 Yaml = dict[str, object]
 
-#: Severity of the alerts that are no warnings.
-SEVERITY = {
-    "TrainingRankDied": "critical",
-    "TrainingRunFailed": "critical",
-    "TrainingRankFrozen": "critical",
-    "TrainingRestartLoop": "critical",
-    "TrainingStalled": "critical",
-    "TrainingRankMissing": "critical",
-    "TrainingJitter": "info",
-    "TrainingMemoryHeadroom": "info",
-    "TrainingGpuLost": "critical",
-    "TrainingGpuXidCritical": "critical",
-    "TrainingGpuPowerCapped": "info",
-    "TrainingGpuUnderused": "info",
-    "TrainingGpuTensorIdle": "info",
-    "TrainingGpuHeld": "info",
-    "TrainingLossNotFinite": "critical",
-    "TrainingGradientNormSpike": "info",
-}
+_RULES = Path(__file__).resolve().parents[1] / "rules"
+
+
+@cache
+def _given() -> dict[str, dict[str, str]]:
+    """Return for each alert of the pack the labels that it has whatever it is about: its severity and its kind."""
+    files = (yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in _RULES.glob("alert*.yml"))
+    rules = [rule for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule]
+    return {rule["alert"]: {name: rule["labels"][name] for name in ("severity", "training_kind")} for rule in rules}
+
 
 #: Stands, among the matchers of an expression, for the runs of the scenario, which may be played beside others.
 MINE = "<runs>"
@@ -79,7 +73,7 @@ class _Expected:
 
 @dataclass(frozen=True)
 class Firing:
-    """An alert that fires, with what tells it from others; the severity follows from its name."""
+    """An alert that fires, with what tells it from others; severity and kind are those of the pack."""
 
     alert: str
     rank: int | None = None
@@ -93,7 +87,7 @@ class Firing:
     def labels(self) -> dict[str, str]:
         """Return the labels that the alert has beside its name."""
         found = {
-            "severity": SEVERITY.get(self.alert, "warning"),
+            **_given()[self.alert],
             "training_run": self.run,
             "training_rank": "" if self.rank is None else str(self.rank),
             "training_phase": self.phase,

@@ -44,6 +44,12 @@ def gravity(alert_name: str, severity: str) -> str:
     return str(shipped["labels"]["severity"]) if shipped else "warning"
 
 
+def kind(alert_name: str) -> str:
+    """Return what an alert is about, as its label ``training_kind`` says: ``hang``, ``speed``, …; empty if not ours."""
+    shipped = _alerts().get(alert_name)
+    return str(shipped["labels"]["training_kind"]) if shipped else ""
+
+
 def threshold(name: str) -> float:
     """Return a threshold's value in the production profile. Raises :class:`KeyError` for one that the pack lacks."""
     return _thresholds()[name]

@@ -35,7 +35,7 @@ HANG = Board(
         Row(
             "Who",
             [
-                verdict_timeline(f', {_RUN}, alertname=~"TrainingStalled|TrainingRank.*|TrainingRestartLoop"').span(24),
+                verdict_timeline(f', {_RUN}, training_kind="hang"').span(24),
                 listing(
                     "Ranks that the others wait for",
                     "Ranks that are not inside of the collective in which the others wait, with where they are.",

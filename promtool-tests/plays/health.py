@@ -21,7 +21,8 @@ def watchdog() -> Scenario:
     scenario.value(
         'count without (alertgroup) (ALERTS{alertname="LaggardWatchdog"})',
         {
-            '{alertname="LaggardWatchdog", alertstate="firing", severity="info", version="0.1.0"}': 1,
+            '{alertname="LaggardWatchdog", alertstate="firing", severity="info", training_kind="telemetry", '
+            'version="0.1.0"}': 1,
         },
     )
     scenario.never()

@@ -63,7 +63,9 @@ FOREIGN = {
 }  # fmt: skip
 
 #: What Prometheus itself records of alerts.
-ALERTS = {"ALERTS": frozenset({"alertname", "alertstate", "severity", *map(prometheus_label, IDENTITY)})}
+ALERTS = {
+    "ALERTS": frozenset({"alertname", "alertstate", "severity", "training_kind", *map(prometheus_label, IDENTITY)})
+}
 
 
 @dataclass(frozen=True)

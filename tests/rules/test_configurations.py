@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -64,8 +65,11 @@ def _inhibitions() -> list[tuple[set[str], set[str], set[str], list[set[str]]]]:
         names: list[set[str]] = []
         demanded: list[set[str]] = []
         for side in ("source_matchers", "target_matchers"):
-            alertname, *others = rule[side]
-            names.append(set(json.loads(alertname.removeprefix("alertname").lstrip("=~")).split("|")))
+            first, *others = rule[side]
+            label, text = re.split("=~?", first, maxsplit=1)
+            values = set(json.loads(text).split("|"))
+            kinds = {rule.name for rule in alerts() if rule.labels["training_kind"] in values}
+            names.append(kinds if label == "training_kind" else values)
             assert all(other.endswith('=~".+"') for other in others)
             demanded.append({other.removesuffix('=~".+"') for other in others})
         found.append((names[0], names[1], set(rule["equal"]), demanded))

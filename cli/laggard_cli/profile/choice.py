@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from laggard_cli.clusters import RUN, Run, run_of
 from laggard_cli.diagnose.model import OWN_TIMES, Diagnosis, diagnose
 from laggard_cli.errors import CommandError
+from laggard_cli.pack import kind
 from laggard_cli.prometheus import Prometheus, Sample
 
 #: Verdicts on a rank that takes no request: its process is dead or stands still.
-_STANDS_STILL = frozenset({"TrainingRankDied", "TrainingRankMissing", "TrainingStalled", "TrainingRankFrozen"})
+_STANDS_STILL = "hang"
 #: The verdict that compares ranks goes before those on a GPU or a host.
 _FIRST = "TrainingStraggler"
 #: A rank as a label has it. What a server answers besides is of nobody that can be asked.
@@ -37,7 +38,7 @@ def choose_pair(prometheus: Prometheus, run: str | None, cluster: str | None = N
     """
     found: dict[Run, tuple[int, str, Diagnosis]] = {}
     for diagnosis in diagnose(prometheus, run, cluster=cluster):
-        verdicts = [each for each in diagnosis.verdicts if _RANK.match(each.rank) and each.alert not in _STANDS_STILL]
+        verdicts = [each for each in diagnosis.verdicts if _RANK.match(each.rank) and kind(each.alert) != _STANDS_STILL]
         verdicts.sort(key=lambda verdict: verdict.alert != _FIRST)
         if verdicts:
             found[Run(diagnosis.cluster, diagnosis.run)] = int(verdicts[0].rank), verdicts[0].alert, diagnosis

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from laggard_cli.clusters import Run, add_cluster, find_run
 from laggard_cli.errors import CommandError
-from laggard_cli.pack import SEVERITIES
+from laggard_cli.pack import SEVERITIES, kind
 from laggard_cli.past.times import moment, seconds
 from laggard_cli.prometheus import Prometheus, add_server, connect
 from laggard_cli.report import history as runs
@@ -27,9 +27,6 @@ from laggard_cli.report.span import EXPECTED, Span, find, seconds_back
 from laggard_cli.report.verdicts import read
 from laggard_cli.terminal import printable
 
-#: Verdicts after which somebody asks where each rank stood.
-_STANDS = ("TrainingStalled", "TrainingRankFrozen", "TrainingRankDied", "TrainingRunFailed", "TrainingRankMissing")
-_MEMORY = ("TrainingMemoryLeak", "TrainingMemoryHeadroom", "TrainingMemoryFragmentation", "TrainingOutOfMemory")
 #: Kinds of memory that a verdict names, as the ranks export them.
 _KINDS = {"device": ("device_allocated", "device_reserved"), "host": ("host_rss", "worker_rss")}
 
@@ -88,11 +85,13 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: Run, span: Span) 
     """Return all that the page shows."""
     history = runs.read(server, name, span)
     problems, remarks = read(server, prometheus, name, span, sorted(set(history.hosts.values())))
-    if any(problem.alert in _STANDS for problem in problems):
+    if any(kind(problem.alert) == "hang" for problem in problems):
         runs.read_places(server, history)
-    kinds = {problem.labels.get(runs.KIND, "") for problem in problems if problem.alert in _MEMORY}
+    kinds = {problem.labels.get(runs.KIND, "") for problem in problems if kind(problem.alert) == "memory"}
     if kinds:
-        runs.read_memory(server, history, [each for kind in kinds for each in _KINDS.get(kind or "device", (kind,))])
+        runs.read_memory(
+            server, history, [each for memory in kinds for each in _KINDS.get(memory or "device", (memory,))]
+        )
     told = tuple(
         Told(each, cost(history, each), beside(server, history, each), cause(each, problems)) for each in problems
     )
