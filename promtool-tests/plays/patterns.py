@@ -25,6 +25,8 @@ def input_bound() -> Scenario:
     """Tells when all ranks wait for data, within ten minutes, and when they no longer do."""
     scenario = Scenario(ranks(4))
     scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
+        rank.fetch = 0.6  # two workers bring a batch each 300 ms; the rest of a step takes 190
     _all_wait_for_data(scenario, 0.11)
     scenario.after(minutes=5)
     scenario.never()
@@ -36,8 +38,9 @@ def input_bound() -> Scenario:
         summary="Run run-a waits for data: 36.67% of each step, on all ranks.",
         description="Data takes 36.67% of each step of 300ms of run run-a even on the ranks that are supplied best: "
         "they wait for it, or their workers deliver no faster. So it is the pipeline and no single rank.",
-        recommendation="Give the DataLoader more workers or a longer prefetch first; if its workers are busy, move "
-        "decoding and augmentation out of the step; if they wait for storage, cache or shard the data set.",
+        recommendation="Give the DataLoader more workers or a longer prefetch first: a rank has 2, and 4 would "
+        "keep up; if its workers are busy, move decoding and augmentation out of the step; if they "
+        "wait for storage, cache or shard the data set.",
         runbook_url=f"{RUNBOOKS}/TrainingInputBound.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

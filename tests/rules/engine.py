@@ -175,26 +175,34 @@ def free_address() -> str:
 
 @contextlib.contextmanager
 def prometheus(
-    target: str, folder: Path, binary: str = "prometheus", *, rare: tuple[str, int] | None = None
+    target: str,
+    folder: Path,
+    binary: str = "prometheus",
+    *,
+    rare: tuple[str, int] | None = None,
+    profile: str = "fast",
+    every: str = "1s",
 ) -> Iterator[Prometheus]:
-    """Run Prometheus with the fast profile over one target; yield it when it has loaded the rules.
+    """Run Prometheus over one target; yield it when it has loaded the rules.
 
     Args:
-        target: scraped each second.
+        target: what is scraped.
         folder: for its configuration and its data.
         binary: the program.
         rare: another target, and every how many seconds it is scraped.
+        profile: of the rules.
+        every: the interval of its scrapes, as Prometheus writes it.
     """
     rules = folder / "rules"
     rules.mkdir()
-    for name, text in render("fast").items():
+    for name, text in render(profile).items():
         (rules / name).write_text(text, encoding="utf-8")
     configuration = folder / "prometheus.yml"
     jobs = [f"{{job_name: live, static_configs: [{{targets: ['{target}']}}]}}"]
     if rare:
         jobs += [f"{{job_name: rare, scrape_interval: {rare[1]}s, static_configs: [{{targets: ['{rare[0]}']}}]}}"]
     configuration.write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"global: {{scrape_interval: {every}, evaluation_interval: {every}}}\n"
         f"rule_files: ['{rules}/*.yml']\n"
         f"scrape_configs: [{', '.join(jobs)}]\n",
         encoding="utf-8",

@@ -47,6 +47,15 @@ def test_production_is_the_pack_itself() -> None:
         assert rendered == original
 
 
+def test_quick_keeps_trends_and_thresholds() -> None:
+    """The quick profile is scraped thrice as often, and leaves alone what is judged over a quarter of an hour and more."""
+    quick = load_profile(RULES, "quick")
+    for production, other in quick.durations.items():
+        kept = production >= timedelta(minutes=15) and production != timedelta(minutes=20)
+        assert other == production if kept else production / 3 <= other < production / 2
+    assert quick.thresholds == {"stall_lead_seconds": 2}
+
+
 def _alerts(text: str) -> list[dict[str, Any]]:
     """Return the alerts of a file, less what leads to them."""
     return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "alert" in rule]
@@ -198,7 +207,7 @@ def test_unknown_waits_are_refused(tmp_path: Path) -> None:
     """So is an unknown interval, `for` or profile."""
     for name in (*rule_files(), "profiles.yaml"):
         shutil.copy(RULES / name, tmp_path)
-    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, fast, large"):
+    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, quick, fast, large"):
         render("slow", folder=tmp_path)
     alert = tmp_path / "alert-process.yml"
     text = alert.read_text(encoding="utf-8")
