@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.rules.engine import Play, Prometheus, free_address, prometheus, serving, wait_until
-from tests.rules.pack import ROOT
+from tests.rules.pack import ROOT, alerts
 
 
 def _needs(binary: str, package: str) -> None:
@@ -57,7 +57,13 @@ def test_a_run_from_health_to_its_end(tmp_path: Path) -> None:
 
 
 #: Causes, and beside them what they inhibit and what they do not: another run, cluster, rank or host, no label.
-_CAUSES = (
+def _as_in_the_pack(*found: dict[str, str]) -> tuple[dict[str, str], ...]:
+    """Return alerts with the kind that the pack gives them."""
+    kinds = {rule.name: rule.labels["training_kind"] for rule in alerts()}
+    return tuple({**labels, "training_kind": kinds[labels["alertname"]]} for labels in found)
+
+
+_CAUSES = _as_in_the_pack(
     {"alertname": "TrainingStalled", "severity": "critical", "training_run": "a"},
     {"alertname": "TrainingRankDied", "severity": "critical", "training_run": "c", "training_rank": "3"},
     {"alertname": "TrainingNodeSlow", "severity": "warning", "training_run": "d", "host_name": "x"},
@@ -65,7 +71,7 @@ _CAUSES = (
     {"alertname": "TrainingThermalSlowdown", "severity": "warning", "training_run": "f", "training_rank": "1"},
     {"alertname": "TrainingStalled", "severity": "critical", "training_run": "g", "cluster": "east"},
 )
-_INHIBITED = (
+_INHIBITED = _as_in_the_pack(
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "a", "training_rank": "1"},
     {"alertname": "TrainingTelemetryDown", "severity": "warning", "training_run": "a", "training_rank": "2"},
     {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "c", "training_rank": "3"},
@@ -74,7 +80,7 @@ _INHIBITED = (
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "f", "training_rank": "1"},
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "g", "cluster": "east"},
 )
-_TOLD = (
+_TOLD = _as_in_the_pack(
     {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "a", "training_rank": "3"},
     {"alertname": "TrainingStraggler", "severity": "warning", "training_run": "b"},
     {"alertname": "TrainingRankMissing", "severity": "critical", "training_run": "c", "training_rank": "4"},

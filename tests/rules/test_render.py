@@ -48,7 +48,7 @@ def test_production_is_the_pack_itself() -> None:
 
 
 def test_quick_keeps_trends_and_thresholds() -> None:
-    """The quick profile is scraped thrice as often, and leaves alone what is judged over a quarter of an hour and more."""
+    """It is scraped three times as often, and leaves alone what is judged over a quarter of an hour or more."""
     quick = load_profile(RULES, "quick")
     for production, other in quick.durations.items():
         kept = production >= timedelta(minutes=15) and production != timedelta(minutes=20)
