@@ -51,6 +51,8 @@ def input_bound() -> Scenario:
     scenario.after(minutes=1)
     scenario.fires(INPUT)
     _all_wait_for_data(scenario, 0.01)
+    for rank in scenario.world.ranks:
+        rank.fetch = 0.02
     scenario.after(minutes=4.5)
     scenario.silent()
     return scenario

