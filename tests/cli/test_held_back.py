@@ -68,6 +68,21 @@ def test_what_holds_a_verdict_back(share: float, steps: float, vetoes: tuple[str
         assert found.held_back.said() == start + said
 
 
+@pytest.mark.parametrize(("query", "seconds"), [("x[2m]", 120.0), ("x[2q]", None), ("x", None), ("", None)])
+def test_the_length_of_a_window_is_what_the_rules_say(
+    query: str, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a server's rule has no duration, nothing is said of it; where it has, until when is."""
+    monkeypatch.setattr(Prometheus, "recorded", lambda *_: [({"training_window": "short"}, query)])
+    with fake_prometheus(_site(0.5, 40), []) as address, contextlib.closing(Prometheus(address)) as client:
+        (found,) = diagnose(client, None)
+    assert found.held_back is not None
+    assert found.held_back.window_seconds == seconds
+    assert ("of the last 2 minutes, and is named from 80% on, in 36 s if it lasts" in found.held_back.said()) is bool(
+        seconds
+    )
+
+
 def test_who_is_named_is_not_held_back() -> None:
     """Then it is said of the next one, or of nobody."""
     with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from promql_parser import parse_duration
@@ -17,7 +18,6 @@ _RANK, _WINDOW, _VETO = "training_rank", "training_window", "training_veto"
 _SHARE = "run_rank:training_straggler_share:ratio"
 _STEPS = "run:training_window_steps:sustained"
 _VETOES = "run_rank:training_straggler_veto:info"
-_EARLY = "run_rank:training_straggler_early:info"
 _LIMITS = 'laggard_threshold{name=~"persistence_share|window_steps"}'
 #: From the shortest to the longest; the first that holds enough steps decides. The longest asks for none.
 _WINDOWS = ("short", "medium", "long", "longest")
@@ -46,8 +46,6 @@ class HeldBack:
     needed_share: float
     vetoes: tuple[str, ...]
     """Why it is not named all the same: values of the label ``training_veto``."""
-    early_vetoes: tuple[str, ...]
-    """Why it is not named early, where its excess is large."""
 
     @property
     def seconds(self) -> float | None:
@@ -65,7 +63,7 @@ class HeldBack:
         if self.vetoes:
             return start + "; ".join(_SAID.get(veto, veto) for veto in self.vetoes)
         where = "the window" if self.window_seconds is None else f"the last {_length(self.window_seconds)}"
-        after = "" if self.seconds is None else f", in {_length(self.seconds)} if it lasts"
+        after = f", in {_length(self.seconds)} if it lasts" if self.seconds else ""
         return (
             f"{start}it stood out in {self.share:.0%} of the evaluations of {where}, and is named from "
             f"{self.needed_share:.0%} on{after}"
@@ -90,10 +88,6 @@ def held_back(
     vetoes: dict[tuple[Run, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for sample in prometheus.query(_VETOES, at, by=(RUN, _RANK, _WINDOW, _VETO)):
         vetoes[run_of(sample), sample.labels[_RANK]][sample.labels[_WINDOW]].append(sample.labels[_VETO])
-    early = {
-        (run_of(sample), sample.labels[_RANK], sample.labels[_WINDOW])
-        for sample in prometheus.query(_EARLY, at, by=(RUN, _RANK, _WINDOW))
-    }
     lengths = _lengths(prometheus)
     found: dict[Run, HeldBack] = {}
     for run, scores in standing_out.items():
@@ -102,7 +96,6 @@ def held_back(
         share = shares[run, rank].get(window)
         if share is None:
             continue
-        against = vetoes[run, rank]
         found[run] = HeldBack(
             rank=rank,
             score=score,
@@ -110,8 +103,7 @@ def held_back(
             window_seconds=lengths.get(window),
             share=share,
             needed_share=limits["persistence_share"],
-            vetoes=tuple(sorted(against[window])) if share >= limits["persistence_share"] else (),
-            early_vetoes=tuple(sorted(v for w, each in against.items() if (run, rank, w) in early for v in each)),
+            vetoes=tuple(sorted(vetoes[run, rank][window])) if share >= limits["persistence_share"] else (),
         )
     return found
 
@@ -125,8 +117,9 @@ def _lengths(prometheus: Prometheus) -> dict[str, float]:
     found: dict[str, float] = {}
     for labels, query in rules:
         length = re.search(r"\[(\w+)\]", query)
-        if length:
-            found[labels.get(_WINDOW, "")] = parse_duration(length[1]).total_seconds()
+        # A server that answers anything may have anything in there.
+        with suppress(ValueError):
+            found[labels.get(_WINDOW, "")] = parse_duration(length[1] if length else "").total_seconds()
     return found
 
 
