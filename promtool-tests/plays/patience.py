@@ -197,6 +197,7 @@ def without_exporter() -> Scenario:
         stalled(source="rank"),
         title="A training run makes no progress.",
         summary="Run run-a has ended no step for 10m 45s.",
+        cost="all of the time",
         description="Run run-a has ended no step for 10m 45s. No node exporter reads the state files of its ranks, "
         "so nobody can say where they stand.",
         recommendation="Take stacks with `laggard stacks --run run-a` on its hosts. Run laggard-exporter there: "

@@ -36,6 +36,7 @@ def device_that_has_not_begun() -> Scenario:
         stalled(5, "backward", "host-b"),
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 1m 0s: the others wait for rank 5 on host-b.",
+        cost="all of the time",
         description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
         "The others wait for rank 5 on host host-b, last seen in phase backward, which flight recorders "
         "confirm.",

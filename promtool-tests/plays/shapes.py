@@ -43,6 +43,7 @@ def slow_host() -> Scenario:
         _node("host-b"),
         title="Most ranks of one host make the others wait in every step.",
         summary="Host host-b holds up run run-a: most of its ranks need 1.30 times as long as others.",
+        cost="21.26% of each step",
         description="Most ranks of run run-a on host host-b need at least 234ms for their own part of a step, those of "
         "other hosts 180ms: 1.30 times as long, and they wait for the others less than the others wait for them.",
         recommendation="Look at what the ranks of this host share: CPU frequency and other processes, memory bandwidth "
@@ -113,6 +114,7 @@ def slow_stage() -> Scenario:
         _stage("stage-1"),
         title="One pipeline stage, or another peer group, holds up the others.",
         summary="Peer group stage-1 holds up run run-a: it needs 1.40 times as long as the other groups.",
+        cost="26.47% of each step",
         description="The usual rank of peer group stage-1 of run run-a needs 252ms for its own part of a step, that of "
         "the other groups 180ms: 1.40 times as long, and it waits for them less than they wait for it.",
         recommendation="Move layers from this group to its neighbours; the first and the last stage also hold the "
@@ -180,6 +182,7 @@ def roaming() -> Scenario:
         IMBALANCE,
         title="A different rank is slow in each step of a training run.",
         summary="Run run-a loses 33.33% of each step to whichever rank is slow in it: a different one each time.",
+        cost="33.33% of each step",
         description="In the usual step, the ranks of run run-a wait for one another for 33.33% of its 300ms, beyond "
         "transfer and bubble. Over minutes, all ranks of a peer group need the same: no rank is slow for long, a "
         "different one is slow each time.",

@@ -26,6 +26,7 @@ def stuck_rank() -> Scenario:
         stalled(2, "forward", "host-b"),
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 45s: the others wait for rank 2 on host-b.",
+        cost="all of the time",
         description="Run run-a has shown no sign of progress for 45s; its limit now is 15s. "
         "The others wait for rank 2 on host host-b, last seen in phase forward.",
         recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. A "
@@ -131,6 +132,7 @@ def ended_before_the_others() -> Scenario:
         stalled(2, "other", "host-a"),
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 1m 0s: the others wait for rank 2 on host-a.",
+        cost="all of the time",
         description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
         "The others wait for rank 2 on host host-a, last seen in phase other.",
         recommendation="It ended cleanly before the others, who wait for it: look for fewer batches than theirs, or a "
@@ -189,6 +191,7 @@ def nobody_stands_out() -> Scenario:
         stalled(),
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 1m 0s.",
+        cost="all of the time",
         description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
         "No rank stands out: all wait in the same collective, or none of them waits for another.",
         recommendation="Look at what all ranks share: the network of the collective, the storage, the file system "

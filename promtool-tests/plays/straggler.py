@@ -23,6 +23,7 @@ def four_ranks() -> Scenario:
         straggler(3, "forward"),
         title="One rank makes the others wait in every step.",
         summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers in forward, and they wait for it.",
+        cost="21.26% of each step",
         description="Rank 3 of run run-a on host host-a needs 234ms for its own part of a step, its peers 180ms: "
         "1.30 times as long, and it waits for them less than they wait for it. The difference is in phase forward.",
         recommendation="Compare the rank's GPU with its peers: clocks, temperature, power and throttling, other "
@@ -183,6 +184,7 @@ def slow_in_everything() -> Scenario:
         straggler(5, "mixed"),
         title="One rank makes the others wait in every step.",
         summary="Rank 5 of run run-a on host-a needs 1.40 times as long as its peers, and they wait for it.",
+        cost="26.47% of each step",
         description="Rank 5 of run run-a on host host-a needs 252ms for its own part of a step, its peers 180ms: "
         "1.40 times as long, and it waits for them less than they wait for it. It is slow in more than one phase.",
         recommendation="The whole rank is slow: check its host and its GPU (clocks, temperature, power, CPU "

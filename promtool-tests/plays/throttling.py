@@ -49,6 +49,7 @@ def thermal() -> Scenario:
         title="One rank makes the others wait because heat holds its GPU back.",
         summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because heat holds "
         "its GPU GPU-3 back.",
+        cost="21.26% of each step",
         description="Rank 3 of run run-a on host host-a needs 1.30 times as long for its own part of a step as its "
         "peers. Its GPU GPU-3 is held back more than theirs. Its clocks were held down by heat for 50% of the "
         "time. It is at 88 degrees Celsius.",
@@ -87,6 +88,7 @@ def power() -> Scenario:
         title="One rank makes the others wait because power holds its GPU back.",
         summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because power holds "
         "its GPU GPU-3 back.",
+        cost="21.26% of each step",
         description="Rank 3 of run run-a on host host-a needs 1.30 times as long for its own part of a step as its "
         "peers. Its GPU GPU-3 is held back more than theirs. Its clocks were held down by power for 75% of the time.",
         recommendation="Compare the GPU's power limit with that of its peers, and look at the host's power supplies "

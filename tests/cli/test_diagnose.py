@@ -68,7 +68,12 @@ def after() -> Iterator[contextlib.ExitStack]:
 def _report_says_the_same(capsys: pytest.CaptureFixture[str], address: str, path: Path) -> None:
     """A report says of that time what the rules said, with the arithmetic of the server's own rules."""
     assert main(["report", "--prometheus", address, "--run", RUN, "-o", str(path)]) == 0
-    assert capsys.readouterr().out.startswith("Rank 2 on node-1 is slow in data since ")
+    headline = capsys.readouterr().out
+    assert re.match(
+        r"Rank 2 of run live on node-1 needs \d+\.\d\d times as long as its peers in data, and they wait for it",
+        headline,
+    )
+    assert re.search(r" \(since \S+ UTC, costs \d+% of each step\)\.", headline)
     told = path.read_text(encoding="utf-8")
     assert re.search(r"Rank 2 of run live on host node-1 needs \d+(\.\d+)?ms for its own part of a step", told)
     assert "The difference is in phase data." in told

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from laggard_cli.main import main
-from laggard_cli.pack import pack_folder
+from laggard_cli.pack import alert, pack_folder
 from laggard_cli.past.templates import TemplateError, render
 from laggard_cli.past.times import moment, seconds
 from laggard_cli.prometheus import Range, Sample
@@ -29,10 +29,10 @@ from laggard_cli.report import causes, costs, heat, raster
 from laggard_cli.report.history import Counted
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import page
-from laggard_cli.report.sentences import sentence
+from laggard_cli.report.sentences import wrong
 from laggard_cli.report.span import Span
-from laggard_cli.report.verdicts import Firing, Problem
-from tests.cli.report_runs import BEGIN, HOSTILE, problem, run
+from laggard_cli.report.verdicts import Firing
+from tests.cli.report_runs import BEGIN, HOSTILE, Server, problem, run
 
 LABELS = {"training_run": 'a "run"', "training_rank": "3", "training_phase": "backward", "host_name": "node-1"}
 
@@ -109,28 +109,52 @@ def test_times_and_durations() -> None:
     assert (seconds("--last", "1h30m"), seconds("--last", "2d")) == (5400, 172800)
 
 
-@pytest.mark.parametrize(
-    ("rank", "said"),
-    [
-        ("3", "The run has been down, rank 3 on node-1 ended first, since 22:48:20 UTC"),
-        ("", "The run has been down since 22:48:20 UTC"),
-    ],
-)
-def test_a_run_that_failed_is_down_since(rank: str, said: str) -> None:
-    """With the rank that ended first, where it is known."""
-    labels = {"alertname": "TrainingRunFailed", **({"training_rank": rank, "host_name": "node-1"} if rank else {})}
-    failed = Problem("TrainingRunFailed", "critical", labels, [Firing(labels, BEGIN + 2100, BEGIN + 3600)], lasts=True)
-    assert sentence(failed, None) == said
-
-
 def test_a_slow_rank_costs_its_excess_on_all_ranks() -> None:
-    """Own time less what peers need, over the step: 0.5 s of 1.5 s, for 25 minutes of 8 ranks."""
+    """The mean of what its alert asks while it fired, 0.5 s of 1.5 s, for 25 minutes of 8 ranks."""
     (told,) = run().told
     assert told.cost is not None
-    assert told.cost.share == pytest.approx(0.5 / 1.5, rel=0.01)
-    assert told.cost.rank_hours == pytest.approx(0.5 / 1.5 * 8 * 1500 / 3600, rel=0.01)
-    assert told.says == "Rank 5 on llama-7b-17-node-0 is slow in backward since 22:48:20 UTC, costs 33% of each step"
-    assert "= 33% of each step; \u00d7 8 ranks \u00d7 25 min = 1.11 rank-hours" in told.cost.arithmetic
+    assert told.cost.share == pytest.approx(0.5 / 1.5)
+    assert told.cost.rank_hours == pytest.approx(0.5 / 1.5 * 8 * 1500 / 3600)
+    assert told.says == (
+        "Rank 5 of run llama-7b-17 on llama-7b-17-node-0 needs 1.62 times as long as its peers in backward "
+        "(since 22:48:20 UTC, costs 33% of each step)"
+    )
+    assert told.cost.arithmetic == "33% of each step; \u00d7 8 ranks \u00d7 25 min = 1.11 rank-hours"
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        (
+            "TrainingInputWorkersBusy",
+            'run:training_data_share:ratio{cluster="",training_run="r"}',
+            "33% of each step; ",
+        ),
+        ("TrainingInputBound", "its query", "33% of each step; "),
+        ("TrainingStalled", None, "no step ended for 25 min while this fired: 8 ranks"),
+        ("TrainingLossSpike", None, None),
+    ],
+)
+def test_an_alert_says_what_it_costs(name: str, asked: str | None, said: str | None) -> None:
+    """A recorded share of each step, all of the time, or nothing that could be told; of a hostile template nothing."""
+    server, history = Server(), run(healthy=True).history
+    firing = problem("r", "5", "node-0")
+    told = dataclasses.replace(firing, alert=name, query="its query", cost=alert(name)["annotations"].get("cost", ""))
+    found = costs.cost(cast("Counted", server), history, told)
+    assert server.asked == ([asked] if asked else [])
+    assert (said is None) is (found is None)
+    assert found is None or (said or "") in found.arithmetic
+    assert costs.cost(cast("Counted", server), history, dataclasses.replace(told, cost="{{ nobody knows }}")) is None
+
+
+def test_a_problem_of_several_ranks_says_it_of_each() -> None:
+    """The worst with its numbers, the others after it; without the rule's text the title says it of all."""
+    one, two = problem("r", "3", "node-0"), problem("r", "5", "node-0")
+    both = dataclasses.replace(one, firings=[*one.firings, *two.firings])
+    assert wrong(both).endswith("in backward; the same of rank 5")
+    assert wrong(dataclasses.replace(both, summary="")) == (
+        "Ranks 3, 5 on node-0: one rank makes the others wait in every step"
+    )
 
 
 def test_peers_are_compared_as_the_rules_compare() -> None:

@@ -195,7 +195,8 @@ def test_each_cluster_has_its_verdict(site: Site, tmp_path: Path, capsys: pytest
         for address in (site.query, site.plain):
             assert main([*report, "--prometheus", address, "--cluster", cluster]) == 0
             headline, rest = capsys.readouterr().out.splitlines()
-            assert headline.startswith(f"Rank {rank} on node-1 is slow in data since ")
+            assert headline.startswith(f"Rank {rank} of run {RUN} on node-1 needs ")
+            assert "as its peers in data, and they wait for it (since " in headline
             assert "; 1 verdicts; " in rest
 
     told = [(cluster, RUN, [("TrainingStraggler", str(rank))]) for cluster, rank in SLOW.items()]

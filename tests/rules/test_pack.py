@@ -10,6 +10,8 @@ import promql_parser as promql
 import pytest
 
 from laggard.version import PACK_VERSION
+from laggard_cli.past.templates import questions, render
+from laggard_cli.prometheus import Sample
 from laggard_cli.rules.profiles import load_profile
 from tests.rules.pack import CLUSTER, RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
 
@@ -206,7 +208,7 @@ def test_an_alert_is_complete(rule: Rule) -> None:
     assert re.fullmatch(r"Training[A-Z]\w+|LaggardWatchdog", rule.name)
     assert len(rule.name) <= 40
     assert rule.labels["severity"] in ("critical", "warning", "info")
-    assert set(rule.annotations) == {"title", "summary", "description", "recommendation", *links}
+    assert set(rule.annotations) - {"cost"} == {"title", "summary", "description", "recommendation", *links}
     title, summary = rule.annotations["title"], rule.annotations["summary"]
     assert title[0].isupper()
     assert "{{" not in title
@@ -225,6 +227,19 @@ def test_an_alert_is_complete(rule: Rule) -> None:
     assert rule.annotations["runbook_url"] == f"{links['runbook_url']}{rule.name}.md"
     assert rule.annotations["dashboard_url"].startswith(links["dashboard_url"])
     assert not any("$value" in value or "{{" in value for value in rule.labels.values())
+
+
+@pytest.mark.parametrize("rule", [rule for rule in alerts() if "cost" in rule.annotations], ids=str)
+def test_a_cost_is_a_share_or_all(rule: Rule) -> None:
+    """A report reads it: the alert's value, the answer to one query, or all of the time where the run stands still."""
+    said = rule.annotations["cost"]
+    asked = questions(said, dict.fromkeys(known(), "1"))
+    assert len(asked) + ("$value" in said) == (rule.labels["training_kind"] != "hang")
+    assert render(said, {}, 0.25, lambda _: [Sample({}, 0.25)]) in (
+        "25% of each step",
+        "25% of the time",
+        "all of the time",
+    )
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=str)

@@ -7,6 +7,7 @@ and the value of that time: they are Go's, of which this knows what annotations 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,6 +76,22 @@ def render(template: str, labels: Mapping[str, str], value: float, query: Query)
     if body.parts:
         raise TemplateError("an end without a beginning")
     return " ".join(said.split())
+
+
+def questions(template: str, labels: Mapping[str, str]) -> list[str]:
+    """Return the expressions that a template asks for first, with the labels of an alert in their places.
+
+    Raises:
+        TemplateError: the template cannot be read.
+    """
+    asked: list[str] = []
+
+    def unanswered(expression: str) -> Sequence[Sample]:
+        asked.append(expression)
+        return []
+
+    render(template, labels, math.nan, unanswered)
+    return asked
 
 
 def _split(template: str) -> list[tuple[bool, str]]:

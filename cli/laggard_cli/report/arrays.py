@@ -11,11 +11,6 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-def there(values: Array) -> Flags:
-    """Return where there is a value."""
-    return np.isfinite(values)
-
-
 def any_rank(values: Array) -> Flags:
     """Return at which times any rank has a value."""
     return np.array([bool(len(known(values[:, column]))) for column in range(values.shape[1])])

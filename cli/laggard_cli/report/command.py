@@ -93,7 +93,8 @@ def gather(server: runs.Counted, prometheus: Prometheus, name: Run, span: Span) 
             server, history, [each for memory in kinds for each in _KINDS.get(memory or "device", (memory,))]
         )
     told = tuple(
-        Told(each, cost(history, each), beside(server, history, each), cause(each, problems)) for each in problems
+        Told(each, cost(server, history, each), beside(server, history, each), cause(each, problems))
+        for each in problems
     )
     told = tuple(sorted(told, key=_rank))
     lost = losses(server, history)

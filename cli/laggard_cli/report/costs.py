@@ -8,36 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from laggard_cli.pack import threshold
-from laggard_cli.report.arrays import Array, by_time, known, mean, middle, most, there
+from laggard_cli.past.templates import TemplateError, questions, render
+from laggard_cli.prometheus import Sample
+from laggard_cli.report.arrays import Array, by_time, mean, middle
 from laggard_cli.report.history import GROUP, HOST, RANK, Counted, History
 from laggard_cli.report.span import Span
 from laggard_cli.report.verdicts import Problem
-from laggard_cli.units import duration
-
-#: Alerts about ranks that work longer than their peers: the excess is lost on all ranks.
-_SLOW = (
-    "TrainingStraggler",
-    "TrainingNodeSlow",
-    "TrainingStageSlow",
-    "TrainingThermalSlowdown",
-    "TrainingPowerSlowdown",
-    "TrainingContention",
-    "TrainingGpuThrottled",
-    "TrainingGpuClockLow",
-)
-#: Alerts about the run as a whole: the recorded share of each step that is lost to it, and what is done in it.
-_SHARES = {
-    "TrainingInputBound": ("run:training_data_share:ratio", "waits for data"),
-    "TrainingInputWorkersBusy": ("run:training_data_share:ratio", "waits for data"),
-    "TrainingInputStorageSlow": ("run:training_data_share:ratio", "waits for data"),
-    "TrainingCommunicationBound": ("run:training_communication_floor_share:ratio", "is transfer that nothing hides"),
-    "TrainingDataImbalance": ("run:training_imbalance_share:ratio", "waits for whichever rank is slow in that step"),
-    "TrainingNetworkBursty": ("run:training_imbalance_share:ratio", "waits in collectives beyond the usual transfer"),
-    "TrainingGarbageCollection": ("run:training_gc_share:ratio", "collects garbage"),
-    "TrainingCheckpointSlow": ("run:training_checkpoint_share:ratio", "saves checkpoints"),
-    "TrainingRecompilationStorm": ("run:training_recompiled_share:ratio", "compiles again"),
-}
-_STILL = ("TrainingStalled",)
 
 
 @dataclass(frozen=True)
@@ -48,6 +24,8 @@ class Cost:
     """Of each step, or of the time where no step ended."""
     rank_hours: float
     arithmetic: str
+    said: str
+    """The share, in words."""
 
 
 @dataclass(frozen=True)
@@ -109,52 +87,41 @@ def concerned(history: History, problem: Problem) -> list[int]:
     ]
 
 
-def cost(history: History, problem: Problem) -> Cost | None:
-    """Return what a problem cost, or nothing where its numbers do not say."""
+def cost(server: Counted, history: History, problem: Problem) -> Cost | None:
+    """Return what a problem cost, or nothing where its alert does not say.
+
+    The annotation ``cost`` says the share of each step that is lost: the alert's value, or the answer to a query. Its
+    mean while the alert fired counts. One that has neither stands for all of the time.
+    """
     ranks = max(history.expected, len(history.ranks))
     lasted = words(problem.seconds)
-    if problem.alert in _STILL:
+    try:
+        asked = questions(problem.cost, problem.worst)
+    except TemplateError:
+        return None
+    if not problem.cost:
+        return None
+    if not asked and "$value" not in problem.cost:
         hours = ranks * problem.seconds / 3600
         text = f"no step ended for {lasted} while this fired: {ranks} ranks \u00d7 {lasted} = {hours:.3g} rank-hours"
-        return Cost(1.0, hours, text)
-    columns = history.columns(problem.begin, problem.end)
-    length = mean(step(history)[columns])
-    if not math.isfinite(length):
+        return Cost(1.0, hours, text, "all of that time")
+    server.say("what it cost")
+    length = max(problem.end - problem.begin, history.span.step)
+    span = Span(problem.end - length, problem.end, history.span.step, history.span.window)
+    found = [
+        value
+        for series in server.over(asked[0] if asked else problem.query, span)
+        if series.labels.items() <= {**problem.worst, "__name__": series.labels.get("__name__", "")}.items()
+        for value in series.values.values()
+    ]
+    share = mean(np.array(found, dtype=float))
+    if not math.isfinite(share):
         return None
-    found = _excess(history, problem, columns, length) or _share(history, problem, columns, length)
-    if found is None:
-        return None
-    share, text = found
+    share = min(max(0.0, share), 1.0)
+    shown = round(share, 2)
+    said = render(problem.cost, problem.worst, shown, lambda _: [Sample({}, shown)])
     hours = share * ranks * problem.seconds / 3600
-    return Cost(share, hours, f"{text}; \u00d7 {ranks} ranks \u00d7 {lasted} = {hours:.3g} rank-hours")
-
-
-def _excess(history: History, problem: Problem, columns: slice, length: float) -> tuple[float, str] | None:
-    """Return the share of a step that ranks need beyond their peers, and how it comes about."""
-    rows = concerned(history, problem)
-    others = sorted(set(range(len(history.ranks))) - set(rows))
-    if problem.alert not in _SLOW or not rows or not others:
-        return None
-    slowest, peers = most(history.own[rows][:, columns]), reference(history.own[others][:, columns])
-    both = there(slowest) & there(peers)
-    if not both.any():
-        return None
-    own, needed = mean(slowest[both]), mean(peers[both])
-    share = min(max(0.0, own - needed) / length, 1.0)
-    return share, (
-        f"own work {duration(own)} a step, peers {duration(needed)}: ({duration(own)} \u2212 {duration(needed)}) / "
-        f"step of {duration(length)} = {share:.0%} of each step"
-    )
-
-
-def _share(history: History, problem: Problem, columns: slice, length: float) -> tuple[float, str] | None:
-    """Return the recorded share of a step that a run as a whole loses, and to what."""
-    series, doing = _SHARES.get(problem.alert, ("", ""))
-    values = history.fact(series)[columns]
-    if not len(known(values)):
-        return None
-    share = min(max(0.0, mean(values)), 1.0)
-    return share, f"{share:.0%} of each step of {duration(length)} {doing}"
+    return Cost(share, hours, f"{said}; \u00d7 {ranks} ranks \u00d7 {lasted} = {hours:.3g} rank-hours", said)
 
 
 def losses(server: Counted, history: History) -> Losses | None:

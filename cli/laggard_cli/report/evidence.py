@@ -13,14 +13,8 @@ from laggard_cli.report.costs import concerned
 from laggard_cli.report.history import PHASE, RANK, Counted, History
 from laggard_cli.report.verdicts import Problem
 
-#: Verdicts on ranks that work longer than their peers.
-_ABOUT_OWN_TIME = (
-    "TrainingStraggler",
-    "TrainingNodeSlow",
-    "TrainingThermalSlowdown",
-    "TrainingPowerSlowdown",
-    "TrainingContention",
-)
+#: What the cost of a verdict on ranks that work longer than their peers is made of.
+_OWN_TIME = re.compile(r"\b(run_rank|run_peer_group_host):training_step_own_seconds:")
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class Beside:
 def beside(server: Counted, history: History, problem: Problem) -> Beside | None:
     """Return the phases of those that a problem names beside those of their peers, while it lasted."""
     rows = concerned(history, problem)
-    if problem.alert not in _ABOUT_OWN_TIME or not rows or len(rows) == len(history.ranks):
+    if not _OWN_TIME.search(problem.cost) or not rows or len(rows) == len(history.ranks):
         return None
     server.say("phases of the slow ranks")
     names = quoted("|".join(re.escape(history.ranks[row]) for row in rows))

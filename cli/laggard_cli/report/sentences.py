@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from laggard_cli.past.times import form
 from laggard_cli.report.costs import Cost, concerned
-from laggard_cli.report.history import HOST, KIND, RANK, History, number
+from laggard_cli.report.history import GROUP, HOST, RANK, History, number
 from laggard_cli.report.verdicts import Problem
 
-#: What is wrong, in the words of somebody who tells a colleague; other alerts are told by the rule's own title.
-_PHRASES = {
-    "TrainingStraggler": "{Who} {is_} slow in {phase}",
-    "TrainingNodeSlow": "{Who} {is_} slow: most of its ranks make the others wait",
-    "TrainingStageSlow": "{Who} holds up the others",
-    "TrainingStalled": "The run stands still: the others wait for {who}",
-    "TrainingRankMissing": "{Who} {is_} gone while others work on",
-    "TrainingRankDied": "The process of {who} died",
-    "TrainingRunFailed": "The run has been down, {who} ended first,",
-    "TrainingRankFrozen": "No progress of {who} while others go on",
-    "TrainingInputBound": "All ranks wait for data",
-    "TrainingCommunicationBound": "The transfer between ranks is the slowest part of a step",
-    "TrainingDataImbalance": "A different rank is slow in each step",
-    "TrainingNetworkBursty": "Communication comes in bursts, while the ranks' own work is steady",
-    "TrainingMemoryLeak": "Memory ({kind}) of {who} grows steadily and will be used up",
-    "TrainingContention": "The steps of {who} are far less steady than those of its peers",
-    "TrainingThermalSlowdown": "Heat holds {who} back, and the others wait for it",
-    "TrainingPowerSlowdown": "Power holds {who} back, and the others wait for it",
-}
-_WHOLE = {"TrainingStalled": "The run stands still", "TrainingRunFailed": "The run has been down"}
-_KINDS = {
-    "device": "device",
-    "device_allocated": "device, allocated",
-    "device_reserved": "device, reserved",
-    "host": "host",
-    "host_rss": "host, the process",
-    "worker_rss": "host, data workers",
-}
 #: Names in one line.
 _MOST_NAMES, _MOST_RANGES = 4, 8
 
@@ -60,7 +33,7 @@ def short(problem: Problem) -> str:
     if hosts:
         more = " and others" if len(hosts) > _MOST_NAMES else ""
         return f"host {hosts[0]}" if len(hosts) == 1 else f"hosts {', '.join(hosts[:_MOST_NAMES])}{more}"
-    groups = problem.members("training_peer_group")
+    groups = problem.members(GROUP)
     return f"peer group {', '.join(groups)}" if groups else ""
 
 
@@ -79,22 +52,20 @@ def numbers(ranks: Sequence[str]) -> str:
 
 
 def wrong(problem: Problem) -> str:
-    """Return what is wrong, without a time."""
-    named = who(problem)
-    verb = "are" if len(problem.members(RANK) or problem.members(HOST)) > 1 else "is"
-    phrase = _PHRASES.get(problem.alert, "")
-    if problem.alert in _WHOLE and not problem.members(RANK):
-        return _WHOLE[problem.alert]
-    if phrase and (named or "{who}" in phrase or "{" not in phrase):
-        phase = "several phases" if problem.phase == "mixed" else problem.phase
-        kind = problem.labels.get(KIND, "")
-        return phrase.format(
-            Who=_capital(named), is_=verb, who=named or "all ranks", phase=phase, kind=_KINDS.get(kind, kind)
-        )
-    title = problem.title.rstrip(".") or problem.alert
-    # An abbreviation stays as it is.
-    small = title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
-    return f"{_capital(named)}: {small}" if named else title
+    """Return what is wrong, without a time: what the alert says of the worst, and of whom it says the same."""
+    if not problem.summary:
+        named, title = who(problem), problem.title.rstrip(".") or problem.alert
+        # An abbreviation stays as it is.
+        small = title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
+        return f"{_capital(named)}: {small}" if named else title
+    others = replace(problem, firings=[each for each in problem.firings if not _same(each.labels, problem.worst)])
+    more = short(others)
+    return f"{problem.summary.rstrip('.')}; the same of {more}" if more else problem.summary.rstrip(".")
+
+
+def _same(labels: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    """Say whether two firings are about the same rank, host or peer group."""
+    return all(labels.get(name) == others.get(name) for name in (RANK, HOST, GROUP))
 
 
 def sentence(problem: Problem, found: Cost | None) -> str:
@@ -104,11 +75,8 @@ def sentence(problem: Problem, found: Cost | None) -> str:
         if problem.lasts
         else f"from {clock(problem.begin)} to {clock(problem.end)} UTC"
     )
-    if found is None:
-        return f"{wrong(problem)} {when}"
-    if problem.alert == "TrainingStalled":
-        return f"{wrong(problem)} {when}, costs all of that time"
-    return f"{wrong(problem)} {when}, costs {found.share:.0%} of each step"
+    costs = f", costs {found.said}" if found else ""
+    return f"{wrong(problem)} ({when}{costs})"
 
 
 def suspects(history: History, problems: Iterable[Problem]) -> set[int]:

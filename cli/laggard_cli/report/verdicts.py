@@ -42,6 +42,13 @@ class Problem:
     lasts: bool
     """Whether it still fires at the end of the report."""
     title: str = ""
+    """What is wrong in general."""
+    summary: str = ""
+    """What is wrong with the worst of them."""
+    cost: str = ""
+    """Template of what it costs."""
+    query: str = ""
+    """Expression of its rule."""
     description: str = ""
     recommendation: str = ""
     runbook: str = ""
@@ -144,6 +151,7 @@ def _describe(server: Counted, prometheus: Prometheus, problems: list[Problem]) 
             continue
         # Rules of a pack before titles have theirs in the summary.
         problem.title = (rule["annotations"].get("title") or rule["annotations"].get("summary", "")).strip()
+        problem.cost, problem.query = rule["annotations"].get("cost", ""), rule["query"]
         problem.runbook_url = rule["annotations"].get("runbook_url", "")
         problem.runbook = _runbook(problem.alert)
         try:
@@ -174,7 +182,7 @@ def _evaluate(server: Counted, problem: Problem, rule: Rule) -> None:
     def answers(expression: str) -> list[Sample]:
         return server.at(expression, moment)
 
-    for name in ("description", "recommendation"):
+    for name in ("summary", "description", "recommendation"):
         template = rule["annotations"].get(name, "")
         setattr(problem, name, render(template, problem.worst, problem.value, answers))
 
