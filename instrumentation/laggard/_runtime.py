@@ -46,16 +46,27 @@ def facts(workload: str, layout: str, driver: Path = _DRIVER) -> dict[str, str]:
 
 
 def hardware_id() -> str:
-    """Return the identity of the GPU that the process uses most, as NVML writes it; empty without one in use."""
+    """Return the identity of the GPU that the process uses most, as NVML or ROCm writes it; else nothing."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized() or not torch.version.cuda:
+    if torch is None or not torch.cuda.is_initialized():
         return ""
     with suppress(Exception):  # an allocator without statistics, a torch that does not say
         # The current device is that of a thread, and this is not the one that trains.
         _, index = max((torch.cuda.memory_reserved(index), -index) for index in range(torch.cuda.device_count()))
         uuid = torch.cuda.get_device_properties(-index).uuid
+        if not torch.version.cuda:
+            return rocm_id(str(uuid))
         return f"{'MIG' if environment.text('CUDA_VISIBLE_DEVICES').startswith('MIG-') else 'GPU'}-{uuid}"
     return ""
+
+
+def rocm_id(uuid: str) -> str:
+    """Return the identity of a GPU as ROCm writes it, ``GPU-`` and 16 digits; empty where it is none.
+
+    HIP fills the 16 bytes of a UUID with the 16 hexadecimal digits of the GPU's unique id, as text.
+    """
+    digits = bytes.fromhex(uuid.replace("-", "")).decode("ascii", "replace")
+    return f"GPU-{digits}" if re.fullmatch("[0-9a-f]{16}", digits) else ""
 
 
 def _torch_version(torch: Any) -> str:

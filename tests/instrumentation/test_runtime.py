@@ -6,6 +6,7 @@ import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 import torch
@@ -73,3 +74,17 @@ def test_the_gpu_in_use_is_named_as_nvml_names_it(visible: str, prefix: str, mon
     assert _runtime.hardware_id() == f"{prefix}-uuid-1"
     cuda.get_device_properties = lambda _: SimpleNamespace()
     assert _runtime.hardware_id() == ""
+
+
+@pytest.mark.parametrize(
+    ("uuid", "written"),
+    [
+        # HIP's bytes are the digits of the unique id as text, which torch writes in hexadecimal again.
+        (str(UUID(bytes=b"a1b2deadbeef0123")), "GPU-a1b2deadbeef0123"),
+        # What is no such text is no identity: bytes of a CUDA device, or of a driver that gives none.
+        ("8f2a1c00-3b1d-4c5e-9a7f-0123456789ab", ""), (str(UUID(int=0)), ""), (str(UUID(bytes=b"XX" + 14 * b"0")), ""),
+    ],
+)  # fmt: skip
+def test_identity_on_rocm(uuid: str, written: str) -> None:
+    """A GPU of AMD is called by its unique id, as ROCm's tools call it; a UUID that holds none gives no identity."""
+    assert _runtime.rocm_id(uuid) == written
