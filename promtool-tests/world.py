@@ -190,8 +190,9 @@ class Device:
     lost: bool = False
     #: The exporter says which rank uses it; otherwise only the rank does.
     has_workload: bool = True
-    #: The label that holds the uuid.
+    #: The label that holds the uuid, and labels that all of its series have besides.
     label: str = "uuid"
+    more: str = ""
     _counted: dict[str, float] = field(default_factory=dict[str, float])
     _then: float = 0.0
 
@@ -206,7 +207,7 @@ class Device:
             workload[f"gpu_workload_info{{training_run={self.run},training_rank={self.rank}}}"] = 1
         for series, value in {**self.gauges, **counted, **workload}.items():
             name, _, labels = series.removesuffix("}").partition("{")
-            pairs = (tuple(pair.split("=")) for pair in labels.split(",") if pair)
+            pairs = (tuple(pair.split("=")) for pair in f"{labels},{self.more}".split(",") if pair)
             yield (
                 (name, ((self.label, self.uuid), ("instance", "exporter:9495"), *((key, each) for key, each in pairs))),
                 value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scenario import Firing, Play, Scenario, ranks
 from world import Device
 
-FAMILIES = ("dcgm", "gpu", "optional/dcgm")
+FAMILIES = ("dcgm", "goodput", "gpu", "optional/dcgm")
 EVERY = 60
 
 GIB = 2.0**30
@@ -67,6 +67,48 @@ def dcgm() -> Scenario:
     return scenario
 
 
+def upgrade() -> Scenario:
+    """Nodes are upgraded one by one: each GPU counts once, in base units, by old names, new ones, or both."""
+    everyone = ranks(4)
+    scenario = Scenario(everyone, tick=30)
+    old = {
+        "GPU_UTIL": 96.875, "FB_USED": 1024, "POWER_USAGE": 700, "SM_CLOCK": 1980, "MEM_CLOCK": 2619, "GPU_TEMP": 60,
+    }  # fmt: skip
+    new = {
+        "GPU_UTIL_RATIO": 0.96875, "FB_USED_BYTES": GIB, "BOARD_POWER_WATTS": 700, "SM_CLOCK_HERTZ": 1.98e9,
+        "MEMORY_CLOCK_HERTZ": 2.619e9, "GPU_TEMP_CELSIUS": 60,
+    }  # fmt: skip
+    # The third is upgraded now, by a job of its own; DCGM 4.6 gives the fourth's ratio in percent.
+    shown = ({"Hostname": old}, {"hostname": new}, {"Hostname": old, "hostname": new}, {"hostname": new})
+    for rank, pages in zip(everyone, shown, strict=True):
+        rank.hw_id = f"GPU-{rank.rank}"
+        rank.has_exporter = False
+        for label, page in pages.items():
+            energy = "GPU_ENERGY_JOULES_TOTAL" if page is new else "TOTAL_ENERGY_CONSUMPTION"
+            scenario.world.devices.append(
+                Device(
+                    rank.hw_id, label="UUID", more=f"gpu={rank.rank},modelName=A,{label}=host-a",
+                    gauges={f"DCGM_FI_DEV_{name}": value for name, value in page.items()},
+                    counters={f"DCGM_FI_DEV_{energy}": 512 if page is new else 512_000},
+                )
+            )  # fmt: skip
+    scenario.world.devices[-1].gauges["DCGM_FI_DEV_GPU_UTIL_RATIO"] = 96.875
+    scenario.after(minutes=8)
+    scenario.never()
+    each = {f'{{uuid="GPU-{rank.rank}"}}': 1.0 for rank in everyone}
+    for series, value in {
+        "round(gpu_utilization_ratio, 1 / 32)": 0.96875, "gpu_memory_used_bytes": GIB, "gpu_power_watts": 700,
+        'gpu_clock_hertz{clock="sm"}': 1.98e9, 'gpu_clock_hertz{clock="memory"}': 2.619e9,
+        'gpu_temperature_celsius{sensor="gpu"}': 60,
+    }.items():  # fmt: skip
+        scenario.value(f"sum by (uuid) ({series})", dict.fromkeys(each, value))
+    scenario.value("sum by (uuid) (round(rate(gpu_energy_joules_total[2m])))", dict.fromkeys(each, 512))
+    scenario.value("count by (uuid) (gpu_info)", each)
+    run = 'run:training_energy_joules:rate{training_run="run-a"}'
+    scenario.value(f"round(max by (training_run) ({run}))", {'{training_run="run-a"}': 4 * 512})
+    return scenario
+
+
 def compatibility() -> Scenario:
     """Our series are there under dcgm-exporter's names and units, once, and do not come back as an adapter's."""
     scenario = Scenario(ranks(1), tick=30)
@@ -122,4 +164,4 @@ def another_name() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (dcgm, compatibility, another_name)
+PLAYS: tuple[Play, ...] = (dcgm, upgrade, compatibility, another_name)

@@ -1,6 +1,6 @@
 """Writes the pages, tables and quotations of docs/ that are made from the code.
 
-metrics.md, rules.md and cli.md as a whole; tables of exporter.md; the files that extending.md shows.
+metrics.md, rules.md and cli.md as a whole; tables of exporter.md and gpu.md; the files that extending.md shows.
 ``--check`` changes nothing and fails when one is out of date.
 """
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import cli_page
+import gpu_page
 import rules_page
 from laggard.shared import metrics, process_metrics
 from laggard.shared.metrics import Metric
@@ -95,7 +96,11 @@ def _training_row(metric: Metric) -> str:
 
 def exporter_document(text: str) -> str:
     """Return the text of docs/exporter.md with its tables as they are now."""
-    for name, table in (("flags", _flags()), ("collectors", _collectors())):
+    return _with_tables(text, flags=_flags(), collectors=_collectors())
+
+
+def _with_tables(text: str, **tables: str) -> str:
+    for name, table in tables.items():
         begin, end = f"<!-- {name}: made by scripts/docs/generate_docs.py -->\n", f"<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
@@ -132,13 +137,14 @@ def quoting_document(text: str) -> str:
 
 def main() -> int:
     """Write the documents, or compare them."""
-    exporter_path, extending_path = DOCS / "exporter.md", DOCS / "extending.md"
+    exporter_path, extending_path, gpu_path = (DOCS / f"{name}.md" for name in ("exporter", "extending", "gpu"))
     texts = {
         DOCS / "metrics.md": document(),
         DOCS / "rules.md": rules_page.document(),
         DOCS / "cli.md": cli_page.document(),
         exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
         extending_path: quoting_document(extending_path.read_text(encoding="utf-8")),
+        gpu_path: _with_tables(gpu_path.read_text(encoding="utf-8"), sources=gpu_page.sources()),
     }
     if sys.argv[1:] == ["--check"]:
         old = [

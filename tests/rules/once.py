@@ -179,8 +179,8 @@ def keys(rules: Iterable[Rule]) -> Mapping[str, frozenset[str]]:
     """Return the names that rules record, with the labels that tell their series apart."""
     recording: dict[str, list[Rule]] = {}
     for rule in rules:
-        # What an adapter records stands beside what our own exporter shows.
-        if not (rule.is_alert or rule.is_adapter):
+        # What an adapter records under our names stands beside what our own exporter shows.
+        if not (rule.is_alert or (rule.is_adapter and ":" not in rule.name)):
             recording.setdefault(rule.name, []).append(rule)
     found: dict[str, frozenset[str]] = dict.fromkeys(recording, frozenset())
     while True:

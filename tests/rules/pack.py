@@ -29,6 +29,8 @@ CLUSTER = "cluster"
 INPUTS = {"laggard_threshold_override": frozenset({"name", "training_run"})}
 
 _DCGM = frozenset({"UUID", "modelName", "gpu", "laggard_adapter"})
+_SMI = frozenset({"uuid"})
+_AMD = frozenset({"hostname", "gpu_id", "gpu_uuid", "card_model", "serial_number", "laggard_adapter"})
 _NODE = frozenset({"job", "instance"})
 #: What the page of all ranks says of itself: whoever looks for a host finds it by the target.
 _PAGES = {RANK_PAGES.name: frozenset({*RANK_PAGES.labels, "instance"})}
@@ -39,13 +41,44 @@ FOREIGN = {
     **{f"DCGM_FI_DEV_{name}": _DCGM for name in (
         "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "FB_RESERVED", "FB_TOTAL", "POWER_USAGE", "POWER_MGMT_LIMIT",
         "TOTAL_ENERGY_CONSUMPTION", "GPU_TEMP", "MEMORY_TEMP", "SM_CLOCK", "MEM_CLOCK", "MAX_SM_CLOCK",
-        "POWER_VIOLATION", "THERMAL_VIOLATION", "ECC_SBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL", "CORRECTABLE_REMAPPED_ROWS",
-        "UNCORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE", "ROW_REMAP_PENDING", "PCIE_REPLAY_COUNTER", "PCIE_LINK_GEN",
-        "PCIE_MAX_LINK_GEN", "PCIE_LINK_WIDTH", "PCIE_MAX_LINK_WIDTH", "XID_ERRORS",
+        "POWER_VIOLATION", "THERMAL_VIOLATION", "CORRECTABLE_REMAPPED_ROWS", "UNCORRECTABLE_REMAPPED_ROWS",
+        "ROW_REMAP_FAILURE", "PCIE_REPLAY_COUNTER", "XID_ERRORS", "CLOCK_THROTTLE_REASONS", "THRESHOLD_SRM",
+        "RETIRED_PENDING", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "GET_GPU_RECOVERY_ACTION",
+        # The same by their newer names, with DCGM 4.6 and 4.7.
+        "GPU_UTIL_RATIO", "MEMORY_UTIL_RATIO", "FB_USED_BYTES", "FB_FREE_BYTES", "FB_RESERVED_BYTES",
+        "FB_CAPACITY_BYTES", "BOARD_POWER_WATTS", "BOARD_POWER_LIMIT_REQUESTED_WATTS", "GPU_ENERGY_JOULES_TOTAL",
+        "GPU_TEMP_CELSIUS", "MEMORY_TEMP_CELSIUS", "SM_CLOCK_HERTZ", "MEMORY_CLOCK_HERTZ", "SM_MAX_CLOCK_HERTZ",
+        "GPU_POWER_THROTTLE_SECONDS_TOTAL", "GPU_THERMAL_THROTTLE_SECONDS_TOTAL", "ROW_REMAP_CORRECTABLE_TOTAL",
+        "ROW_REMAP_UNCORRECTABLE_TOTAL", "ROW_REMAP_FAILED", "PCIE_REPLAY_TOTAL", "XID_ERROR", "CLOCKS_EVENT_REASONS",
+        "SRAM_EXCEEDED", "PAGE_RETIRED_PENDING", "NVLINK_RECOVERY_ERROR_TOTAL", "GPU_RECOVERY_ACTION",
+        # And those that have one name.
+        "ECC_SBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL", "ROW_REMAP_PENDING", "PCIE_LINK_GEN", "PCIE_MAX_LINK_GEN",
+        "PCIE_LINK_WIDTH", "PCIE_MAX_LINK_WIDTH", "CLOCKS_EVENT_REASON_SW_POWER_CAP_NS",
+        "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS",
+        "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",
     )},
     **{f"DCGM_FI_PROF_{name}": _DCGM for name in (
         "GR_ENGINE_ACTIVE", "SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE",
+        "GR_ENGINE_UTIL_RATIO", "SM_UTIL_RATIO", "SM_OCCUPANCY_RATIO", "TENSOR_UTIL_RATIO", "DRAM_UTIL_RATIO",
     )},
+    "DCGM_EXP_XID_ERRORS_TOTAL": _DCGM | {"xid"},
+    **{f"nvidia_smi_{name}": _SMI for name in (
+        "utilization_gpu_ratio", "memory_used_bytes", "memory_free_bytes", "power_draw_watts", "energy_joules_total",
+        "temperature_gpu", "clocks_current_sm_clock_hz", "clocks_max_sm_clock_hz",
+        "ecc_errors_uncorrected_volatile_total", "ecc_errors_uncorrected_aggregate_sram_threshold_exceeded",
+        "remapped_rows_failure", "remapped_rows_pending", "pcie_link_gen_current", "pcie_link_gen_max",
+        "pcie_link_width_current", "pcie_link_width_max", "gpu_recovery_action",
+    )},
+    "nvidia_smi_gpu_info": _SMI | {"name"},
+    "nvidia_smi_xid_last_timestamp_seconds": _SMI | {"xid"},
+    **dict.fromkeys((
+        "gpu_gfx_activity", "gpu_umc_activity", "gpu_used_vram", "gpu_free_vram", "gpu_total_vram", "gpu_package_power",
+        "gpu_average_package_power", "gpu_power_usage", "gpu_energy_consumed", "gpu_junction_temperature",
+        "gpu_edge_temperature", "gpu_memory_temperature", "gpu_violation_ppt_residency_percentage",
+        "gpu_ecc_correct_total", "gpu_ecc_uncorrect_total", "pcie_replay_count", "pcie_speed", "pcie_max_speed",
+    ), _AMD),
+    "gpu_clock": _AMD | {"clock_type"},
+    "gpu_max_clock": _AMD | {"clock_type"},
     **{f"node_{name}": _NODE for name in (
         "memory_MemTotal_bytes", "memory_MemAvailable_bytes", "vmstat_oom_kill",
         "pressure_cpu_waiting_seconds_total", "pressure_io_waiting_seconds_total",

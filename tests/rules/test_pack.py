@@ -13,7 +13,7 @@ from laggard.version import PACK_VERSION
 from laggard_cli.past.templates import questions, render
 from laggard_cli.prometheus import Sample
 from laggard_cli.rules.profiles import load_profile
-from tests.rules.pack import CLUSTER, RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
+from tests.rules.pack import CLUSTER, FOREIGN, RULES, Labels, Rule, alerts, emitted, groups, known, rules, selectors
 
 #: They differ from one path to Prometheus to the next.
 PATH_LABELS = {"job", "instance", "le", "pod", "container", "otel_scope_name", "otel_scope_version"}
@@ -180,10 +180,15 @@ def test_names_of_recorded_series() -> None:
 def test_adapters_record_our_names() -> None:
     """An adapter records only what we emit, with our labels, so that no rule need know of it."""
     for rule in rules():
-        # Metrics of the host come with the exporter's host collectors.
-        if rule.is_adapter and not rule.name.startswith("host_"):
+        # Metrics of the host come with the exporter's host collectors; a step between has a name of three parts.
+        if rule.is_adapter and not rule.name.startswith("host_") and ":" not in rule.name:
             labels = Labels(known()).of(promql.parse(rule.expr)) | rule.labels.keys()
             assert labels - {"laggard_adapter", CLUSTER} <= emitted()[rule.name], rule.name
+
+
+def test_no_name_of_another_exporter_is_ours() -> None:
+    """AMD's exporter begins its names with gpu_ too: none of those that an adapter reads would pass for one of ours."""
+    assert not FOREIGN.keys() & emitted().keys()
 
 
 def test_the_version_of_the_pack_is_what_the_commands_say() -> None:

@@ -1,0 +1,108 @@
+"""The same ten faults by each exporter of GPUs: the same verdict, or a stated unknown (``gpu_sources``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_sources import FAULTS, HEALTHY, SOURCES, Source
+from scenario import Firing, Play, Scenario, ranks
+from world import Device, Rank
+
+FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi")
+EVERY = 60
+
+#: Number of a GPU that no run uses.
+HELD = 99
+
+
+def _digits(number: int) -> str:
+    return f"{number:012x}"
+
+
+def _add(scenario: Scenario, source: Source, rank: Rank | None, number: int, driver: str = "580.1") -> Device:
+    """Return one more healthy GPU, of a rank or of nobody."""
+    host = rank.host if rank else "host-z"
+    device = Device(
+        source.identity.format(_digits(number)), label=source.label, has_workload=source.knows_ranks,
+        run=rank.run if rank else "", rank=rank.rank if rank else None, more=source.labels(number, driver, host),
+    )  # fmt: skip
+    if source.knows_ranks:
+        device.gauges["gpu_up"] = 1
+    if rank:
+        rank.has_exporter = False
+        rank.hw_id = "" if source.knows_ranks else source.of_rank(_digits(number))
+    _show(source, device, HEALTHY)
+    device.gauges |= source.xid(None) if source.xid else {}
+    scenario.world.devices.append(device)
+    return device
+
+
+def _show(source: Source, device: Device, facts: Mapping[str, float]) -> None:
+    for fact, value in facts.items():
+        shown = source.shown.get(fact)
+        if shown:
+            (device.counters if shown.counted else device.gauges)[shown.series] = shown.unit(value)
+
+
+def _lose(source: Source, device: Device, now: float) -> None:
+    """Let a GPU fall off the bus: what the source shows of the error and of a lost GPU stays."""
+    kept = source.xid(now) if source.xid else {}
+    device.gauges, device.counters = {**kept, **source.gone}, {}
+
+
+def faults(source: Source) -> Scenario:
+    """Play all faults at once, each on a GPU or in a run of its own, beside GPUs that are well."""
+    on_gpus = [name for name, fault in FAULTS.items() if not fault.of_run and name != "held"]
+    everyone = [*ranks(len(on_gpus) + 4, per_host=99), *ranks(2, run="capped"), *ranks(2, per_host=1, run="driver")]
+    scenario = Scenario(everyone, tick=30)
+    gpus = {
+        (rank.run, rank.rank): _add(
+            scenario, source, rank, number, "580.2" if (rank.run, rank.rank) == ("driver", 1) else "580.1"
+        )
+        for number, rank in enumerate(everyone)
+    }
+    held = _add(scenario, source, None, HELD)
+    for host, driver in (("host-a", "580.1"), ("host-b", "580.2")):
+        for series, value in source.of_host(driver, host).items():
+            name, _, labels = series.removesuffix("}").partition("{")
+            scenario.given(name, value, **dict(pair.split("=") for pair in labels.split(",")))
+    scenario.after(minutes=12)
+    for (run, number), device in gpus.items():
+        name = run if run in FAULTS else on_gpus[number] if number < len(on_gpus) else ""
+        if name == "lost":
+            _lose(source, device, scenario.world.now)
+        elif name:
+            _show(source, device, FAULTS[name].changes)
+    _show(source, held, FAULTS["held"].changes)
+    scenario.after(minutes=48)
+    found = [_verdict(source, name, on_gpus) for name in FAULTS if name not in source.unknown]
+    if source.xid:
+        found.append(_of_gpu(source, "TrainingGpuXidCritical", on_gpus.index("lost"), xid="79"))
+    scenario.fires(*found)
+    return scenario
+
+
+def _verdict(source: Source, name: str, on_gpus: list[str]) -> Firing:
+    fault = FAULTS[name]
+    if fault.of_run:
+        return Firing(fault.alert, run=name, more=tuple(fault.labels.items()))
+    if name == "held":
+        return Firing(fault.alert, run="", more=(("uuid", source.gpu(_digits(HELD))),))
+    reason = {"reason": source.reason} if name == "hot" else {}
+    return _of_gpu(source, fault.alert, on_gpus.index(name), **fault.labels, **reason)
+
+
+def _of_gpu(source: Source, alert: str, number: int, **labels: str) -> Firing:
+    return Firing(alert, number, host="host-a", more=(("uuid", source.gpu(_digits(number))), *labels.items()))
+
+
+def _play(name: str, source: Source) -> Play:
+    def play() -> Scenario:
+        return faults(source)
+
+    play.__name__ = name.replace("-", "_")
+    play.__doc__ = f"What {source.title} shows of ten faults gives the same verdicts as of ours, but what is stated."
+    return play
+
+
+PLAYS: tuple[Play, ...] = tuple(_play(name, source) for name, source in SOURCES.items())
