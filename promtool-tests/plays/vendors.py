@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_sources import FAULTS, HEALTHY, SOURCES, Source
+from gpu_sources import FAULTS, GIB, HEALTHY, SOURCES, Source
 from scenario import Firing, Play, Scenario, ranks
 from world import Device, Rank
 
-FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi")
+FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi", "telemetry")
 EVERY = 60
 
 #: Number of a GPU that no run uses.
@@ -105,4 +105,50 @@ def _play(name: str, source: Source) -> Play:
     return play
 
 
-PLAYS: tuple[Play, ...] = tuple(_play(name, source) for name, source in SOURCES.items())
+def unread() -> Scenario:
+    """Exporters with names that nobody knows are an alert, until a field is known or ours shows the GPU."""
+    scenario = Scenario(ranks(1), tick=30)
+    renamed = [
+        Device(
+            f"GPU-{number}", label="UUID", more=f"gpu={number},modelName=A,hostname=host-a",
+            gauges={"DCGM_FI_DEV_GPU_HEAT_KELVIN": 333, "DCGM_FI_DEV_BOARD_POWER_KILOWATTS": 0.75},
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    # What has no GPU of its own is none that is unread: links, switches, processors.
+    links = Device("", label="nvlink", more="gpu=7,gpu_uuid=GPU-7", gauges={"DCGM_FI_DEV_NVLINK_ERRORS{nvlink=1}": 0})
+    switch = Device("1", label="nvswitch", gauges={"DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT": 40})
+    amd = Device("", label="gpu_uuid", more="hostname=host-b", gauges={"amd_gpu_nodes_total": 8})
+    scenario.world.devices += [*renamed, links, switch]
+    dcgm, prefixed = (
+        Firing("TrainingTelemetryDown", run="", source="gpus", more=(("exporter", name),))
+        for name in ("dcgm-exporter", "device-metrics-exporter")
+    )
+    scenario.after(minutes=12)
+    scenario.fires(dcgm)
+    scenario.says(
+        dcgm,
+        title="Nothing is read of an exporter of GPUs.",
+        summary="dcgm-exporter is scraped, but none of its fields is known to the rules.",
+        description="dcgm-exporter has series of 3 GPUs or hosts of which the rules know none by its name. Faults of "
+        "these GPUs are unknown to every verdict.",
+        recommendation="Take a prefix of its names away (MetricsFieldPrefix), export the fields that docs/gpu.md "
+        "lists, or load a rule pack that knows its release.",
+        runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingTelemetryDown.md",
+        dashboard_url="/d/laggard-telemetry",
+    )
+    renamed[0].gauges["DCGM_FI_DEV_GPU_TEMP_CELSIUS"] = 60
+    renamed[1].gauges["DCGM_FI_DEV_FB_USED_BYTES"] = GIB
+    scenario.world.devices.append(Device("GPU-2", gauges={"gpu_up": 1}))
+    scenario.after(minutes=12)
+    scenario.silent()
+    scenario.world.devices.append(amd)
+    scenario.after(minutes=12)
+    scenario.fires(prefixed)
+    amd.gauges = {"gpu_nodes_total": 8, "gpu_gfx_activity{gpu_id=0}": 100}
+    scenario.after(minutes=12)
+    scenario.silent()
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (*(_play(name, source) for name, source in SOURCES.items()), unread)
