@@ -1,0 +1,63 @@
+"""No join of the pack ends a rule for everybody, whatever label two series differ in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from laggard_cli.rules.render import rule_files
+from tests.rules import adversary
+from tests.rules.conftest import TOOLS, by_age
+from tests.rules.pack import RULES, known, rules
+
+#: The joins of the optional rules as well.
+FILES = [*rule_files(), "optional/dcgm.yml"]
+
+
+def _played(promtool: Path, folder: Path, files: list[Path], series: list[str]) -> subprocess.CompletedProcess[str]:
+    """Return what promtool says of rules over series; every evaluation that fails is an error there."""
+    test = {
+        "rule_files": [str(file) for file in files],
+        "evaluation_interval": "60s",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": [{"series": text, "values": adversary.values(text)} for text in series],
+                "promql_expr_test": [{"expr": "absent(vector(1))", "eval_time": "5m"}],
+            }
+        ],
+    }
+    file = folder / "joins.yml"
+    file.write_text(yaml.safe_dump(test), encoding="utf-8")
+    return subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    """Return the promtool of the newest release that is there."""
+    if not TOOLS:
+        pytest.skip("no promtool: run scripts/tools/fetch_tools.sh")
+    return TOOLS[max(TOOLS, key=by_age)]
+
+
+def test_series_that_differ_in_one_label_fail_no_rule(promtool: Path, tmp_path: Path) -> None:
+    """All rules are evaluated over input in which each series has a twin for each of its labels."""
+    recorded = frozenset(rule.name for rule in rules() if not rule.is_adapter) - {"laggard_threshold"}
+    series = [*adversary.series(rules(), known(), recorded)]
+    assert len(series) > 1000
+    done = _played(promtool, tmp_path, [RULES / name for name in FILES], series)
+    assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
+
+
+def test_a_join_that_fails_is_found(promtool: Path, tmp_path: Path) -> None:
+    """The twin of one label is enough for a join that does not take one of two."""
+    joins = "gpu_up * on (cluster, uuid) group_left (name) gpu_info{laggard_adapter=''}"
+    group = {"name": "g", "rules": [{"record": "joined", "expr": joins}]}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [group]}))
+    series = ['gpu_up{uuid="a"}', 'gpu_info{uuid="a", name="a-b"}', 'gpu_info{uuid="a", name="a b"}']
+    done = _played(promtool, tmp_path, [tmp_path / "rules.yml"], series)
+    assert done.returncode != 0
+    assert "found duplicate series for the match group" in done.stdout + done.stderr
