@@ -7,7 +7,7 @@ the unit's name, so that a backend that makes Prometheus names of it gets the na
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,15 +31,13 @@ class Name:
     """Attributes by our labels, where they differ from :data:`ATTRIBUTES`."""
     fixed: Mapping[str, str] = field(default_factory=dict[str, str])
     """Attributes that say what our name says."""
-    states: tuple[str, str] | None = None
-    """For a value that is 0 or 1: ``hw.state`` of each, one point for both."""
     values: Mapping[str, str] = field(default_factory=dict[str, str])
     """Values of attributes by our labels' values, where they differ."""
     prefix: str = ""
     """Stands before the value of ``error.type``."""
 
-    def points(self, family: Family, values: tuple[str, ...], value: float) -> Iterator[tuple[dict[str, str], float]]:
-        """Yield attributes and value of each point that a sample is."""
+    def attributes(self, family: Family, values: tuple[str, ...]) -> dict[str, str]:
+        """Return the attributes of the point that a sample is."""
         labels = dict(zip(family.labels, values, strict=True))
         attributes = {
             self.labels.get(label) or ATTRIBUTES.get(label, label): self.values.get(text, text)
@@ -50,11 +48,7 @@ class Name:
             attributes["error.type"] = self.prefix + attributes["error.type"]
         if "device" in labels and "port" in labels:
             attributes["hw.id"] = f"{labels['device']}/{labels['port']}"
-        if self.states is None:
-            yield attributes, value
-        else:
-            for number, state in enumerate(self.states):
-                yield {**attributes, "hw.state": state}, float(value == number)
+        return attributes
 
 
 #: Attributes by our labels.
@@ -63,7 +57,7 @@ ATTRIBUTES = {
     "uuid": Attribute.HARDWARE_ID,
 }
 
-_GPU = {"hw.type": "gpu"}
+GPU = {"hw.type": "gpu"}
 _NETWORK = {"hw.type": "network"}
 _DISK = {"device": "system.device", "direction": "disk.io.direction"}
 
@@ -73,17 +67,16 @@ def _direction(direction: str) -> dict[str, str]:
 
 
 SEMANTIC: dict[str, Name] = {
-    "gpu_up": Name("hw.status", "1", "updown", fixed=_GPU, states=("failed", "ok")),
     "gpu_utilization_ratio": Name("hw.gpu.utilization", "1", "gauge", fixed={"hw.gpu.task": "general"}),
     "gpu_encoder_utilization_ratio": Name("hw.gpu.utilization", "1", "gauge", fixed={"hw.gpu.task": "encoder"}),
     "gpu_decoder_utilization_ratio": Name("hw.gpu.utilization", "1", "gauge", fixed={"hw.gpu.task": "decoder"}),
     "gpu_memory_capacity_bytes": Name("hw.gpu.memory.limit", "By", "updown"),
     "gpu_memory_used_bytes": Name("hw.gpu.memory.usage", "By", "updown"),
-    "gpu_energy_joules_total": Name("hw.energy", "J", "counter", fixed=_GPU),
-    "gpu_power_watts": Name("hw.power", "W", "gauge", fixed=_GPU),
-    "gpu_temperature_celsius": Name("hw.temperature", "Cel", "gauge", {"sensor": "hw.sensor_location"}, _GPU),
-    "gpu_ecc_volatile_errors_total": Name("hw.errors", "{error}", "counter", {"severity": "error.type"}, _GPU),
-    "gpu_xid_errors_total": Name("hw.errors", "{error}", "counter", {"xid": "error.type"}, _GPU, prefix="xid_"),
+    "gpu_energy_joules_total": Name("hw.energy", "J", "counter", fixed=GPU),
+    "gpu_power_watts": Name("hw.power", "W", "gauge", fixed=GPU),
+    "gpu_temperature_celsius": Name("hw.temperature", "Cel", "gauge", {"sensor": "hw.sensor_location"}, GPU),
+    "gpu_ecc_volatile_errors_total": Name("hw.errors", "{error}", "counter", {"severity": "error.type"}, GPU),
+    "gpu_xid_errors_total": Name("hw.errors", "{error}", "counter", {"xid": "error.type"}, GPU, prefix="xid_"),
     "gpu_pcie_receive_bytes_total": Name("hw.gpu.io", "By", "counter", fixed=_direction("receive")),
     "gpu_pcie_transmit_bytes_total": Name("hw.gpu.io", "By", "counter", fixed=_direction("transmit")),
     "host_cpu_seconds_total": Name(

@@ -26,6 +26,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from laggard.version import __version__
 from laggard_exporter.collection import Collection
 from laggard_exporter.logs import LogOnce
+from laggard_exporter.nvml.conventions import GPU_UP
+from laggard_exporter.otlp.gpus import Gpus
 from laggard_exporter.otlp.names import Name, name_of
 from laggard_exporter.otlp.settings import Settings
 from laggard_exporter.samples import Grouped
@@ -81,13 +83,21 @@ def metrics_data(collected: Iterable[Grouped], resource: Resource, started_ns: i
     """Return the samples as OpenTelemetry's SDK hands them to an exporter."""
     now = time.time_ns()
     described: dict[str, tuple[Name, str, list[NumberDataPoint]]] = {}
+
+    def add(name: Name, text: str, attributes: dict[str, str], value: float) -> None:
+        # Several families may be one metric: a metric that comes twice would be an error.
+        described.setdefault(name.name, (name, text, []))[2].append(NumberDataPoint(attributes, started_ns, now, value))
+
     for samples in collected:
+        gpus = Gpus(samples)
         for family, series in samples.items():
-            name = name_of(family)
-            # Several families may be one metric: a metric that comes twice would be an error.
-            _, _, points = described.setdefault(name.name, (name, family.help, []))
-            for labels, value in series.items():
-                points += [NumberDataPoint(a, started_ns, now, v) for a, v in name.points(family, labels, value)]
+            # Its state says it over OTLP.
+            if family.name != GPU_UP.name:
+                name = name_of(family)
+                for labels, value in series.items():
+                    add(name, family.help, gpus.described(name, name.attributes(family, labels)), value)
+        for name, text, attributes, value in gpus.points():
+            add(name, text, gpus.described(name, attributes), value)
     scope = InstrumentationScope("laggard_exporter", __version__)
     metrics = [_metric(name, text, points) for name, text, points in described.values()]
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(scope, metrics, "")], "")])

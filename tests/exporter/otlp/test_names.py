@@ -37,32 +37,26 @@ def test_one_metric_has_one_kind_and_unit() -> None:
         assert found.setdefault(name.name, (name.kind, name.unit)) == (name.kind, name.unit)
 
 
-def points(family: Family, labels: tuple[str, ...], value: float) -> list[tuple[dict[str, str], float]]:
-    """Return the points that a sample is."""
-    return list(name_of(family).points(family, labels, value))
+def attributes(name: str, labels: tuple[str, ...], values: tuple[str, ...]) -> dict[str, str]:
+    """Return the attributes of the point that a sample is."""
+    family = Family(name, "gauge", "", labels)
+    return name_of(family).attributes(family, values)
 
 
-def test_points() -> None:
-    """A label is the attribute of the conventions, an up of 0 a failed state, an XID a type of error."""
-    up = Family("gpu_up", "gauge", "", ("uuid",))
+def test_attributes() -> None:
+    """A label is the attribute of the conventions, an XID a type of error."""
     gpu = {"hw.id": "GPU-1", "hw.type": "gpu"}
-    assert points(up, ("GPU-1",), 1) == [({**gpu, "hw.state": "failed"}, 0), ({**gpu, "hw.state": "ok"}, 1)]
-    assert points(up, ("GPU-1",), 0) == [({**gpu, "hw.state": "failed"}, 1), ({**gpu, "hw.state": "ok"}, 0)]
-    xid = Family("gpu_xid_errors_total", "counter", "", ("uuid", "xid"))
-    assert points(xid, ("GPU-1", "79"), 2) == [({**gpu, "error.type": "xid_79"}, 2)]
-    processors = Family("host_cpu_seconds_total", "counter", "", ("host_name", "mode"))
-    assert points(processors, ("n", "irq"), 1) == [({"host.name": "n", "cpu.mode": "interrupt"}, 1)]
-    link = Family("host_infiniband_receive_bytes_total", "counter", "", ("host_name", "device", "port"))
-    assert points(link, ("n", "mlx5_0", "1"), 5) == [
-        (
-            {
-                "host.name": "n",
-                "device": "mlx5_0",
-                "port": "1",
-                "hw.id": "mlx5_0/1",
-                "hw.type": "network",
-                "network.io.direction": "receive",
-            },
-            5,
-        )
-    ]
+    assert attributes("gpu_power_watts", ("uuid",), ("GPU-1",)) == gpu
+    assert attributes("gpu_xid_errors_total", ("uuid", "xid"), ("GPU-1", "79")) == {**gpu, "error.type": "xid_79"}
+    assert attributes("host_cpu_seconds_total", ("host_name", "mode"), ("n", "irq")) == {
+        "host.name": "n",
+        "cpu.mode": "interrupt",
+    }
+    assert attributes("host_infiniband_receive_bytes_total", ("host_name", "device", "port"), ("n", "mlx5_0", "1")) == {
+        "host.name": "n",
+        "device": "mlx5_0",
+        "port": "1",
+        "hw.id": "mlx5_0/1",
+        "hw.type": "network",
+        "network.io.direction": "receive",
+    }

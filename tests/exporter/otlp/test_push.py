@@ -54,7 +54,10 @@ def test_the_same_facts(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> 
         assert receiver.value("hw.energy", hw__id=GPU, hw__type="gpu") == pytest.approx(
             scraped[f'gpu_energy_joules_total{{uuid="{GPU}"}}'], rel=0.1
         )
-        assert receiver.value("hw.status", hw__id=GPU, hw__state="ok") == 1
+        assert receiver.value("hw.status", hw__id=GPU, hw__state="ok", hw__vendor="NVIDIA") == 1
+        assert receiver.value("hw.gpu.memory.utilization", hw__id=GPU) == pytest.approx(
+            receiver.value("hw.gpu.memory.usage", hw__id=GPU) / receiver.value("hw.gpu.memory.limit", hw__id=GPU)
+        )
         assert receiver.value("training.process.up", training__run="run-1", training__rank="3") == 1
         assert receiver.value("training.process.run_delay", training__run="run-1") == 1.25
         assert receiver.value("system.memory.limit", host__name="node-7") == 1000 * 1024
