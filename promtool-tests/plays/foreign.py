@@ -110,7 +110,7 @@ def upgrade() -> Scenario:
 
 
 def compatibility() -> Scenario:
-    """Our series are there under dcgm-exporter's names and units, once, and do not come back as an adapter's."""
+    """Our series are there under both of dcgm-exporter's names, once each, and do not come back as an adapter's."""
     scenario = Scenario(ranks(1), tick=30)
     scenario.world.devices.append(
         Device(
@@ -128,10 +128,14 @@ def compatibility() -> Scenario:
         '{laggard_adapter="compatibility", instance="exporter:9495", UUID="GPU-7", gpu="0", modelName="NVIDIA L4", '
         'pci_bus_id="0000:01:00.0"}'
     )
-    for name, value in {"GPU_UTIL": 50, "FB_USED": 3072, "SM_CLOCK": 2000, "GPU_TEMP": 60}.items():
+    for name, value in {
+        "GPU_UTIL": 50, "FB_USED": 3072, "SM_CLOCK": 2000, "GPU_TEMP": 60,
+        "GPU_UTIL_RATIO": 0.5, "FB_USED_BYTES": 3 * GIB, "SM_CLOCK_HERTZ": 2e9, "GPU_TEMP_CELSIUS": 60,
+    }.items():  # fmt: skip
         # One for each job, as dcgm-exporter's would be.
         scenario.value(f"max without (job) (DCGM_FI_DEV_{name})", {labels: value})
     scenario.value("round(max without (job) (rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[2m])))", {labels: 64_000})
+    scenario.value("round(max without (job) (rate(DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL[2m])))", {labels: 64})
     scenario.value('{__name__=~"gpu_.+", laggard_adapter!=""}', {})
     return scenario
 

@@ -18,16 +18,25 @@ def _optional() -> Iterator[Rule]:
     for path in sorted((RULES / "optional").glob("*.yml")):
         for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             for rule in group["rules"]:
-                yield Rule(
-                    path.name, group["name"], rule["record"], rule["expr"], is_alert=False, labels=rule["labels"]
-                )
+                labels = rule.get("labels", {})
+                yield Rule(path.name, group["name"], rule["record"], rule["expr"], is_alert=False, labels=labels)
 
 
-@pytest.mark.parametrize("rule", [*rules(), *_optional()], ids=str)
+#: With what the optional rules record for each other.
+WITH_OPTIONAL = dict(once.keys([*rules(), *_optional()]))
+
+
+@pytest.mark.parametrize("rule", rules(), ids=str)
 def test_a_second_path_changes_nothing(rule: Rule) -> None:
     """No rule would see a rank twice where its series come twice, and no join finds two where it must find one."""
     found = once.mistakes(rule.expr, KEYS)
     assert (found != []) is (rule.name in once.OF_PATHS), found
+
+
+@pytest.mark.parametrize("rule", [*_optional()], ids=str)
+def test_a_second_path_changes_no_optional_rule(rule: Rule) -> None:
+    """Nor do optional rules."""
+    assert once.mistakes(rule.expr, WITH_OPTIONAL) == []
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=str)
