@@ -113,7 +113,7 @@ class Source:
     @property
     def is_amd(self) -> bool:
         """Whether its GPUs are AMD's."""
-        return self.label == "gpu_uuid"
+        return self.identity.endswith("8000-{}")
 
 
 def _ours_xid(at: float | None) -> dict[str, float]:
@@ -225,5 +225,23 @@ SOURCES: Mapping[str, Source] = {
             "driver": "it names no version of the driver, and neither do ranks on ROCm",
         },
         lambda number, _driver, host: f"gpu_id={number},hostname={host},card_model=MI300X",
+    ),
+    "all-smi": Source(
+        "all-smi (NVIDIA), optional", "gpu_uuid", _UUID,
+        {
+            "utilization": Shown("all_smi_gpu_utilization", _PERCENT),
+            "memory_used": Shown("all_smi_gpu_memory_used_bytes"),
+            # What is free is the rest.
+            "memory_free": Shown("all_smi_gpu_memory_total_bytes", lambda free: free + HEALTHY["memory_used"]),
+            "clock": Shown("all_smi_gpu_frequency_mhz", _MHZ),
+            "clock_max": Shown("all_smi_gpu_clock_graphics_max_mhz", _MHZ),
+            "generation": Shown("all_smi_gpu_pcie_gen_current"), "width": Shown("all_smi_gpu_pcie_width_current"),
+        },
+        "",
+        {
+            "hot": "it counts no time", "capped": "it counts no time", "lost": _LOST + ", and there are no XIDs",
+            "ecc": "it counts no errors", "remap": "it says nothing of rows",
+            "link": "it does not say what the link can", "driver": "a rank says its own",
+        },
     ),
 }  # fmt: skip

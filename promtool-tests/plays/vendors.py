@@ -8,7 +8,7 @@ from gpu_sources import FAULTS, GIB, HEALTHY, SOURCES, Source
 from scenario import Firing, Play, Scenario, ranks
 from world import Device, Rank
 
-FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi", "telemetry")
+FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi", "optional/adapter-all-smi", "telemetry")
 EVERY = 60
 
 #: Number of a GPU that no run uses.
