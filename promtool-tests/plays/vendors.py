@@ -105,6 +105,28 @@ def _play(name: str, source: Source) -> Play:
     return play
 
 
+def amd_without_uuids() -> Scenario:
+    """Where AMD's exporter names no UUID a fault has a GPU and no rank, and no GPU counts as held."""
+    everyone = ranks(2)
+    scenario = Scenario(everyone, tick=30)
+    amd = SOURCES["amd"]
+    for rank in everyone:
+        rank.has_exporter = False
+        rank.hw_id = amd.of_rank(_digits(rank.rank))
+        more = f"hostname={rank.host},card_model=MI300X"
+        device = Device(str(rank.rank), label="gpu_id", more=more)
+        _show(amd, device, HEALTHY)
+        scenario.world.devices.append(device)
+    hot, idle = scenario.world.devices
+    scenario.after(minutes=12)
+    scenario.never()
+    _show(amd, hot, FAULTS["hot"].changes)
+    _show(amd, idle, FAULTS["held"].changes)
+    scenario.after(minutes=48)
+    scenario.fires(Firing("TrainingGpuThrottled", run="", more=(("uuid", "host-a/0"), ("reason", "hw_thermal"))))
+    return scenario
+
+
 def unread() -> Scenario:
     """Exporters with names that nobody knows are an alert, until a field is known or ours shows the GPU."""
     scenario = Scenario(ranks(1), tick=30)
@@ -151,4 +173,4 @@ def unread() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (*(_play(name, source) for name, source in SOURCES.items()), unread)
+PLAYS: tuple[Play, ...] = (*(_play(name, source) for name, source in SOURCES.items()), amd_without_uuids, unread)
