@@ -20,7 +20,7 @@ from laggard._log import WATCHED
 from laggard.shared.metrics import DROP_REASONS, EXCLUSION_REASONS, QUANTILES, SIGNALS
 from laggard.shared.phases import Phase, RankState
 from laggard_exporter.nvml.table import CLOCK_EVENT_BITS, CLOCK_EVENT_FIELDS, READINGS
-from tests.rules.pack import ROOT, emitted
+from tests.rules.pack import FOREIGN, ROOT, emitted
 
 _PROMTOOL_TESTS = ROOT / "promtool-tests"
 #: What a scrape adds, and what a site may.
@@ -69,8 +69,8 @@ def _of_the_plays() -> _Series:
     for module in sorted((_PROMTOOL_TESTS / "plays").glob("*.py")):
         for play in importlib.import_module(f"plays.{module.stem}").PLAYS:
             for name, labels in generate._played(play).world.series():
-                # Plays of adapters and of foreign alerts bring series of others.
-                if name.startswith(("training_", "gpu_")):
+                # Plays of adapters and of foreign alerts bring series of others; AMD's begin with gpu_ too.
+                if name.startswith(("training_", "gpu_")) and name not in FOREIGN:
                     yield name, dict(labels)
 
 

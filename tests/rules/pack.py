@@ -75,8 +75,14 @@ FOREIGN = {
         "gpu_gfx_activity", "gpu_umc_activity", "gpu_used_vram", "gpu_free_vram", "gpu_total_vram", "gpu_package_power",
         "gpu_average_package_power", "gpu_power_usage", "gpu_energy_consumed", "gpu_junction_temperature",
         "gpu_edge_temperature", "gpu_memory_temperature", "gpu_violation_ppt_residency_percentage",
+        "gpu_violation_processor_hot_residency_percentage", "gpu_violation_socket_thermal_residency_percentage",
+        "gpu_violation_vr_thermal_residency_percentage", "gpu_violation_hbm_thermal_residency_percentage",
         "gpu_ecc_correct_total", "gpu_ecc_uncorrect_total", "pcie_replay_count", "pcie_speed", "pcie_max_speed",
+        "gpu_nodes_total",
     ), _AMD),
+    **{f"nvidia_smi_clocks_event_reasons_counters_{reason}_seconds": _SMI for reason in (
+        "sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown",
+    )},
     "gpu_clock": _AMD | {"clock_type"},
     "gpu_max_clock": _AMD | {"clock_type"},
     **{f"node_{name}": _NODE for name in (
