@@ -6,13 +6,8 @@ Everything listens on loopback, writes into one folder, and ends with the contex
 from __future__ import annotations
 
 import contextlib
-import os
-import random
 import shutil
-import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,18 +18,17 @@ import httpx
 from laggard_cli.demo import configuration
 from laggard_cli.demo.pager import Pager
 from laggard_cli.errors import CommandError
+from laggard_cli.local_servers import programs
+from laggard_cli.local_servers.ports import free_ports
+from laggard_cli.local_servers.processes import end, launch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _START_SECONDS = 60
-_END_SECONDS = 10
 
-#: First and last port of outgoing connections, of which a job with process groups makes many.
-_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-#: Programs that are needed, by the names under which they may be installed.
-_PROGRAMS = {"prometheus": ("prometheus",), "alertmanager": ("alertmanager", "prometheus-alertmanager")}
+#: The names under which Alertmanager may be installed.
+_ALERTMANAGER = ("alertmanager", "prometheus-alertmanager")
 
 
 class Servers:
@@ -64,7 +58,7 @@ class Servers:
         self.state_directories = [folder / f"state{node or ''}" for node in range(nodes)]
         self.pages: list[dict[str, Any]] = []
         """Alerts as the pager got them, each once, the newest last."""
-        self._programs = {name: _find(name, alternatives) for name, alternatives in _PROGRAMS.items()}
+        self._programs = {"prometheus": programs.find_prometheus(), "alertmanager": _find_alertmanager()}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cleanup = contextlib.ExitStack()
         self._rules = rules
@@ -149,32 +143,13 @@ class Servers:
                 f"--web.listen-address={_host(self.addresses['alertmanager'])}",
                 "--cluster.listen-address=",
             ]
+        address = _host(self.addresses[name])
         if name == "prometheus":
-            return [
-                self._programs["prometheus"],
-                f"--config.file={self.folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={self.folder / 'prometheus'}",
-                f"--web.listen-address={_host(self.addresses['prometheus'])}",
-            ]
-        return [
-            sys.executable,
-            "-m",
-            "laggard_exporter.main",
-            f"--web.listen-address={_host(self.addresses[name])}",
-            f"--state.directory={self.state_directories[int(name.removeprefix('exporter') or 0)]}",
-        ]
+            return programs.prometheus(self._programs["prometheus"], self.folder, address)
+        return programs.exporter(address, self.state_directories[int(name.removeprefix("exporter") or 0)])
 
     def _launch(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            # A session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
-            self._processes[name] = subprocess.Popen(
-                command,
-                env={**os.environ, **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._processes[name] = launch(command, self.folder / f"{name}.log", environment)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -187,36 +162,12 @@ class Servers:
         raise CommandError(f"{name} did not become ready within {_START_SECONDS} s; its log is in {self.folder}")
 
 
-def _find(name: str, alternatives: tuple[str, ...]) -> str:
-    for alternative in alternatives:
-        found = shutil.which(alternative)
-        if found:
+def _find_alertmanager() -> str:
+    for name in _ALERTMANAGER:
+        if found := shutil.which(name):
             return found
-    raise CommandError(f"{name} is not on PATH; on Debian: apt-get install prometheus prometheus-alertmanager")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return consecutive ports that are free now, and that the kernel gives to no outgoing connection meanwhile."""
-    first_outgoing = int(_OUTGOING_PORTS.read_text().split()[0])
-    for _ in range(100):
-        first = random.randrange(first_outgoing // 2, first_outgoing - count)  # noqa: S311 - a port is no secret
-        ports = range(first, first + count)
-        with contextlib.ExitStack() as sockets, contextlib.suppress(OSError):
-            for port in ports:
-                sockets.enter_context(socket.create_server(("127.0.0.1", port)))
-            return list(ports)
-    raise CommandError(f"no {count} consecutive free ports on 127.0.0.1")
+    raise CommandError("alertmanager is not on PATH; on Debian: apt-get install prometheus-alertmanager")
 
 
 def _host(address: str) -> str:
     return address.removeprefix("http://")
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, first politely."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)

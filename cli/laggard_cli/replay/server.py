@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.server
-import shutil
 import socket
 import subprocess
 import threading
@@ -25,6 +24,8 @@ import numpy as np
 import yaml
 
 from laggard_cli.errors import CommandError
+from laggard_cli.local_servers import programs
+from laggard_cli.local_servers.processes import end, how_it_ended, last_line, launch
 from laggard_cli.pack import pack_folder
 from laggard_cli.prometheus import quoted
 from laggard_cli.replay.recording import Recording, Series
@@ -197,35 +198,16 @@ def serving(player: Player) -> Generator[str]:
 @contextlib.contextmanager
 def prometheus(target: str, pace: Pace, folder: Path) -> Generator[str]:
     """Run Prometheus over one target, with the shipped rules in the replay's time; yield its URL when it is ready."""
-    binary = shutil.which("prometheus")
-    if binary is None:
-        raise CommandError("prometheus is not on PATH; on Debian: apt-get install prometheus")
+    program = programs.find_prometheus()
     address = _free_address()
     lookback = _write_configuration(target, pace, folder)
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                binary,
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-                f"--query.lookback-delta={lookback}",
-                "--log.level=warn",
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    flags = (f"--query.lookback-delta={lookback}", "--log.level=warn")
+    process = launch(programs.prometheus(program, folder, address, *flags), folder / "prometheus.log")
     try:
         _wait_until_ready(f"http://{address}", process, folder)
         yield f"http://{address}"
     finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def _write_configuration(target: str, pace: Pace, folder: Path) -> str:
@@ -273,8 +255,9 @@ def _wait_until_ready(address: str, process: subprocess.Popen[bytes], folder: Pa
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            log = (folder / "prometheus.log").read_text(errors="replace").strip().splitlines()
-            raise CommandError(f"prometheus ended with code {process.returncode}: {log[-1] if log else 'no word'}")
+            raise CommandError(
+                f"prometheus ended {how_it_ended(process.returncode)}: {last_line(folder / 'prometheus.log')}"
+            )
         with contextlib.suppress(httpx.TransportError, KeyError, ValueError):
             answer = httpx.get(f"{address}/api/v1/rules", timeout=2, trust_env=False)
             if answer.is_success and answer.json()["data"]["groups"]:
