@@ -16,6 +16,7 @@ from laggard.shared import environment
 from laggard_cli.errors import CommandError
 
 _LAUNCHER = "opentelemetry-instrument"
+_FOLDER = "laggard-runs"
 
 _DEFAULTS = {
     "OTEL_SERVICE_NAME": "training",
@@ -37,9 +38,39 @@ _OTLP_DEFAULTS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard run torchrun --nproc-per-node 8 train.py --epochs 3"
+    parser.epilog = (
+        "Examples: laggard run torchrun --nproc-per-node 8 train.py --epochs 3; "
+        "laggard run --local torchrun --nproc-per-node 8 train.py"
+    )
     parser.add_argument("--run", dest="name", metavar="NAME", help="name of the run, equal on all nodes")
     parser.add_argument("--workload", metavar="NAME", help="name of what is trained, stable across runs")
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="watch the job on this machine, with no server to install: start a node exporter and a Prometheus on "
+        "loopback, print verdicts as they come and a card at the end, and end with the job and its exit code",
+    )
+    local = parser.add_argument_group("with --local")
+    local.add_argument("--quiet", action="store_true", help="with --local: print no verdicts and no card")
+    local.add_argument("--json", type=Path, metavar="FILE", help="with --local: also write the card as JSON")
+    local.add_argument(
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help=f"with --local: where the run gets a folder of its own (default {_FOLDER})",
+    )
+    local.add_argument(
+        "--keep",
+        action="store_true",
+        help="with --local: keep Prometheus' data, its configuration, the rules and the logs",
+    )
+    local.add_argument(
+        "--profile",
+        choices=("quick", "fast", "production"),
+        default="quick",
+        help="with --local: scrape each 5 s, 1 s or 15 s; the sooner a verdict, the fewer steps it rests on "
+        "(default quick)",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD…", help="the command and its arguments")
 
 
@@ -55,7 +86,16 @@ def run(options: argparse.Namespace) -> NoReturn:
         raise CommandError(f"{_LAUNCHER} is not installed: pip install 'laggard[otel]'")
     if shutil.which(command[0]) is None:
         raise CommandError(f"command {command[0]!r} is not on PATH")
-    os.environ.update(defaults(dict(os.environ), options.name, options.workload))
+    variables = {**os.environ, **defaults(dict(os.environ), options.name, options.workload)}
+    if options.local:
+        # It needs packages that the rest of this command does without.
+        from laggard_cli.local_run.command import run as run_local  # noqa: PLC0415
+
+        run_local(options, launcher, [launcher, *command], variables)
+    for flag in ("quiet", "json", "folder", "keep"):
+        if getattr(options, flag):
+            raise CommandError(f"--{flag} needs --local")
+    os.environ.update(variables)
     os.execv(launcher, [launcher, *command])  # noqa: S606 - handing over is the purpose
 
 

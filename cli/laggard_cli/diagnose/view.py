@@ -74,26 +74,27 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     if diagnosis.verdicts:
         parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
     elif diagnosis.failure is not None:
-        parts.append(Padding(Text(_failed(diagnosis.failure), style="bold red"), (0, 0, 0, 2)))
+        parts.append(Padding(Text(how_failed(diagnosis.failure), style="bold red"), (0, 0, 0, 2)))
     elif diagnosis.unjudged:
         parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
         held = diagnosis.held_back
-        said = held.said() if held is not None else _why_not_yet(diagnosis.standing_out)
+        said = held.said() if held is not None else why_not_yet(diagnosis.standing_out)
         parts.append(Padding(Text(said, style="yellow"), (0, 0, 0, 2)))
     else:
         style = "yellow" if diagnosis.left_out else "green"
-        parts.append(Padding(Text(silent or _why_healthy(diagnosis), style=style), (0, 0, 0, 2)))
+        parts.append(Padding(Text(silent or why_healthy(diagnosis), style=style), (0, 0, 0, 2)))
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
         parts.append(Padding(Text(diagnosis.held_back.said(), style="yellow"), (0, 0, 0, 2)))
     # Beside a verdict too: there may be another culprit among them.
     parts += [Padding(Text(said, style="yellow"), (0, 0, 0, 2)) for said in diagnosis.left_out]
     if diagnosis.ranks:
-        parts.append(Padding(_ranks(diagnosis.ranks), (1, 0, 1, 2)))
+        parts.append(Padding(rank_table(diagnosis.ranks), (1, 0, 1, 2)))
     return Group(*parts)
 
 
-def _failed(failure: Failure) -> str:
+def how_failed(failure: Failure) -> str:
+    """Return how a run ended that did not end cleanly, as a sentence."""
     how = {
         "exception": f"by the exception {failure.ended_with}",
         "exit": f"with exit code {failure.ended_with}",
@@ -109,7 +110,8 @@ def _cluster(diagnosis: Diagnosis) -> str:
     return f"  cluster {diagnosis.cluster}" if diagnosis.cluster else ""
 
 
-def _why_not_yet(standing_out: dict[str, float]) -> str:
+def why_not_yet(standing_out: dict[str, float]) -> str:
+    """Return why the rank that stands out most has no verdict, as a sentence."""
     rank, score = max(standing_out.items(), key=lambda each: each[1])
     return (
         f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own part of a step; "
@@ -117,7 +119,8 @@ def _why_not_yet(standing_out: dict[str, float]) -> str:
     )
 
 
-def _why_healthy(diagnosis: Diagnosis) -> str:
+def why_healthy(diagnosis: Diagnosis) -> str:
+    """Return why a run without a verdict is judged healthy, as a sentence; some rank of it has an own time."""
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
     facts = diagnosis.facts
@@ -174,7 +177,8 @@ def _verdict(verdict: Verdict) -> RenderableType:
     return Group(title, details)
 
 
-def _ranks(ranks: tuple[Rank, ...]) -> RenderableType:
+def rank_table(ranks: tuple[Rank, ...]) -> RenderableType:
+    """Return the slowest ranks with their own time and wait."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("rank", justify="right")
     table.add_column("own time", justify="right")

@@ -1,0 +1,39 @@
+"""What the monitor says: whole lines on stderr, with our name, between those of the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from laggard_cli.terminal import one_line
+
+_PREFIX = "laggard: "
+#: Characters of a line where there is no terminal.
+_WIDTH = 110
+
+
+class Voice:
+    """The end of stderr. Where nobody listens any more, nothing happens."""
+
+    def __init__(self) -> None:
+        # A file that was opened later may have the number of a stderr that was closed from the beginning.
+        self._descriptor = sys.stderr.fileno() if sys.stderr is not None else None
+        self.colour = self._descriptor is not None and os.isatty(self._descriptor) and "NO_COLOR" not in os.environ
+        columns = shutil.get_terminal_size((_WIDTH, 24)).columns if self.colour else _WIDTH
+        self.width = max(40, columns - len(_PREFIX))
+
+    def say(self, text: str) -> None:
+        """Print a text as one line."""
+        self.write([one_line(text)])
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Print lines, in one piece."""
+        if self._descriptor is None:
+            return
+        left = "".join(f"{_PREFIX}{line}".rstrip() + "\n" for line in lines).encode(errors="replace")
+        with contextlib.suppress(OSError):
+            while left:
+                left = left[os.write(self._descriptor, left) :]
