@@ -66,10 +66,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     local.add_argument(
         "--profile",
-        choices=("quick", "fast", "production"),
-        default="quick",
-        help="with --local: scrape each 5 s, 1 s or 15 s; the sooner a verdict, the fewer steps it rests on "
-        "(default quick)",
+        choices=("local", "quick", "fast", "production"),
+        default="local",
+        help="with --local: of the rules; local takes least beside production, quick and above all fast are sooner "
+        "with a verdict (default local)",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD…", help="the command and its arguments")
 

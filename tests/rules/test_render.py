@@ -54,6 +54,12 @@ def test_quick_keeps_trends_and_thresholds() -> None:
         kept = production >= timedelta(minutes=15) and production != timedelta(minutes=20)
         assert other == production if kept else production / 3 <= other < production / 2
     assert quick.thresholds == {"stall_lead_seconds": 2}
+    local = load_profile(RULES, "local")
+    assert (local.durations, local.thresholds, local.scrape_interval) == (
+        quick.durations,
+        quick.thresholds,
+        quick.scrape_interval,
+    )
 
 
 def _alerts(text: str) -> list[dict[str, Any]]:
@@ -207,7 +213,7 @@ def test_unknown_waits_are_refused(tmp_path: Path) -> None:
     """So is an unknown interval, `for` or profile."""
     for name in (*rule_files(), "profiles.yaml"):
         shutil.copy(RULES / name, tmp_path)
-    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, quick, fast, large"):
+    with pytest.raises(RulesError, match=r"no profile 'slow'; profiles.yaml has production, quick, local, fast, large"):
         render("slow", folder=tmp_path)
     alert = tmp_path / "alert-process.yml"
     text = alert.read_text(encoding="utf-8")

@@ -28,8 +28,8 @@ from laggard_cli.terminal import to_json
 
 #: The servers give way to the training.
 _NICE = 5
-#: Nothing new for so many scrapes: Prometheus cannot write.
-_STALE_SCRAPES = 12
+#: Nothing new for so many evaluations: Prometheus cannot write.
+_STALE_ROUNDS = 12
 #: How long the job's end may be known before how it ended is.
 _STATUS_SECONDS = 1.0
 _AGE = "time() - max(timestamp(laggard_rules_info))"
@@ -114,7 +114,7 @@ class Monitor:
         if self._lost and age:
             self._warn(f"{self._lost}; started anew at {servers.address}")
             self._lost = ""
-        limit = _STALE_SCRAPES * servers.interval
+        limit = _STALE_ROUNDS * servers.interval
         if age and age[0].value < limit:
             self._fresh, self._stale = time.monotonic(), False
         elif not self._stale and time.monotonic() - self._fresh > limit:
