@@ -21,7 +21,7 @@
 #   make dashboards   write the Grafana dashboards, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make docs     the documentation as a site, in build/site; a broken link fails; needs Python 3.11
-#   make release  wheel, sdist, the pack, bill of materials, licences and checksums, in dist/
+#   make release  wheel, sdist, Prometheus' wheels, the pack, bill of materials, licences and checksums, in dist/; needs Go
 #   make lint     formatter, linter, strict types, import layers
 #   make clean    remove what was set up
 
@@ -199,6 +199,7 @@ docs: $(INSTALLED)
 	@echo "build/site/index.html"
 
 release: $(INSTALLED)
+	python scripts/release/prometheus_wheel.py
 	python scripts/release/release.py
 
 lint: $(INSTALLED)

@@ -59,7 +59,7 @@ def test_the_quick_start_leads_to_its_verdict(
         (tmp_path / name).write_text(here(text), encoding="utf-8")
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["prometheus.yml", "train.py"]
 
-    lines = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.partition("## On a script")[2], re.MULTILINE | re.DOTALL))
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.partition("## With servers")[2], re.MULTILINE | re.DOTALL))
     begin, (render, *background, diagnose) = lines.splitlines()[:4], lines.splitlines()[4:]
     assert [command.partition("  # ")[0].strip() for command in begin] == [
         "python3 -m venv ../first && . ../first/bin/activate",

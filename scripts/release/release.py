@@ -128,6 +128,14 @@ def requirements(wheel: Path) -> list[str]:
     return Parser().parsestr(text).get_all("Requires-Dist", [])
 
 
+def bundled(wheel: Path) -> Package:
+    """Return the package in a wheel of Prometheus; what is in it stands in the bill of materials that it carries."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    return Package(metadata["Name"], metadata["Version"], metadata["License-Expression"], frozenset(), ["local"])
+
+
 def main() -> int:
     """Make the release."""
     arguments = argparse.ArgumentParser(prog="release", description="Make what a release consists of.")
@@ -149,6 +157,11 @@ def main() -> int:
     except LicenceError as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
+    # Made before by prometheus_wheel.py: no Go is needed for the rest.
+    programs = sorted(output.glob("laggard_prometheus-*.whl"))
+    made += programs
+    if programs:
+        found["laggard-prometheus"] = bundled(programs[0])
     direct = frozenset(canonicalize_name(Requirement(line).name) for line in wanted)
     own = Package("laggard", __version__, "Apache-2.0", frozenset(found) & direct)
     checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()

@@ -203,7 +203,7 @@ def test_a_killed_monitor_leaves_the_job_alone(local: Local) -> None:
     assert local.left(process.pid) == ([], [], [])
 
 
-def test_a_killed_server_is_started_anew(local: Local) -> None:
+def test_a_killed_server_is_restarted(local: Local) -> None:
     """One line says so, and the job does not notice."""
     process = local.start("--profile", "fast", "python", "-c", COUNTS_SIGNALS)
     _, _, servers = parts(process)
@@ -211,7 +211,7 @@ def test_a_killed_server_is_started_anew(local: Local) -> None:
     assert process.stderr is not None
     said = [process.stderr.readline(), process.stderr.readline()]
     assert "verdicts come here" in said[0]
-    assert re.fullmatch(r"laggard: prometheus ended by SIGKILL: .*; started anew at http://127\.0\.0\.1:\d+\n", said[1])
+    assert re.fullmatch(r"laggard: prometheus ended by SIGKILL: .*; restarted at http://127\.0\.0\.1:\d+\n", said[1])
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 7

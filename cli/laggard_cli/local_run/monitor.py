@@ -56,7 +56,7 @@ class Monitor:
         self._voice = Voice()
         self._answered = False
         self._lost = ""
-        """How the server ended that was started anew, until that one answers."""
+        """How the server ended that was restarted, until that one answers."""
         self._fresh = time.monotonic()
         self._stale = False
 
@@ -86,7 +86,7 @@ class Monitor:
         self._say(f"run {self._plan.run}: verdicts come here; more: laggard diagnose --prometheus {servers.address}")
 
     def _watch(self) -> None:
-        """Print what began or ended since the last time; start the servers anew where one has ended."""
+        """Print what began or ended since the last time; restart the servers where one has ended."""
         servers = self._servers
         if servers is None:
             return
@@ -112,7 +112,7 @@ class Monitor:
         # Before that it has not evaluated the rules.
         self._answered = self._answered or bool(age)
         if self._lost and age:
-            self._warn(f"{self._lost}; started anew at {servers.address}")
+            self._warn(f"{self._lost}; restarted at {servers.address}")
             self._lost = ""
         limit = _STALE_ROUNDS * servers.interval
         if age and age[0].value < limit:

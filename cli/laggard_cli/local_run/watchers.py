@@ -1,6 +1,6 @@
 """The servers that watch a local run: a node exporter, and a Prometheus with the rules, on loopback.
 
-Where one of them ends, both are started anew on other ports, over the same data.
+Where one of them ends, both are restarted on other ports, over the same data.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Watchers:
         return ""
 
     def start_again(self) -> bool:
-        """End what is left and start both anew; return False where that has failed too often. Raises as ``start``."""
+        """End what is left and start both again; return False where that has failed too often. Raises as ``start``."""
         settled = time.monotonic() - self._started >= _SETTLED_SECONDS
         self._failures = 1 if settled else self._failures + 1
         self.end()
