@@ -5,7 +5,7 @@
 #   make test     all tests; those of lab/ where that has changed of late
 #   make test-lab what only measures: benchmarks, chaos, evaluation, scale
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
-#   make test-install   wheel and sdist in fresh environments, with each extra
+#   make test-install   wheel and sdist in fresh environments, with each extra; the README's commands from the wheels; needs Go
 #   make test-oldest    the hooks with the oldest torch that is supported; TEST=tests/instrumentation for all of it
 #   make test-python-hot-path   the hooks with the hot path in Python, as the wheel for any platform has it
 #   make test-pythons   what needs no torch, under every supported version of Python that is here
@@ -117,7 +117,7 @@ test-cuda: $(INSTALLED)
 		tests/instrumentation/programs/cuda_ranks.py
 
 test-install: $(INSTALLED)
-	INSTALL=all pytest tests/test_install.py
+	INSTALL=all pytest tests/test_install.py tests/test_readme_local.py
 
 # What meets torch itself, but for the compiler, whose tests take as long again.
 MEETS_TORCH := $(patsubst %,tests/instrumentation/test_%.py,hooks parallelism loops dataloader transfer device memory checkpoint \
