@@ -27,8 +27,8 @@ from laggard_cli.report.span import find
 _REPORT_SECONDS = 30.0
 #: By these somebody ended the job, and nobody wonders which rank was first.
 _ON_REQUEST = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-#: A failure is known after a scrape and two evaluations, one for each layer of rules.
-_FAILURE_INTERVALS = 3
+#: A failure is known after a scrape and an evaluation; a job that failed is not to be waited for longer.
+_FAILURE_INTERVALS = 1.5
 _POLL_SECONDS = 0.5
 _COMPARED = "run_rank:training_step_own_seconds:compared"
 
@@ -99,7 +99,8 @@ class Ending:
         )
 
     def _wants_failure(self) -> bool:
-        if not self._status or not self._ranks:
+        # Where there is one process, it has said itself why it failed.
+        if not self._status or self._ranks < 2:  # noqa: PLR2004 - there is a first of two
             return False
         code = os.waitstatus_to_exitcode(self._status)
         return -code not in _ON_REQUEST and code - 128 not in _ON_REQUEST

@@ -15,7 +15,7 @@ def why_no_verdict(diagnosis: Diagnosis | None, ranks: int, compared: float, nee
         diagnosis: of the last moment of the job; None where Prometheus knows nothing of the run.
         ranks: that were seen on this machine.
         compared: seconds for which ranks were compared.
-        needed: seconds that the quickest verdict on a rank needs.
+        needed: seconds that a verdict on all ranks together needs, as that they wait for data.
     """
     if diagnosis is not None and diagnosis.standing_out:
         held_back = diagnosis.held_back
@@ -31,7 +31,11 @@ def _unjudged(diagnosis: Diagnosis | None, ranks: int, compared: float, needed: 
         yield "too short to compare; nothing of the run was recorded"
         return
     if not diagnosis.ranks:
-        yield "too short to compare; own times need 16 steps of every rank after the warm-up"
+        yield "too short to compare; own times need 16 steps of every rank after the warm-up, and half a minute"
     yield from diagnosis.unjudged
     if compared < needed:
-        yield f"too short to compare; ranks were compared for {compared:.0f} s, and a verdict needs {needed:.0f} s"
+        found = f"; waiting for data was {share:.0%} of a step" if (share := diagnosis.facts.get("data_share")) else ""
+        yield (
+            f"too short to compare; own times were known for {compared:.0f} s, and a verdict on the run as a whole "
+            f"needs {needed:.0f} s; no rank stood out{found}"
+        )

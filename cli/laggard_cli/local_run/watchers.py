@@ -22,15 +22,15 @@ from laggard_cli.local_servers.processes import end, how_it_ended, last_line, la
 from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.profiles import load_profile
 
-#: Memory that Prometheus may use up before it collects garbage, in per cent of what it needs: with 40 MB more it takes a
-#: sixth less of a processor.
+#: Memory that Prometheus may use up before it collects garbage, in per cent of what it needs: for 40 MB more it
+#: takes a sixth less of a processor.
 _GARBAGE = "400"
 #: Rules that give what other exporters say our names: none of them is scraped here.
 _FOREIGN = "adapter"
 #: A file system with less than this is full.
 _LEAST_BYTES = 1 << 20
-#: Over which the quickest verdict on a rank asks for persistence, in production.
-_SHORTEST = timedelta(minutes=2)
+#: Over which a verdict on a whole run asks for persistence, in production.
+_WHOLE_RUN = timedelta(minutes=10)
 #: Starts that fail one after the other before it is given up, and how long one must live to have been none of those.
 _TRIES, _SETTLED_SECONDS = 5, 60.0
 
@@ -53,8 +53,8 @@ class Watchers:
         self._profile = load_profile(rules_folder(), profile)
         self.interval = self._profile.evaluation_interval.total_seconds()
         """Seconds between two evaluations; scrapes are no fewer."""
-        self.verdict_seconds = self._profile.duration(_SHORTEST, "local run").total_seconds()
-        """For which ranks must be compared before the quickest verdict on one of them."""
+        self.verdict_seconds = self._profile.duration(_WHOLE_RUN, "local run").total_seconds()
+        """For which ranks must be compared before a verdict on all of them together; one on a rank is sooner."""
         self._started = 0.0
         self._failures = 0
         self.address = ""
