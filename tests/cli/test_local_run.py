@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -237,6 +238,36 @@ def test_a_server_that_cannot_run_is_given_up_once(local: Local) -> None:
     assert (output, process.returncode) == (f"ready\n[{int(signal.SIGTERM)}]\n", 7)
     assert "given up" not in errors
     assert local.left(process.pid) == ([], ["bin"], [])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_said_once_and_the_job_goes_on(small_disk: Path, local: Local) -> None:
+    """Prometheus answers on, and records nothing: the card does not call that healthy. What was written is removed."""
+    process = local.start("--profile", "fast", "python", "-c", COUNTS_SIGNALS)
+    assert process.stderr is not None
+    assert "verdicts come here" in process.stderr.readline()
+    parts(process)
+    with contextlib.suppress(OSError), (small_disk / "other").open("wb") as other:
+        other.write(bytes(4 << 20))
+    said = process.stderr.readline()
+    assert re.fullmatch(rf"laggard: .*: no space is left in {small_disk}/local-[\d-]+/servers.*\n", said), said
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert (output, process.returncode) == (f"ready\n[{int(signal.SIGTERM)}]\n", 7)
+    assert "laggard: not judged: " in errors
+    assert "healthy" not in errors
+    assert [path.name for path in small_disk.iterdir()] == ["other"]
 
 
 def test_of_a_short_run_nothing_is_judged(local: Local) -> None:

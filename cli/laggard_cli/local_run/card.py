@@ -48,7 +48,7 @@ class Card:
     measured: Measured
     verdicts: tuple[Said, ...]
     judgement: str
-    """Why there is no verdict; empty where there is one."""
+    """Why there is no verdict, or none at the end; empty where there is one."""
     failure: Failure | None
     costs: tuple[str, ...]
     """What each verdict cost, as long as ``verdicts``; empty where that is not known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -85,14 +85,14 @@ def _verdict(said: Said, cost: str) -> RenderableType:
         ("why", verdict.description or verdict.summary),
         ("do", verdict.recommendation),
         ("cost", cost),
-        ("runbook", verdict.runbook_url),
     ):
         if text:
             details.add_row(name, Text(printable(text)))
-    table = Table.grid()
-    table.add_row(title)
-    table.add_row(Padding(details, (0, 0, 0, 2)))
-    return table
+    parts: list[RenderableType] = [title, Padding(details, (0, 0, 0, 2))]
+    if verdict.runbook_url:
+        # In one piece, so that a terminal can open it.
+        parts.append(Text(f"  {printable(verdict.runbook_url)}", no_wrap=True, overflow="ignore"))
+    return Group(*parts)
 
 
 def _taken(card: Card) -> str:

@@ -77,11 +77,20 @@ class Ending:
         span = find(prometheus, name, None, None, None)
         self._told = gather(Counted(prometheus, lambda _: None), prometheus, name, span)
         path = self._plan.place.report
-        path.write_text(page(self._told), encoding="utf-8", errors="replace")
+        try:
+            path.write_text(page(self._told), encoding="utf-8", errors="replace")
+        except OSError:
+            path.unlink(missing_ok=True)  # half a page is none
+            raise
         self._report = path
 
-    def card(self, verdicts: Sequence[Said]) -> Card:
-        """Return the card; the servers have ended, so that what they took is known."""
+    def card(self, verdicts: Sequence[Said], blind: str) -> Card:
+        """Return the card; the servers have ended, so that what they took is known.
+
+        Args:
+            verdicts: that the run had.
+            blind: why there were none at its end; empty where there could be.
+        """
         return Card(
             run=self._plan.run,
             ended="an end that was not seen" if self._status is None else _how(self._status),
@@ -90,13 +99,18 @@ class Ending:
             steps=self._steps,
             measured=self._measured,
             verdicts=tuple(verdicts),
-            judgement="" if verdicts else why_no_verdict(self._diagnosis, self._ranks, self._compared, self._needed),
+            judgement=self._judgement(verdicts, blind),
             failure=self._failure,
             costs=tuple(self._cost(said.verdict) for said in verdicts),
             processor_seconds=sum(os.times()[:4]),
             report=self._report,
             folder=self._plan.place.servers if self._plan.keep else None,
         )
+
+    def _judgement(self, verdicts: Sequence[Said], blind: str) -> str:
+        if blind:
+            return f"not judged{' to the end' if verdicts else ''}: {blind}"
+        return "" if verdicts else why_no_verdict(self._diagnosis, self._ranks, self._compared, self._needed)
 
     def _wants_failure(self) -> bool:
         # Where there is one process, it has said itself why it failed.

@@ -58,7 +58,8 @@ class Monitor:
         self._lost = ""
         """How the server ended that was restarted, until that one answers."""
         self._fresh = time.monotonic()
-        self._stale = False
+        self._blind = ""
+        """Why there are no verdicts, while there are none."""
 
     def run(self) -> None:
         """Watch until the job has ended and the card is printed."""
@@ -91,7 +92,7 @@ class Monitor:
         if servers is None:
             return
         if how := servers.ended():
-            self._lost = how
+            self._lost = self._blind = how
             if servers.start_again():
                 self._connect(servers)
             else:
@@ -116,10 +117,10 @@ class Monitor:
             self._lost = ""
         limit = _STALE_ROUNDS * servers.interval
         if age and age[0].value < limit:
-            self._fresh, self._stale = time.monotonic(), False
-        elif not self._stale and time.monotonic() - self._fresh > limit:
-            self._stale = True
-            self._warn(f"no verdicts: prometheus records nothing: {servers.last_words()}")
+            self._fresh, self._blind = time.monotonic(), ""
+        elif not self._blind and time.monotonic() - self._fresh > limit:
+            self._blind = f"prometheus records nothing: {servers.last_words()}"
+            self._warn(f"no verdicts: {self._blind}")
         for line in self._verdicts.update(found, time.time()):
             self._say(line)
 
@@ -127,7 +128,8 @@ class Monitor:
         plan = self._plan
         ending = Ending(plan, self._began, ended, self._status)
         if self._servers is not None:
-            self._update(self._servers)
+            with self._guarded("no verdicts"):
+                self._update(self._servers)
         # Of a job that ends before Prometheus answers there is nothing to ask.
         if self._servers is not None and self._prometheus is not None and self._answered:
             with self._guarded("the card lacks what Prometheus knows"):
@@ -135,7 +137,7 @@ class Monitor:
             with self._guarded("no report"):
                 ending.write_report(self._prometheus)
         self._end_servers()
-        card = ending.card(self._verdicts.all)
+        card = ending.card(self._verdicts.all, self._blind)
         if plan.json is not None:
             with self._guarded(f"--json {plan.json}"):
                 plan.json.write_text(to_json(card.plain(), indent=2) + "\n", encoding="utf-8")
