@@ -71,7 +71,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["run", "no-such-command"], "laggard run: error: command 'no-such-command' is not on PATH"),
         (
             ["rules", "render", "--profile", "slow", "--output", "x"],
-            "laggard rules: error: no profile 'slow'; profiles.yaml has production, quick, fast, large",
+            "laggard rules: error: no profile 'slow'; profiles.yaml has production, quick, local, fast, large",
         ),
         (
             ["rules", "render", "--output", "/proc/nowhere"],
