@@ -35,6 +35,13 @@ pytestmark = pytest.mark.xdist_group("packaging")
 EPOCH = 1_700_000_000
 
 
+#: Runs a command of the packages in a folder, and shows where they are.
+_MAIN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import laggard_cli; from laggard_cli.main import main;"
+    "print(laggard_cli.__file__); sys.exit(main(sys.argv[2:]))"
+)
+
+
 def make(root: Path, output: Path) -> None:
     """Make a release of a folder."""
     command = [sys.executable, str(root / "scripts" / "release" / "release.py"), "--output", str(output)]
@@ -184,16 +191,39 @@ def test_the_rule_pack_travels_with_the_command(wheel: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "rules").iterdir()) == sorted(rule_files())
 
 
+def test_a_site_is_written_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """From an unpacked wheel, far from any checkout, it is the site that the checkout writes."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    for name, where in (("wheel", tmp_path / "unpacked"), ("checkout", ROOT / "cli")):
+        command = [sys.executable, "-c", _MAIN, str(where), "init", name, "--targets", "node-1,node-2"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert str(where) in done.stdout
+    sites = [
+        {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("wheel", "checkout")
+    ]
+    assert sites[0] == sites[1]
+    assert len(sites[0]) > len(rule_files())
+    runbook = subprocess.run(
+        [sys.executable, "-c", _MAIN, str(tmp_path / "unpacked"), "runbook", "TrainingStalled"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "# TrainingStalled" in runbook.stdout
+
+
 def test_the_pack_in_the_wheel_is_that_of_the_checkout(wheel: Path) -> None:
-    """Rules with runbooks, dashboards, configurations of Collector and Alertmanager: every file, byte for byte."""
+    """Rules with runbooks, dashboards, configurations of servers: every file, byte for byte."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith("laggard_cli/pack/")]
         packed = {name.removeprefix("laggard_cli/pack/"): archive.read(name) for name in names}
     folders = {
         "rules": "rules",
         "dashboards": "dashboards/json",
+        "dashboards/provisioning": "dashboards/provisioning",
         "otel-collector": "otel-collector",
-        "deploy/alertmanager": "deploy/alertmanager",
+        **{folder: folder for folder in ("deploy/alertmanager", "deploy/compose", "deploy/prometheus")},
     }
     # Of the examples only what the demo trains.
     expected = {"examples/char_gpt.py": (ROOT / "examples" / "char_gpt.py").read_bytes()} | {

@@ -29,6 +29,8 @@ COMMANDS = {
     "trace": ("laggard_cli.trace.command", "put the last steps of several ranks into one trace, on one clock"),
     "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
+    "init": ("laggard_cli.site.command", "write what a site needs: configurations, rules, dashboards, receivers"),
+    "runbook": ("laggard_cli.runbook", "print the page of an alert with run and rank filled in"),
     "kubernetes": ("laggard_cli.kubernetes", "print the manifest of a job so that its pods run instrumented"),
     "slurm": ("laggard_cli.slurm", "write the nodes that Slurm knows as targets; clean up after a job"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),

@@ -17,6 +17,7 @@ _THANOS = "tests/deploy/test_thanos.py::test_same_verdict_as_prometheus"
 #: The test in which the program that a file is for takes it, by the path of the file or of its folder.
 _EXERCISED = {
     "alertmanager/alertmanager.yml": _THANOS,
+    "alertmanager/receivers.yml": "tests/cli/test_init.py::test_slack_and_pagerduty_get_what_an_alert_says",
     "kubernetes/base": _SERVER,
     "kubernetes/gpu": _SERVER,
     "kubernetes/helm/.helmignore": "tests/deploy/test_helm.py::test_the_archive_is_whole",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ _QUERIES = ("expr", "query", "regex")
 _TEMPLATES = ("legendFormat", "textFormat", "titleFormat")
 #: Options of tables, by a column's name.
 _BY_NAME = ("includeByName", "indexByName", "renameByName")
+#: From their head to the empty line behind them.
+_RECEIVERS = re.compile(r"^receivers:\n(?:.+\n)+\n", re.MULTILINE)
 
 
 def dashboards(names: Mapping[str, str]) -> dict[str, str]:
@@ -27,9 +30,12 @@ def dashboards(names: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def alertmanager(names: Mapping[str, str]) -> str:
-    """Return Alertmanager's configuration. Its comments stay as they are."""
-    text = (pack_folder("deploy/alertmanager") / "alertmanager.yml").read_text(encoding="utf-8")
+def alertmanager(names: Mapping[str, str], *, receivers: bool = False) -> str:
+    """Return Alertmanager's configuration, with receivers to fill in if asked. Its comments stay as they are."""
+    folder = pack_folder("deploy/alertmanager")
+    text = (folder / "alertmanager.yml").read_text(encoding="utf-8")
+    if receivers:
+        text = _RECEIVERS.sub(lambda _: (folder / "receivers.yml").read_text(encoding="utf-8") + "\n", text, count=1)
     lines = text.splitlines(keepends=True)
     return "".join(line if line.lstrip().startswith("#") else in_words(line, names) for line in lines)
 
