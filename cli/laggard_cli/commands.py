@@ -30,6 +30,7 @@ COMMANDS = {
     "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
     "init": ("laggard_cli.site.command", "write what a site needs: configurations, rules, dashboards, receivers"),
+    "doctor": ("laggard_cli.doctor.command", "say what of a monitoring set-up does not work, and what to do"),
     "runbook": ("laggard_cli.runbook", "print the page of an alert with run and rank filled in"),
     "kubernetes": ("laggard_cli.kubernetes", "print the manifest of a job so that its pods run instrumented"),
     "slurm": ("laggard_cli.slurm", "write the nodes that Slurm knows as targets; clean up after a job"),

@@ -186,6 +186,10 @@ class Prometheus:
 
         return self._get("api/v1/rules", {"type": "record"}, lambda data: list(read(data)))
 
+    def data(self, path: str, parameters: dict[str, str], read: Callable[[Any], T]) -> T:
+        """Return what ``read`` makes of the data of an answer, for what no method here asks."""
+        return self._get(path, parameters, read)
+
     def close(self) -> None:
         """End the connections."""
         self._client.close()

@@ -41,6 +41,11 @@ def fake_prometheus(series: Mapping[str, Series], alerts: Sequence[Mapping[str, 
                 data: dict[str, Any] = {"alerts": list(alerts)}
             elif url.path.endswith("/rules"):
                 data = {"groups": [{"rules": [_rule(alert) for alert in alerts]}]}
+            elif not url.path.endswith("/query"):
+                self.send_response(404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             else:
                 query = parse_qs(url.query)["query"][0]
                 found = next((each for key, each in series.items() if key in query), ())

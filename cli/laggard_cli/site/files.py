@@ -182,7 +182,11 @@ prometheus --config.file=prometheus.yml --storage.tsdb.path=data --web.listen-ad
 alertmanager --config.file=alertmanager.yml --storage.path=alertmanager-data --web.listen-address=127.0.0.1:9093 &
 ```
 
-On each host `laggard-exporter`, and jobs by `laggard run`.
+On each host `laggard-exporter`, and jobs by `laggard run`. Then ask what is missing:
+
+```sh
+laggard doctor --prometheus http://localhost:9090
+```
 
 After an update of laggard, write rules and dashboards again, and have Prometheus load them (`kill -HUP`):
 

@@ -1,0 +1,92 @@
+"""``laggard doctor``: looks at a server from outside, and says of each thing that does not work what to do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from laggard_cli.doctor import ranks, rules, server, targets
+from laggard_cli.doctor.findings import FAULT, UNKNOWN, Finding, lines, plain
+from laggard_cli.errors import CommandError
+from laggard_cli.prometheus import Prometheus, add_server, connect
+from laggard_cli.terminal import one_line, to_json
+
+#: Alerts on telemetry that a check here says in other words, and one that always fires.
+_SAID = ("LaggardWatchdog", "TrainingTelemetryDown", "TrainingClockSkew")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = (
+        "Example: laggard doctor --prometheus http://localhost:9090. Exit code 0: no fault found; 1: faults; 2: bad "
+        "input, or no answer. What works on one host: laggard-exporter doctor."
+    )
+    add_server(parser, "the server that is looked at")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what is found; 1 where something does not work."""
+    prometheus = connect(options)
+    try:
+        found = list(examine(prometheus))
+    finally:
+        prometheus.close()
+    if options.json:
+        print(to_json(plain(prometheus.name, found), indent=2))
+    else:
+        for line in lines(prometheus.name, found):
+            print(one_line(line))
+    return 1 if any(each.status == FAULT for each in found) else 0
+
+
+def examine(prometheus: Prometheus) -> Iterator[Finding]:
+    """Yield what is found in a server. Raises :class:`CommandError` where it does not answer."""
+    # The first question: of who does not answer it nothing is known.
+    pushed = bool(prometheus.query("group(training_steps_total)"))
+    if prometheus.query('group({__name__="training.steps"})'):
+        yield Finding(
+            "names",
+            FAULT,
+            "OpenTelemetry's own names, such as training.steps, are kept, which the rules do not read",
+            "set otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in the server's configuration",
+        )
+    try:
+        groups = rules.ours(server.groups(prometheus))
+        profile = rules.profile_of(groups)
+        yield from rules.check(groups, profile)
+    except CommandError as error:
+        profile = rules.profile_of(())
+        yield _without("rules", error)
+    try:
+        yield rules.alertmanagers(server.alertmanagers(prometheus))
+    except CommandError as error:
+        yield _without("alerts", error)
+    try:
+        found = targets.ours(prometheus, server.targets(prometheus))
+    except CommandError as error:
+        # Thanos and Mimir scrape nothing themselves.
+        yield _without("targets", error)
+    else:
+        yield from targets.down(found) if found else [targets.none(pushed=pushed)]
+        yield from targets.intervals(found, profile)
+    yield from ranks.arriving(prometheus, profile)
+    yield from ranks.clocks(prometheus, profile)
+    yield from ranks.labels(prometheus)
+    yield from _alerts(prometheus)
+
+
+def _without(check: str, error: CommandError) -> Finding:
+    return Finding(check, UNKNOWN, str(error))
+
+
+def _alerts(prometheus: Prometheus) -> Iterator[Finding]:
+    """Yield what the rules say of telemetry."""
+    for alert in prometheus.alerts():
+        labels = alert["labels"]
+        said = labels.get("alertname", "")
+        if labels.get("training_kind") == "telemetry" and alert["state"] == "firing" and said not in _SAID:
+            annotations = alert["annotations"]
+            yield Finding(
+                "alerts", FAULT, f"{said}: {annotations.get('summary', '')}", annotations.get("recommendation", "")
+            )

@@ -1,0 +1,166 @@
+"""Ranks: whose metrics do not arrive, and who is seen by one side alone; clocks of hosts; labels that were replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from promql_parser import display_duration
+
+from laggard_cli.clusters import Run
+from laggard_cli.doctor.findings import FAULT, UNKNOWN, WORKS, Finding, count, some
+from laggard_cli.doctor.targets import RANKS_PATH
+from laggard_cli.labels import CLUSTER, RENAMED
+from laggard_cli.prometheus import Prometheus, Sample
+from laggard_cli.rules.profiles import Profile
+from laggard_cli.units import duration
+
+_RUN, _RANK, _HOST = "training_run", "training_rank", "host_name"
+_WHO = f"{CLUSTER}, {_RUN}, {_RANK}"
+
+#: What a node exporter says became of the page of a rank, and what to do.
+_PAGES = {
+    "no_answer": "do not answer in time: something holds their interpreter; laggard stacks on the host shows what",
+    "rejected": "serve a page that is not valid: the log of laggard-exporter there says why",
+    "not_listening": "listen in another network than the exporter: run both in the host's network, or push by OTLP",
+    "stopped": "are stopped: laggard diagnose names them",
+}
+#: Between the clock of this machine and the server's: an answer takes time too.
+_SKEW_SECONDS = 5.0
+#: Labels that metrics of ours carry besides those that may be renamed, and that a target often has too.
+_LABELS = (*RENAMED, "namespace", "pod", "container", "node", "device", "port")
+
+
+def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
+    """Yield ranks that a node exporter sees running and whose own metrics do not arrive, and the other way round."""
+    settled = display_duration(2 * profile.scrape_interval)
+    trains = (
+        f'group by ({_WHO}) (training_process_state{{training_state="running"}} == 1) '
+        f"and on ({_WHO}) group by ({_WHO}) (training_process_up == 1) "
+        f"and on ({_WHO}) group by ({_WHO}) (training_process_steps_total offset {settled} > 0)"
+    )
+    reports = f"group by ({_WHO}) (training_steps_total)"
+    seen = server.query(trains, by=(_RUN, _RANK))
+    silent = server.query(f"{trains} unless on ({_WHO}) {reports}", by=(_RUN, _RANK))
+    pages = server.query("max by (instance, result) (laggard_exporter_rank_pages)", by=("result",))
+    bad = {
+        result: sorted(
+            page.labels.get("instance", "") for page in pages if page.labels["result"] == result and page.value
+        )
+        for result in _PAGES
+    }
+    if silent:
+        yield Finding("ranks", FAULT, f"metrics do not arrive of {_named(server, silent)}", _reason(pages, bad))
+    else:
+        for result, hosts in bad.items():
+            if hosts:
+                yield Finding(
+                    "ranks",
+                    FAULT,
+                    f"ranks on {some(hosts)} {_PAGES[result].partition(': ')[0]}",
+                    _PAGES[result].partition(": ")[2],
+                )
+    unseen = server.query(
+        f'group by ({_WHO}) (training_rank_state{{training_state="running"}} == 1) '
+        f"unless on ({_WHO}) group by ({_WHO}) (training_process_up)",
+        by=(_RUN, _RANK),
+    )
+    if unseen:
+        yield Finding(
+            "ranks",
+            FAULT,
+            f"no node exporter shows {_named(server, unseen)}: a stall or a death of them has no rank",
+            "run laggard-exporter on their hosts, scrape it, and let it read their LAGGARD_STATE_DIR",
+        )
+    if not silent and not unseen:
+        yield Finding(
+            "ranks", WORKS, f"{count(len(seen), 'rank')} seen, metrics of all arrive" if seen else "no rank trains now"
+        )
+
+
+def _reason(pages: list[Sample], bad: dict[str, list[str]]) -> str:
+    if not pages:
+        return f"scrape {RANKS_PATH} of each node exporter, in a job of its own: laggard init DIR writes one"
+    found = [f"those on {some(hosts)} {_PAGES[result]}" for result, hosts in bad.items() if hosts]
+    return "; ".join(found) or "docs/troubleshooting.md: ranks whose metrics do not arrive"
+
+
+def _named(server: Prometheus, ranks: list[Sample]) -> str:
+    """Return the ranks by their runs, with their hosts where those are known."""
+    hosts = {
+        _who(sample): sample.labels[_HOST]
+        for series in ("training_process_info", "training_rank_start_timestamp_seconds")
+        for sample in server.query(f"group by ({_WHO}, {_HOST}) ({series})", by=(_RUN, _RANK, _HOST))
+    }
+    by_run: dict[str, list[str]] = {}
+    for sample in sorted(ranks, key=lambda each: (each.labels[_RUN], each.labels[_RANK].zfill(9))):
+        host = hosts.get(_who(sample))
+        run = str(Run(sample.labels.get(CLUSTER, ""), sample.labels[_RUN]))
+        by_run.setdefault(run, []).append(sample.labels[_RANK] + (f" on {host}" if host else ""))
+    return "; ".join(f"rank {some(each)} of run {run}" for run, each in by_run.items())
+
+
+def _who(sample: Sample) -> tuple[str, str, str]:
+    return sample.labels.get(CLUSTER, ""), sample.labels[_RUN], sample.labels[_RANK]
+
+
+def clocks(server: Prometheus, profile: Profile) -> Iterator[Finding]:
+    """Yield hosts, and this machine, whose clocks differ from the server's.
+
+    A rank says when its newest step ended, by its clock; the exporter how long ago that was, when it was scraped. Both
+    pages are read within an interval, and a step may end in between.
+    """
+    before = time.time()
+    told = server.query("vector(time())")
+    if told and (apart := told[0].value - (before + time.time()) / 2) and abs(apart) > _SKEW_SECONDS:
+        yield Finding(
+            "clocks",
+            FAULT,
+            f"the clock of this machine is {duration(abs(apart))} {'behind' if apart > 0 else 'ahead of'} the server's",
+            "check that chronyd or ntpd runs on both",
+        )
+    ended = (
+        f"max by ({_WHO}) (timestamp(training_process_last_step_age_seconds) - training_process_last_step_age_seconds)"
+    )
+    skew = server.query(
+        f"max by ({_WHO}) (training_last_step_timestamp_seconds) - on ({_WHO}) {ended}", by=(_RUN, _RANK)
+    )
+    longest = server.query(
+        f"max by ({_WHO}) (max_over_time(training_process_last_step_age_seconds[5m]))", by=(_RUN, _RANK)
+    )
+    allowed = {_who(sample): sample.value + profile.scrape_interval.total_seconds() + 1 for sample in longest}
+    wrong = [sample for sample in skew if abs(sample.value) > allowed.get(_who(sample), float("inf"))]
+    for sign, how in ((1, "ahead of"), (-1, "behind")):
+        found = [sample for sample in wrong if sample.value * sign > 0]
+        if found:
+            most = max(abs(sample.value) for sample in found)
+            yield Finding(
+                "clocks",
+                FAULT,
+                f"about {duration(most)} {how} the server's: the clock of {_named(server, found)}",
+                "check that chronyd or ntpd runs on the host, and on the server if several hosts are named",
+            )
+    if not wrong:
+        agree = f"of {count(len(skew), 'rank')} agree with the server's" if skew else ""
+        yield Finding("clocks", WORKS, agree) if skew else Finding("clocks", UNKNOWN, "of hosts: no rank trains now")
+
+
+def labels(server: Prometheus) -> Iterator[Finding]:
+    """Yield labels of ours that a target's own replaced; Prometheus keeps those as ``exported_LABEL``."""
+    found: dict[str, set[str]] = {}
+    for label in _LABELS:
+        conflicts = server.query(
+            f'group by (job) ({{__name__=~"(training|gpu|host|laggard)_.+", exported_{label}!=""}})', by=("job",)
+        )
+        for sample in conflicts:
+            found.setdefault(sample.labels["job"], set()).add(label)
+    for job, each in sorted(found.items()):
+        names = some(sorted(each))
+        yield Finding(
+            "labels",
+            FAULT,
+            f"job {job} replaces {names} of metrics by labels of the target: rules name the target, not the rank",
+            "set honor_labels: true (honorLabels in a PodMonitor), or take these labels from the job's targets",
+        )
+    if not found:
+        yield Finding("labels", WORKS, "no target's label replaces one of a metric")

@@ -1,0 +1,182 @@
+"""Rules: loaded, of this version, evaluated in time; and whom their alerts reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from promql_parser import display_duration, parse_duration
+
+from laggard.version import PACK_VERSION
+from laggard_cli.doctor.findings import FAULT, UNKNOWN, WORKS, Finding, count, some
+from laggard_cli.doctor.server import Group
+from laggard_cli.pack import pack_folder
+from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
+
+_PREFIX = "laggard-"
+#: The rule that says which version the pack has.
+_INFO = "laggard_rules_info"
+_RENDER = "laggard rules render"
+
+
+@cache
+def _shipped() -> dict[str, tuple[timedelta, tuple[str, ...]]]:
+    """Return the interval in production and the rules of each group of the pack."""
+    found: dict[str, tuple[timedelta, tuple[str, ...]]] = {}
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for path in sorted(pack_folder("rules").glob("*.yml")):
+        for group in yaml.load(path.read_text(encoding="utf-8"), loader)["groups"]:  # noqa: S506 - a safe one
+            names = tuple(str(rule.get("record") or rule.get("alert")) for rule in group["rules"])
+            found[group["name"]] = parse_duration(group["interval"]), names
+    return found
+
+
+def ours(found: Sequence[Group]) -> list[Group]:
+    """Return the groups of this pack, and of another version of it."""
+    return [group for group in found if group.name in _shipped() or group.name.startswith(_PREFIX)]
+
+
+def profile_of(found: Sequence[Group]) -> Profile:
+    """Return the profile whose intervals most of the groups have; production where there is none."""
+    folder = pack_folder("rules")
+    names: Mapping[str, Any] = yaml.safe_load((folder / "profiles.yaml").read_text(encoding="utf-8"))["profiles"]
+    profiles = [load_profile(folder, name) for name in names]
+
+    def fits(profile: Profile) -> tuple[int, bool]:
+        same = sum(
+            group.interval == profile.interval(_shipped()[group.name][0], group.name)
+            for group in found
+            if group.name in _shipped()
+        )
+        return same, profile.name == PRODUCTION
+
+    return max(profiles, key=fits)
+
+
+def check(found: Sequence[Group], profile: Profile) -> Iterator[Finding]:
+    """Yield what is said of the groups of the pack."""
+    if not found:
+        yield Finding(
+            "rules",
+            FAULT,
+            "not loaded: no group of laggard's rules",
+            f"{_RENDER} --output FOLDER, list FOLDER/*.yml under rule_files, reload the server",
+        )
+        return
+    faults = [*_versions(found, profile), *_missing(found, profile), *_twice(found), *_failing(found)]
+    yield from faults
+    never = [group for group in found if not group.evaluated]
+    if never:
+        yield Finding(
+            "rules",
+            FAULT if len(never) == len(found) else UNKNOWN,
+            f"{len(never)} of {count(len(found), 'group')} not evaluated yet: {some(group.name for group in never)}",
+            f"wait {display_duration(max(group.interval for group in never))} after a start; later, the server's log",
+        )
+    slow = [group for group in found if timedelta(seconds=group.seconds) > group.interval > timedelta()]
+    if slow:
+        faults.append(
+            Finding(
+                "rules",
+                FAULT,
+                f"evaluated too slowly, and so left out at times: {some(map(_pace, slow))}",
+                "give the server more processors, or its rules the profile large; docs/deploy.md has shards",
+            )
+        )
+        yield faults[-1]
+    if not faults and not never:
+        rules = sum(len(group.rules) for group in found)
+        yield Finding(
+            "rules", WORKS, f"{count(rules, 'rule')} of version {PACK_VERSION} are evaluated, profile {profile.name}"
+        )
+
+
+def _pace(group: Group) -> str:
+    return f"{group.name} ({group.seconds:.1f} s every {display_duration(group.interval)})"
+
+
+def _again(found: Sequence[Group], profile: Profile) -> str:
+    folder = next((str(Path(group.file).parent) for group in found if Path(group.file).is_absolute()), "FOLDER")
+    return f"{_RENDER} --profile {profile.name} --output {folder}, then reload the server"
+
+
+def _versions(found: Sequence[Group], profile: Profile) -> Iterator[Finding]:
+    versions = sorted({rule.labels.get("version", "") for group in found for rule in group.rules if rule.name == _INFO})
+    if versions not in ([], [PACK_VERSION]):
+        yield Finding(
+            "rules",
+            FAULT,
+            f"of version {' and '.join(versions)}, and this laggard has {PACK_VERSION}",
+            _again(found, profile),
+        )
+
+
+def _missing(found: Sequence[Group], profile: Profile) -> Iterator[Finding]:
+    loaded: dict[str, set[str]] = {}
+    for group in found:
+        loaded.setdefault(group.name, set()).update(rule.name for rule in group.rules)
+    shipped = {name: set(rules) for name, (_, rules) in _shipped().items()}
+    if absent := sorted(shipped.keys() - loaded.keys()):
+        yield Finding(
+            "rules",
+            FAULT,
+            f"{len(absent)} of {count(len(shipped), 'group')} not loaded: {some(absent)}",
+            f"{_again(found, profile)}; the server's log names a file that it refuses",
+        )
+    lacks = [
+        f"{name} lacks {some(sorted(rules - loaded[name]))}"
+        for name, rules in shipped.items()
+        if name in loaded and rules - loaded[name]
+    ]
+    lacks += [f"{name} is none of this version" for name in sorted(loaded.keys() - shipped.keys())]
+    lacks += [
+        f"{name} has {some(sorted(loaded[name] - rules))} more"
+        for name, rules in shipped.items()
+        if loaded.get(name, set[str]()) - rules
+    ]
+    if lacks:
+        yield Finding("rules", FAULT, f"other rules than this laggard's: {some(lacks)}", _again(found, profile))
+
+
+def _twice(found: Sequence[Group]) -> Iterator[Finding]:
+    files: dict[str, list[str]] = {}
+    for group in found:
+        files.setdefault(group.name, []).append(group.file)
+    doubled = Counter(tuple(each) for each in files.values() if len(each) > 1)
+    for each, number in doubled.items():
+        yield Finding(
+            "rules",
+            FAULT,
+            f"{count(number, 'group')} loaded {len(each)} times, from {some(each)}",
+            "leave the files of one version under rule_files, and reload the server",
+        )
+
+
+def _failing(found: Sequence[Group]) -> Iterator[Finding]:
+    failing = [(group, rule) for group in found for rule in group.rules if rule.health == "err"]
+    if failing:
+        group, rule = failing[0]
+        more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
+        yield Finding(
+            "rules",
+            FAULT,
+            f"{rule.name} of group {group.name} fails{more}: {rule.error or 'without a reason'}",
+            "two series where one must be, or a server older than 2.42: the server's log has all",
+        )
+
+
+def alertmanagers(found: Sequence[str]) -> Finding:
+    """Return what is said of who is told of alerts."""
+    if found:
+        return Finding("alerts", WORKS, f"go to {some(found)}")
+    return Finding(
+        "alerts",
+        FAULT,
+        "no Alertmanager is configured or found: alerts reach nobody",
+        "list it under alerting: alertmanagers; laggard init DIR writes both configurations",
+    )
