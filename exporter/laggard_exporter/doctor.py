@@ -20,6 +20,13 @@ TIMEOUT = 20.0
 
 WORKS, ABSENT, FAILS = "works", "absent", "fails"
 
+#: The worst first.
+_TITLES = {
+    FAILS: "Fails:",
+    WORKS: "Works:",
+    ABSENT: "Not on this node:",
+}
+
 #: Sessions with NVML that are normal: it works, or the node has no driver.
 _NORMAL_NVML = {"available", "library_not_found", "driver_not_loaded"}
 
@@ -107,16 +114,19 @@ def as_json(findings: Iterable[Finding]) -> str:
 
 
 def as_table(findings: Iterable[Finding]) -> str:
-    """Return the findings as a table, with what is missing below it."""
+    """Return the result, then the collectors by their status, then what is missing."""
     findings = list(findings)
-    rows = [("COLLECTOR", "STATUS", "SERIES", "")]
-    rows += [(found.collector, found.status, str(found.series), found.detail) for found in findings]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        f"{name:<{widths[0]}}  {status:<{widths[1]}}  {series:>{widths[2]}}  {detail}".rstrip()
-        for name, status, series, detail in rows
-    ]
-    return "\n".join([*lines, *_missing(findings), "", _summary(findings)])
+    name_width = max((len(found.collector) for found in findings), default=0)
+    series_width = max((len(str(found.series)) for found in findings), default=0)
+    lines = [_summary(findings)]
+    for status, title in _TITLES.items():
+        group = [found for found in findings if found.status == status]
+        if group:
+            lines += ["", title]
+        for found in group:
+            series = f"{found.series:>{series_width}} series"
+            lines.append(f"  {found.collector:<{name_width}}  {series}  {found.detail}".rstrip())
+    return "\n".join([*lines, *_missing(findings)])
 
 
 def _missing(findings: list[Finding]) -> Iterator[str]:

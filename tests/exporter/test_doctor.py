@@ -46,32 +46,35 @@ def test_a_node(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
 
 
 def test_a_table(tmp_path: Path) -> None:
-    """For people the same is a table with one line for each collector."""
+    """For people the result comes first, then one line for each collector, grouped by what is said of it."""
     only = ["--collector.disable-defaults", "--collector.pressure", "--collector.state", "--collector.cgroup"]
     code, text = run(tmp_path, *only)
     assert code == 0
     assert text.splitlines() == [
-        "COLLECTOR  STATUS  SERIES",
-        "state      works        6  the folder of state files does not exist yet: the first rank on this node makes it",
-        f"cgroup     absent       0  {tmp_path / 'sys/fs/cgroup'} has no control groups of version 2",
-        "pressure   works        6",
-        "",
         "Everything that this node has works.",
+        "",
+        "Works:",
+        "  state     6 series  the folder of state files does not exist yet: the first rank on this node makes it",
+        "  pressure  6 series",
+        "",
+        "Not on this node:",
+        f"  cgroup    0 series  {tmp_path / 'sys/fs/cgroup'} has no control groups of version 2",
     ]
 
 
 def test_something_that_should_work(tmp_path: Path) -> None:
-    """A collector that fails makes the exit code 1 and is named at the end."""
+    """A collector that fails makes the exit code 1 and is named first."""
     write_tree(tmp_path / "proc", HOST_PROCFS)
     broken = write_tree(tmp_path / "broken", {"diskstats": "nonsense\n"})
     only = ["--collector.disable-defaults", "--collector.disk"]
     code, text = run(tmp_path, *only, f"--path.procfs={broken}")
     assert code == 1
     said = "a line must be about a disk, got 'nonsense'"
-    assert text.splitlines()[1:] == [
-        f"disk       fails        0  failed: ValueError: {broken / 'diskstats'}: {said}",
-        "",
+    assert text.splitlines() == [
         "Does not work and should: disk.",
+        "",
+        "Fails:",
+        f"  disk  0 series  failed: ValueError: {broken / 'diskstats'}: {said}",
     ]
 
 
@@ -107,11 +110,13 @@ def test_notes_and_what_is_missing() -> None:
     found = doctor.finding("workers", Outcome({}, notes=("kills are not told by rank",)))
     assert (found.status, found.detail) == ("works", "nothing to say now: no rank runs; kills are not told by rank")
     table = doctor.as_table([doctor.Finding("nvml", "works", 3, "1 GPU", ("gpu_a", "gpu_b"))])
-    assert table.splitlines()[2:] == [
+    assert table.splitlines() == [
+        "Everything that this node has works.",
+        "",
+        "Works:",
+        "  nvml  3 series  1 GPU",
         "",
         "Not told by the kernel, driver or hardware of this node (nvml):",
         "  gpu_a",
         "  gpu_b",
-        "",
-        "Everything that this node has works.",
     ]
