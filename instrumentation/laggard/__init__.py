@@ -26,7 +26,17 @@ from laggard._moved import find_old_names
 from laggard.version import __version__
 
 if TYPE_CHECKING:
-    from laggard._api import dump_trace, instrument, log, phase, profile, set_peer_group, step, uninstrument
+    from laggard._api import (
+        dump_trace,
+        instrument,
+        log,
+        phase,
+        profile,
+        set_peer_group,
+        step,
+        summary,
+        uninstrument,
+    )
 
 __all__ = [
     "__version__",
@@ -37,6 +47,7 @@ __all__ = [
     "profile",
     "set_peer_group",
     "step",
+    "summary",
     "uninstrument",
 ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from laggard import _process, _providers
 from laggard._events import STEP_BEGIN, STEP_END, Token
+from laggard._summary import Summary
 from laggard.shared.control import MAX_STEPS
 from laggard.shared.phases import Phase
 
@@ -137,6 +138,19 @@ def profile(steps: int = 5, path: str | os.PathLike[str] = "") -> None:
         _logger.warning("laggard.profile(steps=%r) is ignored: not a whole number of 1 to %d", steps, MAX_STEPS)
         return
     process.profiler.request(steps, name)
+
+
+def summary() -> Summary:
+    """Return the last steps of this rank in figures, without any server.
+
+    A notebook and rich show it as a table, ``print`` as text. Waits for the steps that have just ended, for half a
+    second at most. After :func:`uninstrument` it is of the steps before.
+    """
+    try:
+        return _process.summary()
+    except Exception:
+        _logger.exception("no summary could be made")
+        return Summary(note="no summary could be made; the log has the reason")
 
 
 def _path(function: str, path: Any) -> str | None:

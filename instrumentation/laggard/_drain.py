@@ -19,7 +19,7 @@ from laggard._part import Part
 from laggard._partition import Step, StepPartition
 from laggard._publisher import Publisher
 from laggard._rank_file import RankFile
-from laggard._wakeup import AT_ONCE, STOP
+from laggard._wakeup import AT_ONCE, LOOK, STOP
 from laggard.shared import environment, statefile
 from laggard.shared.phases import RankState
 
@@ -86,6 +86,8 @@ class Drain:
         self._training_ended = 0
         self._flush = False
         self._failed_before = False
+        #: Set at the end of a drain that has begun after they came.
+        self._awaited: deque[threading.Event] = deque()
         self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
         self._thread.start()
 
@@ -100,6 +102,23 @@ class Drain:
         self._file.write(self._state)
         # Whoever started this process may kill it now.
         self._wakeup.send(AT_ONCE)
+
+    @property
+    def identity(self) -> Identity:
+        """Which rank this is, as far as it is known."""
+        return self._identity
+
+    @property
+    def steps(self) -> int:
+        """Steps that have ended so far."""
+        return self._partition.steps
+
+    def catch_up(self, seconds: float) -> None:
+        """Wait until what has been recorded until now is drained, for so many seconds at most. On any other thread."""
+        done = threading.Event()
+        self._awaited.append(done)
+        self._wakeup.send(LOOK)
+        done.wait(seconds)
 
     @property
     def state_file(self) -> statefile.StateWriter | None:
@@ -156,6 +175,7 @@ class Drain:
         self._ending.end()
 
     def _try_to_drain(self, *, last: bool) -> None:
+        awaited = [self._awaited.popleft() for _ in range(len(self._awaited))]
         try:
             self._drain(last=last)
         except Exception:
@@ -163,6 +183,8 @@ class Drain:
             if not self._failed_before:
                 self._failed_before = True
                 _logger.exception("a report failed; training goes on, further failures are only counted")
+        for done in awaited:
+            done.set()
 
     def _drain(self, *, last: bool) -> None:
         recorder = self._recorder

@@ -7,6 +7,7 @@ jobs that inherit the environment stay silent.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 import wrapt
 
-from laggard import _identity, _messages, _providers
+from laggard import _identity, _messages, _providers, _signals
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._flight_recorder import HangDump
@@ -28,6 +29,7 @@ from laggard._part import Part
 from laggard._profile import Profiler
 from laggard._recorder import Recorder
 from laggard._requests import ControlFile
+from laggard._summary import Summary, seen_in, summarize
 from laggard._trace import TraceDump
 from laggard._wakeup import Wakeup
 from laggard.shared import environment
@@ -37,6 +39,8 @@ from laggard.shared.statefile import Ending
 _logger = logging.getLogger(__name__)
 _messages.begin_with_our_name()
 
+#: A drain takes milliseconds; a thread that holds the interpreter makes it wait.
+_SUMMARY_SECONDS = 0.5
 #: Slow waits kept for the traces of the last steps.
 _SLOW_COLLECTIVES = 1024
 
@@ -95,7 +99,11 @@ class Process:
 
     def stop(self) -> None:
         """Take every hook out, report what is left, and remove all that was opened."""
+        global _ended  # noqa: PLW0603 - the last steps outlive what kept them
         self._settled = True
+        signals: dict[str, bool] = {}
+        with contextlib.suppress(Exception):  # a summary lacks them then
+            signals = self._available()
         reporting = (self.log, self.trace)  # they patch nothing, and hold what the last drain reports
         for part in reversed(self._parts):
             if part not in reporting:
@@ -104,6 +112,8 @@ class Process:
         if self._drain is not None:
             self._finish(Ending(), FLUSH_SECONDS, flush=False)
             self._drain.close()
+            with contextlib.suppress(Exception):  # nothing else depends on it
+                _ended = self._summary(signals)
         for part in reporting:
             part.uninstall()
         if self._exit is not None:
@@ -134,6 +144,22 @@ class Process:
         """Fall silent for good: this process is a data worker."""
         self._settled = True
         self.recorder.disable()
+
+    def summary(self) -> Summary:
+        """Return the last steps in figures. Waits for what was recorded until now, for half a second at most."""
+        if self._drain is not None:
+            self._drain.catch_up(_SUMMARY_SECONDS)
+        return self._summary(self._available())
+
+    def _available(self) -> dict[str, bool]:
+        return _signals.available(self._parts, seen_in(self.trace.steps()))
+
+    def _summary(self, signals: dict[str, bool]) -> Summary:
+        if self._drain is None:
+            return Summary(note="no step has ended yet")
+        if self.trace not in self._parts:
+            return Summary(note="the hook trace is off, which keeps the last steps")
+        return summarize(self.trace.steps(), self._drain.identity, self._drain.steps, signals)
 
     def hear(self, number: int) -> bool:
         """Have the parts woken by a signal that has its default action; return whether they are."""
@@ -193,6 +219,8 @@ class Process:
 
 
 _current: Process | None = None
+#: The last steps of what :func:`uninstrument` ended.
+_ended: Summary | None = None
 
 
 def current() -> Process | None:
@@ -218,6 +246,13 @@ def uninstrument() -> None:
         return
     _current.stop()
     _current = None
+
+
+def summary() -> Summary:
+    """Return the last steps in figures: of this process, or of what :func:`uninstrument` ended."""
+    if _current is not None:
+        return _current.summary()
+    return _ended or Summary(note="this process is not instrumented; call laggard.instrument() first")
 
 
 def _after_fork() -> None:

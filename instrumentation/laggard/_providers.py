@@ -29,6 +29,8 @@ from laggard.shared import environment
 #: An endpoint that answers takes all within this time, and then once more when the SDK shuts down.
 _PROMPT_SECONDS = 0.5
 
+_EXPORT_MILLISECONDS = 15_000
+
 _logger = logging.getLogger(__name__)
 
 #: What :func:`make_own` made, while the process has no meter provider.
@@ -130,7 +132,11 @@ def _reader(exporter: str) -> Any:
     except Exception as error:
         _logger.warning("OTEL_METRICS_EXPORTER=%s cannot be used: %r; nothing is exported to it", exporter, error)
         return None
-    return made if isinstance(made, MetricReader) else PeriodicExportingMetricReader(made)
+    if isinstance(made, MetricReader):
+        return made
+    # As under ``laggard run``: the rules need a value every 15 seconds, and the SDK's own default is a minute.
+    interval = None if environment.text("OTEL_METRIC_EXPORT_INTERVAL") else _EXPORT_MILLISECONDS
+    return PeriodicExportingMetricReader(made, export_interval_millis=interval)
 
 
 def silence_parent() -> None:

@@ -48,6 +48,11 @@ class TraceDump(Part):
         self._requests: deque[tuple[str, Answer]] = deque(maxlen=16)
         self._signal = 0
 
+    def steps(self) -> list[Step]:
+        """Return the last steps. On any thread."""
+        # One call of C's, in which the drain thread adds none.
+        return list(self._steps)
+
     def request(self, path: str = "", answer: Answer | None = None) -> None:
         """Have the last steps written, to a file in the state folder unless ``path`` names another. On any thread."""
         self._requests.append((path, answer or _say_failure))

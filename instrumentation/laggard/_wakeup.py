@@ -19,8 +19,8 @@ sigaction: Any = None
 with contextlib.suppress(ImportError):
     sigaction = import_module("laggard._sigaction")
 
-#: What arrives beside numbers of signals: an end, and a wish to report at once.
-STOP, AT_ONCE = 0, 255
+#: What arrives beside numbers of signals: an end, a wish to drain at once, and one to report at once.
+STOP, LOOK, AT_ONCE = 0, 254, 255
 
 
 class Wakeup:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -31,6 +34,19 @@ def test_without_instrument_the_contexts_do_nothing() -> None:
     """A script that names its steps and phases runs unchanged where nothing is instrumented."""
     with laggard.step(), laggard.phase("data"):
         pass
+
+
+@pytest.mark.parametrize(("given", "interval"), [({}, 15_000), ({"OTEL_METRIC_EXPORT_INTERVAL": "7000"}, 7000)])
+def test_instrument_alone_pushes_as_often_as_the_rules_need(given: dict[str, str], interval: int) -> None:
+    """By OTLP every 15 seconds, as under ``laggard run``, unless the user says otherwise."""
+    program = (
+        "import laggard; from laggard import _providers; laggard.instrument();"
+        "(reader,) = _providers._own._all_metric_readers; print(reader._export_interval_millis)"
+    )
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", **given}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert float(done.stdout) == interval
 
 
 @pytest.mark.timed
