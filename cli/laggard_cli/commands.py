@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection
 from typing import Any, NoReturn
 
+from laggard.shared import statefile
 from laggard.version import VERSIONS
 from laggard_cli.errors import BAD_INPUT, CommandError
 
@@ -38,6 +39,9 @@ COMMANDS = {
     "completion": ("laggard_cli.completion", "print what makes a shell complete laggard's commands and options"),
 }
 
+#: What starts ranks, or looks at those of this host.
+_OF_RANKS = ("run", "trace", "stacks", "slurm", "demo")
+
 
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, without the usage."""
@@ -67,6 +71,8 @@ def parser(wanted: Collection[str]) -> argparse.ArgumentParser:
 
 
 def _load(command: str, module: str) -> Any:
+    if command in _OF_RANKS and statefile.fcntl is None:
+        raise CommandError(f"{command} needs ranks on this host, so Linux or macOS, and this is {sys.platform}")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

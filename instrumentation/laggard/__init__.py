@@ -20,9 +20,11 @@ Nothing here raises into training, and nothing is left after :func:`uninstrument
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from laggard._moved import find_old_names
+from laggard.shared import statefile
 from laggard.version import __version__
 
 if TYPE_CHECKING:
@@ -54,11 +56,15 @@ __all__ = [
 find_old_names()
 
 
+def _module() -> str:
+    """Return the module that has what a script calls: one that measures nothing where Python has no fcntl (Windows)."""
+    return "_api" if statefile.fcntl is not None else "_nowhere"
+
+
 def __getattr__(name: str) -> Any:
     # The node exporter and the command line read names from this package and must not load OpenTelemetry for it.
     if name in __all__:
-        from laggard import _api  # noqa: PLC0415 - as the comment above says
-
+        _api = import_module(f"laggard.{_module()}")
         # Found without this function from now on.
         return globals().setdefault(name, getattr(_api, name))
     raise AttributeError(f"module 'laggard' has no attribute {name!r}")

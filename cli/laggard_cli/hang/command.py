@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -226,6 +225,10 @@ def _read_all(paths: dict[int, Path]) -> dict[int, Dump | str]:
 
 
 def _limit() -> None:
+    try:
+        import resource  # noqa: PLC0415 - it is absent on Windows, which has no limits
+    except ImportError:
+        return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = _READER_BYTES if hard == resource.RLIM_INFINITY else min(hard, _READER_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

@@ -11,7 +11,8 @@ from laggard_exporter import files
 #: What torch calls a data worker's main thread.
 WORKER_COMMAND = "pt_data_worker"
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+#: Windows has neither this nor /proc.
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 #: Counted from the field behind the command's name, which is the third of proc_pid_stat(5).
 _STATE, _MAJOR_FAULTS, _USER, _SYSTEM, _START, _IO_WAIT = 0, 9, 11, 12, 19, 39

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import pwd
 from pathlib import Path
 
 from laggard.shared import statefile
@@ -250,7 +249,11 @@ def user(name: str) -> int | None:
     if not value:
         return None
     try:
-        return int(value) if value.isdecimal() else pwd.getpwnam(value).pw_uid
+        if value.isdecimal():
+            return int(value)
+        import pwd  # noqa: PLC0415 - it is absent on Windows
+
+        return pwd.getpwnam(value).pw_uid
     except KeyError:
         _logger.warning("%s must be a user of this host, got %r; using none", name, value)
         return None

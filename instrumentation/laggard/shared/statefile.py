@@ -24,7 +24,6 @@ file must never be opened a second time in its own process: closing the second d
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
@@ -33,11 +32,18 @@ import struct
 import time
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from laggard.shared import untrusted
 from laggard.shared.names import NAME_BYTES, clip_name
 from laggard.shared.phases import Phase, RankState
+
+#: Windows lacks it, and has no ranks.
+fcntl: Any = None
+with contextlib.suppress(ImportError):
+    fcntl = import_module("fcntl")
 
 MAGIC = b"LAGGARD\0"
 VERSION = 1
