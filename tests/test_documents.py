@@ -76,3 +76,21 @@ def test_what_is_stated_of_the_overhead_was_measured() -> None:
     assert (ROOT / "docs" / "benchmarks.md").read_text() == pages.page(found)
     for path, text in (("README.md", pages.summary(found)), ("docs/comparison.md", pages.beside_peers(found))):
         assert f"{pages.BEGIN}\n\n{text}\n\n{pages.END}" in (ROOT / path).read_text()
+
+
+#: What somebody types who has the question.
+ASKED = (
+    "silence", "slack", "pagerduty", "switch off", "turn laggard off", "not judged", "not compared", "retention",
+    "ports", "firewall", "another python", "conda", "jupyter", "notebook", "macos", "windows", "rocm", "amd",
+    "deepspeed", "megatron", "ray", "no training run", "one gpu", "threshold", "kubernetes", "thanos", "401",
+)  # fmt: skip
+
+
+def test_a_question_is_found_by_its_words() -> None:
+    """docs/troubleshooting.md has each in a heading, which a search ranks first; what it names is there."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    headings = "\n".join(re.findall(r"^##+ (.*)$", text, re.MULTILINE)).lower()
+    assert [word for word in ASKED if not re.search(rf"\b{word}\b", headings)] == []
+    commands = set(re.findall(r"`laggard (\w+)", text)) | set(re.findall(r"^laggard (\w+)", text, re.MULTILINE))
+    assert commands <= COMMANDS.keys()
+    assert set(re.findall(r"LAGGARD_\w+", text)) <= {name for name in vars(environment) if name.startswith("LAGGARD_")}
