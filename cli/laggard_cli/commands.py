@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import Any
 
 from laggard.shared import statefile
 from laggard.version import VERSIONS
-from laggard_cli.errors import BAD_INPUT, CommandError
+from laggard_cli.arguments import Parser
+from laggard_cli.errors import CommandError
 
 #: Sub-command, the module that has its ``configure`` and ``run``, and one line of help.
 COMMANDS = {
@@ -37,18 +37,12 @@ COMMANDS = {
     "slurm": ("laggard_cli.slurm", "write the nodes that Slurm knows as targets; clean up after a job"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
     "completion": ("laggard_cli.completion", "print what makes a shell complete laggard's commands and options"),
+    "help": ("laggard_cli.help", "print what a command does and its options"),
+    "version": ("laggard_cli.versions", "print the version of laggard and of its rules"),
 }
 
 #: What starts ranks, or looks at those of this host.
 _OF_RANKS = ("run", "trace", "stacks", "slurm", "demo")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
-        raise SystemExit(BAD_INPUT)
 
 
 def parser(wanted: Collection[str]) -> argparse.ArgumentParser:
@@ -56,11 +50,11 @@ def parser(wanted: Collection[str]) -> argparse.ArgumentParser:
 
     Raises :class:`CommandError` where a package that a wanted command needs is missing.
     """
-    whole = _Parser(
+    whole = Parser(
         prog="laggard", description="Which rank, which phase and which cause makes a training job slow or stuck."
     )
     whole.add_argument("--version", action="version", version=f"laggard {VERSIONS}")
-    commands = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for command, (module, summary) in COMMANDS.items():
         sub_parser = commands.add_parser(command, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if command in wanted:

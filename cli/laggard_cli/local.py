@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.shared import statefile
 from laggard_cli.errors import CommandError
+from laggard_cli.nearby import did_you_mean, listed
+
+_SPAN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+#: More than any run has; a typing error must not fill the memory.
+_MOST_RANKS = 1_000_000
 
 
 @dataclass
@@ -60,32 +66,51 @@ def choose(directory: Path, name: str | None, numbers: str | None) -> tuple[str,
         CommandError: there is no such run or rank here, or it is another user's.
     """
     runs = local_ranks(directory)
-    here = f"the runs in {directory} are {', '.join(sorted(runs))}" if runs else f"no run is alive in {directory}"
+    here = f"the runs in {directory} are {listed(runs)}" if runs else f"no run is alive in {directory}"
     if name is None:
         if len(runs) != 1:
             raise CommandError(f"--run is needed: {here}")
         (name,) = runs
     if name not in runs:
-        raise CommandError(f"--run {name!r} is not on this host: {here}")
+        raise CommandError(f"--run {name!r} is not on this host: {here}{did_you_mean(name, runs)}")
     ranks = runs[name]
     wanted = rank_numbers(numbers) if numbers is not None else sorted(ranks)
-    absent = [str(number) for number in wanted if number not in ranks]
+    absent = [number for number in wanted if number not in ranks]
     if absent:
-        there = ", ".join(map(str, sorted(ranks)))
-        raise CommandError(f"rank {', '.join(absent)} of {name} is not on this host; here are {there}")
+        # Who counts from 1 asks for one more than there is.
+        near = f"; ranks count from 0: did you mean {max(ranks)}?" if absent == [max(ranks) + 1] else ""
+        raise CommandError(f"rank {spans(absent)} of {name} is not on this host; here are {spans(sorted(ranks))}{near}")
     return name, permitted([ranks[number] for number in wanted])
 
 
 def rank_numbers(text: str) -> list[int]:
-    """Return the ranks that ``--ranks`` names, such as ``0,3``.
+    """Return the ranks that ``--ranks`` names, such as ``0,3`` or ``0-7,12``.
 
     Raises:
         CommandError: they are no numbers.
     """
-    try:
-        return sorted({int(part) for part in text.split(",")})
-    except ValueError as error:
-        raise CommandError(f"--ranks must be numbers, got {text!r}; try 0,3") from error
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _SPAN.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 0 <= last - first < _MOST_RANKS:
+            digits = re.fullmatch(r"(?:rank|r)[ _-]?(\d+)", part.strip(), re.IGNORECASE)
+            hint = f"did you mean {digits[1]}?" if digits else "try 0,3 or 0-7"
+            raise CommandError(f"--ranks must be numbers, got {text!r}; {hint}")
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return increasing numbers of ranks as a person writes them: ``0, 1, 4-7``; three and more in a row as one."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    few = 2
+    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > few else ", ".join(map(str, row)) for row in rows)
 
 
 def permitted(ranks: Sequence[LocalRank]) -> list[LocalRank]:

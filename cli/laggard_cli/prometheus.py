@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ _MOST_BYTES = 256 << 20
 _MOST_WORDS = 300
 #: A server may round the times that it is asked for.
 _TOLERANCE_SECONDS = 1.0
+
+#: The server of a team, and the one of a machine on which Prometheus runs as it comes.
+VARIABLE = "LAGGARD_PROMETHEUS"
+DEFAULT = "http://localhost:9090"
 
 #: No time, size or count of a training run is as large, and its square is still a number.
 _MOST = 1e30
@@ -74,9 +79,11 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = True) -> None:
+def add_server(parser: argparse.ArgumentParser, text: str) -> None:
     """Add the arguments that say which server is asked, and how it is reached."""
-    parser.add_argument("--prometheus", required=required, metavar="URL", help=text)
+    parser.add_argument(
+        "--prometheus", metavar="URL", help=f"{text} (default ${VARIABLE} where that is set, else {DEFAULT})"
+    )
     parser.add_argument(
         "--http.config.file",
         dest="http_config",
@@ -87,9 +94,17 @@ def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = T
     add_labels(parser, "another name for a label, as the rules were rendered with, for example cluster=k8s_cluster")
 
 
+def is_named(options: argparse.Namespace) -> bool:
+    """Return whether a person named a server, by an argument or in the environment."""
+    return options.prometheus is not None or bool(os.environ.get(VARIABLE))
+
+
 def connect(options: argparse.Namespace) -> Prometheus:
-    """Return the server that the arguments of :func:`add_server` name."""
-    return Prometheus(options.prometheus, options.http_config, parse_names(options.label))
+    """Return the server that the arguments of :func:`add_server` name, the environment, or else the usual one."""
+    url, source = options.prometheus, "--prometheus"
+    if url is None:
+        url, source = os.environ.get(VARIABLE) or DEFAULT, VARIABLE
+    return Prometheus(url, options.http_config, parse_names(options.label), source)
 
 
 class Prometheus:
@@ -98,17 +113,24 @@ class Prometheus:
     Questions and answers have the pack's own labels, whatever the server calls them.
     """
 
-    def __init__(self, url: str, config: Path | None = None, names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        config: Path | None = None,
+        names: Mapping[str, str] | None = None,
+        source: str = "--prometheus",
+    ) -> None:
         self._names = names or {}
-        example = "try http://localhost:9090"
+        self._source = source
+        example = f"try {DEFAULT}"
         try:
             self._url = httpx.URL(url.strip())
         except httpx.InvalidURL as error:
-            raise CommandError(f"--prometheus must be a URL, got {url!r} ({error}); {example}") from error
+            raise CommandError(f"{source} must be a URL, got {url!r} ({error}); {example}") from error
         if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise CommandError(f"--prometheus must be a URL, got {url!r}; {example}")
+            raise CommandError(f"{source} must be a URL, got {url!r}; {example}")
         if self._url.query or self._url.fragment:
-            raise CommandError(f"--prometheus must be a URL without a query, got {self._public(self._url)}; {example}")
+            raise CommandError(f"{source} must be a URL without a query, got {self._public(self._url)}; {example}")
         options = client_options(config) if config else {}
         ways = Ways(options.pop("verify", None))
         self._client = httpx.Client(
@@ -247,6 +269,8 @@ class Prometheus:
             raise CommandError(f"Prometheus at {self.name} cannot be asked: a header has characters of none") from error
         except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
             hint = "; --http.config.file names the authority to trust" if "CERTIFICATE_VERIFY" in str(error) else ""
+            if self._source == VARIABLE and not os.environ.get(VARIABLE):
+                hint = f"; --prometheus or {VARIABLE} names another"
             raise CommandError(f"Prometheus at {self.name} cannot be reached: {error}{hint}") from error
 
     @staticmethod

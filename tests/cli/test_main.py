@@ -54,8 +54,6 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "laggard: error: the following arguments are required: COMMAND"),
-        (["diagnose"], "laggard diagnose: error: the following arguments are required: --prometheus"),
         (
             ["diagnose", "--prometheus", "nowhere"],
             "laggard diagnose: error: --prometheus must be a URL, got 'nowhere'; try http://localhost:9090",

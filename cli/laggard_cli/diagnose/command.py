@@ -32,7 +32,7 @@ _DIGITS = 9
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard diagnose --prometheus http://localhost:9090 --run llama-7b-17"
+    parser.epilog = "Example: laggard diagnose --prometheus http://prometheus:9090 --run llama-7b-17"
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
     add_cluster(parser, "runs of one cluster, by the label of the series; by default of all")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
 from laggard_cli.diagnose.held_back import HeldBack, held_back
 from laggard_cli.errors import CommandError
+from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
 from laggard_cli.past.times import iso
@@ -221,8 +222,9 @@ def diagnose(
     asked = " ".join(f"--{flag} {value!r}" for flag, value in (("run", run), ("cluster", cluster)) if value is not None)
     if asked and not wanted:
         then = "now" if at is None else f"at {iso(at)}"
-        known = f"runs {then}: {', '.join(map(str, runs))}" if runs else f"there is no run {then}"
-        raise CommandError(f"{asked} is not in Prometheus at {prometheus.name}; {known}")
+        known = f"runs {then}: {listed(map(str, runs))}" if runs else f"there is no run {then}"
+        near = did_you_mean(run, {found.name for found in runs}) if run is not None else ""
+        raise CommandError(f"{asked} is not in Prometheus at {prometheus.name}; {known}{near}")
     clusters = any(found.cluster for found in runs)
     verdicts = _verdicts(_alerts_now(prometheus, clusters=clusters) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}

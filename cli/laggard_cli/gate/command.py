@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
         "Example: laggard gate --baseline baseline.json --candidate steps/ --junit gate.xml. A run is a .jsonl file, a "
-        f"folder or pattern of them, a file that --save wrote, or {FORM} with --prometheus. Exit code 0: no slow-down; "
+        f"folder or pattern of them, a file that --save wrote, or {FORM} of Prometheus. Exit code 0: no slow-down; "
         "1: slower; 2: bad input; 3: too few steps to decide. docs/gate.md says how it judges."
     )
     parser.add_argument(
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="leave out N more steps at the start of each run in JSON lines",
     )
-    add_server(parser, "the server that has the runs", required=False)
+    add_server(parser, "the server that has the runs")
     add_cluster(parser, "the cluster of the runs, where several have some of those names")
     parser.add_argument(
         "--interval", type=float, default=60.0, metavar="SECONDS", help="of means from Prometheus (default 60)"
@@ -104,16 +104,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(flag: str, sources: Sequence[str], options: argparse.Namespace) -> Measured:
-    runs = [_read_one(flag, source, options) for source in sources]
+    runs = [_read_one(source, options) for source in sources]
     for other in runs[1:]:
         _alike(f"{flag} {sources[0]}", runs[0], f"{flag} {other.source}", other)
     return joined(" ".join(sources), runs)
 
 
-def _read_one(flag: str, source: str, options: argparse.Namespace) -> Measured:
+def _read_one(source: str, options: argparse.Namespace) -> Measured:
     if is_span(source):
-        if options.prometheus is None:
-            raise CommandError(f"{flag} {source} is a run of Prometheus: --prometheus URL is needed")
         with contextlib.closing(connect(options)) as server:
             return read_span(server, parse(source), options.interval, options.cluster)
     files = step_files(source)

@@ -17,6 +17,7 @@ from laggard.shared.phases import Phase
 from laggard_cli.clusters import CLUSTER, Run, find_run
 from laggard_cli.errors import CommandError
 from laggard_cli.gate.measured import PAUSES, Array, Measured
+from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.past.times import parse_moment
 from laggard_cli.prometheus import Prometheus
 
@@ -147,7 +148,8 @@ def _ranks(server: Prometheus, span: Span) -> int:
             f"group by (cluster, {_RUN}) (last_over_time({prometheus_name(STEPS)}{seconds}))", span.end
         )
         names = sorted({str(Run(each.labels.get(CLUSTER, ""), each.labels.get(_RUN, ""))) for each in known})
-        there = f"runs there: {', '.join(names)}" if names else "there is no run at that time"
+        there = f"runs there: {listed(names)}" if names else "there is no run at that time"
+        there += did_you_mean(span.run, names)
         raise CommandError(f"{span.source}: Prometheus at {server.name} has no steps of run {span}; {there}")
     expected = {
         sample.value

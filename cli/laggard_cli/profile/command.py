@@ -22,7 +22,7 @@ from laggard_cli.kineto.run import read_run
 from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
-from laggard_cli.prometheus import Prometheus, add_server, connect
+from laggard_cli.prometheus import Prometheus, add_server, connect, is_named
 from laggard_cli.terminal import printable
 
 _COMPARED = 2
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the ranks write (default: state folder)")
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
     parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="how long to wait (default 300)")
-    add_server(parser, "a server that runs laggard's rules, to know the culprit and other hosts", required=False)
+    add_server(parser, "a server that runs laggard's rules, to know the culprit and other hosts")
     add_cluster(parser, "with --prometheus the cluster of the run, where several have one of that name")
     remote = parser.add_argument_group("ranks on other hosts, which their node exporters ask")
     remote.add_argument(
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     output: Path = (options.output or directory).absolute()
     if not output.is_dir():
         raise CommandError(f"--output must be a folder, got {output}")
-    if options.prometheus is None:
+    if not is_named(options):
         name, ranks = choose(directory, options.name, options.ranks)
         plan = _Plan(name, ranks, (), None)
     else:

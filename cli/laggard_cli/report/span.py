@@ -10,6 +10,7 @@ import numpy as np
 
 from laggard_cli.clusters import RUN, Run, run_of
 from laggard_cli.errors import CommandError
+from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.past.times import iso
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.report.arrays import Array
@@ -114,10 +115,9 @@ def _absent(server: Prometheus, run: Run, since: float, until: float) -> str:
     known = server.query(
         f"group by (cluster, training_run) (last_over_time(run:training_ranks_expected:max{length}))", until
     )
-    names = sorted(str(run_of(sample)) for sample in known if sample.labels.get(RUN))
-    if names:
-        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")  # noqa: PLR2004 - a line
-        there = f"runs there: {shown}"
+    runs = [run_of(sample) for sample in known if sample.labels.get(RUN)]
+    if runs:
+        there = f"runs there: {listed(map(str, runs))}{did_you_mean(run.name, {each.name for each in runs})}"
     elif server.query(f"last_over_time(laggard_rules_info{length})", until):
         there = "there is no run at that time"
     else:
