@@ -103,8 +103,8 @@ def test_every_annotation_of_the_pack_can_be_said() -> None:
 
 
 def test_times_and_durations() -> None:
-    """ISO 8601, UTC without a zone, seconds since 1970; durations of several parts."""
-    assert moment("--from", "2023-11-14T22:13:20Z") == moment("--from", "2023-11-14 22:13:20") == BEGIN
+    """ISO 8601, seconds since 1970; durations of several parts."""
+    assert moment("--from", "2023-11-14T22:13:20Z") == moment("--from", "2023-11-14 22:13:20 UTC") == BEGIN
     assert moment("--from", "1700000000") == BEGIN
     assert (seconds("--last", "1h30m"), seconds("--last", "2d")) == (5400, 172800)
 

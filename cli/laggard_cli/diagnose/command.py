@@ -17,7 +17,7 @@ from laggard_cli.clusters import add_cluster
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
 from laggard_cli.errors import CommandError
-from laggard_cli.past.times import moment
+from laggard_cli.past.times import MOMENTS, moment, seconds
 from laggard_cli.prometheus import Prometheus, add_server, connect
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import one_line, printable, to_json
@@ -25,7 +25,7 @@ from laggard_cli.terminal import one_line, printable, to_json
 #: Verdicts on a rank whose process lives and does nothing that can be seen.
 _STANDS_STILL = ("TrainingStalled", "TrainingRankFrozen")
 
-_WATCH_SECONDS = 5.0
+_WATCH = "5s"
 #: Of the number of a rank.
 _DIGITS = 9
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         metavar="TIME",
-        help="what was known then, such as 2026-01-31T08:00:00Z; UTC without a zone",
+        help=f"what was known then: {MOMENTS}; local without a zone",
     )
     parser.add_argument(
         "--json",
@@ -49,10 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=float,
-        const=_WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"ask again and again until Ctrl-C (default every {_WATCH_SECONDS:g} s)",
+        const=_WATCH,
+        metavar="DURATION",
+        help=f"ask again and again until Ctrl-C (default every {_WATCH})",
     )
     parser.add_argument(
         "--stacks",
@@ -90,8 +89,7 @@ class _Answer:
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdicts. The exit code says whether the question was answered, not whether the run is healthy."""
-    if options.watch is not None and not options.watch > 0:
-        raise CommandError(f"--watch {options.watch:g} must be above 0 seconds")
+    options.watch = None if options.watch is None else seconds("--watch", options.watch)
     if options.at and (options.watch or options.stacks):
         raise CommandError("--at is about the past: neither --watch nor --stacks goes with it")
     options.at = moment("--at", options.at) if options.at else None

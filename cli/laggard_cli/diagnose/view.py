@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from laggard_cli.diagnose.model import Diagnosis, Failure, Rank, Verdict
+from laggard_cli.past.times import told
 from laggard_cli.terminal import printable
 from laggard_cli.units import duration
 
@@ -101,9 +102,9 @@ def how_failed(failure: Failure) -> str:
         "signal": f"by {failure.ended_with}",
     }.get(failure.ended_by, "without a word, as by SIGKILL, a fault in native code or os._exit")
     if not failure.rank:
-        return f"failed at {failure.at} {how}; which rank ended first is not known"
+        return f"failed {told(failure.at)} {how}; which rank ended first is not known"
     where = f" on host {failure.host}" if failure.host else ""
-    return f"failed at {failure.at}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
+    return f"failed {told(failure.at)}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
 
 
 def _cluster(diagnosis: Diagnosis) -> str:
@@ -168,7 +169,7 @@ def _verdict(verdict: Verdict) -> RenderableType:
     for name, said in (
         ("why", verdict.description or verdict.summary),
         ("do", verdict.recommendation),
-        ("since", verdict.since),
+        ("since", told(verdict.since)),
         ("runbook", verdict.runbook_url),
     ):
         if said:

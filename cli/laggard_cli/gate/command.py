@@ -21,6 +21,7 @@ from laggard_cli.gate.measured import Measured, joined
 from laggard_cli.gate.steps import read_steps, step_files
 from laggard_cli.gate.verdict import PAUSES, WHOLE, Outcome, judge
 from laggard_cli.gate.view import markdown, show
+from laggard_cli.past.times import percentage, seconds
 from laggard_cli.prometheus import add_server, connect
 from laggard_cli.terminal import to_json
 
@@ -47,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--candidate", nargs="+", required=True, metavar="RUN", help="what is, one or more recordings")
     parser.add_argument(
-        "--limit", type=float, default=5.0, metavar="PERCENT", help="the slow-down to be found (default 5)"
+        "--limit", default="5%", metavar="PERCENT", help="the slow-down to be found, such as 5%% (default %(default)s)"
     )
     parser.add_argument(
         "--ignore", nargs="+", default=[], choices=_NAMES, metavar="NAME", help="tell and do not judge, e.g. host_rss"
@@ -62,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_server(parser, "the server that has the runs")
     add_cluster(parser, "the cluster of the runs, where several have some of those names")
     parser.add_argument(
-        "--interval", type=float, default=60.0, metavar="SECONDS", help="of means from Prometheus (default 60)"
+        "--interval", default="60s", metavar="DURATION", help="of means from Prometheus (default %(default)s)"
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the candidate as a baseline, if it passes")
     parser.add_argument(
@@ -74,10 +75,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print, write what was asked for, and return the verdict as the exit code."""
-    if not 0 < options.limit < 100:  # noqa: PLR2004 - percent
-        raise CommandError(f"--limit must be a percentage between 0 and 100, got {options.limit:g}")
-    if options.warmup < 0 or not options.interval > 0:
-        raise CommandError(f"--warmup {options.warmup} and --interval {options.interval:g} cannot be negative or 0")
+    limit = percentage("--limit", options.limit) / 100
+    options.interval = seconds("--interval", options.interval)
+    if options.warmup < 0:
+        raise CommandError(f"--warmup must be 0 or more steps, got {options.warmup}")
     if options.baseline is None and options.save is None:
         raise CommandError("--baseline is needed, or --save FILE to write the first one")
     candidate = _read("--candidate", options.candidate, options)
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     baseline = _read("--baseline", options.baseline, options)
     _alike("the baseline", baseline, "the candidate", candidate)
-    verdict = judge(baseline, candidate, options.limit / 100, options.ignore)
+    verdict = judge(baseline, candidate, limit, options.ignore)
     if options.markdown:
         adds = os.environ.get(_SUMMARY) == str(options.markdown)
         _write("--markdown", options.markdown, markdown(verdict).encode(), adds=adds)

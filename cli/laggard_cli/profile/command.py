@@ -20,6 +20,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
 from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
+from laggard_cli.past.times import seconds as seconds_of
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
 from laggard_cli.prometheus import Prometheus, add_server, connect, is_named
@@ -45,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=5, help="steps to profile (default %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the ranks write (default: state folder)")
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
-    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="how long to wait (default 300)")
+    parser.add_argument("--timeout", default="5m", metavar="DURATION", help="how long to wait (default %(default)s)")
     add_server(parser, "a server that runs laggard's rules, to know the culprit and other hosts")
     add_cluster(parser, "with --prometheus the cluster of the run, where several have one of that name")
     remote = parser.add_argument_group("ranks on other hosts, which their node exporters ask")
@@ -127,7 +128,7 @@ def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Pat
 
 def _asked(plan: _Plan, options: argparse.Namespace, directory: Path, output: Path) -> dict[int, Path]:
     """Ask all ranks at once, so that they profile the same time; return the files by rank."""
-    steps, seconds = int(options.steps), float(options.timeout)
+    steps, seconds = int(options.steps), seconds_of("--timeout", options.timeout)
     found: dict[int, Path] = {}
 
     def request_there(rank: RemoteRank) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from laggard_cli.clusters import Run, add_cluster, find_run
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, kind
-from laggard_cli.past.times import moment, seconds
+from laggard_cli.past.times import MOMENTS, moment, seconds
 from laggard_cli.prometheus import Prometheus, add_server, connect
 from laggard_cli.report import history as runs
 from laggard_cli.report.causes import cause
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", required=True, metavar="RUN", help="the run; it may have ended")
     add_cluster(parser, "the cluster of the run, where several have one of that name")
-    parser.add_argument("--from", dest="begin", metavar="TIME", help="such as 2026-01-31T08:00:00Z; UTC without a zone")
+    parser.add_argument("--from", dest="begin", metavar="TIME", help=f"{MOMENTS}; local without a zone")
     parser.add_argument("--to", dest="end", metavar="TIME", help="a time; by default the run's end, or now")
     parser.add_argument("--last", metavar="DURATION", help="instead of --from: such as 90m or 2h before the end")
     parser.add_argument(

@@ -13,6 +13,7 @@ from laggard.shared import control, environment
 from laggard_cli.asking import ask
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
+from laggard_cli.past.times import seconds
 from laggard_cli.terminal import printable
 from laggard_cli.trace.clocks import Skew, skews
 from laggard_cli.trace.files import RankTrace, events_of, read
@@ -31,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="name", metavar="NAME", help="the run; may be left out where one run is here")
     parser.add_argument("--ranks", metavar="R,R…", help="the ranks, for example 0,3 (default: all on this host)")
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
-    parser.add_argument("--timeout", type=float, default=30, metavar="SECONDS", help="how long to wait (default 30)")
+    parser.add_argument("--timeout", default="30s", metavar="DURATION", help="how long to wait (default %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,11 +47,12 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError(f"--{flag} is for ranks that are asked, not for files")
         _join(options.files, output)
         return 0
+    waited = seconds("--timeout", options.timeout)
     directory: Path = (options.state_dir or environment.state_directory()).absolute()
     name, ranks = choose(directory, options.name, options.ranks)
     found: dict[int, Path] = {}
     try:
-        found = ask("trace", name, ranks, directory=directory, output=directory, steps=1, seconds=options.timeout)
+        found = ask("trace", name, ranks, directory=directory, output=directory, steps=1, seconds=waited)
         if not found:
             raise CommandError("no rank gave its last steps")
         _join(list(found.values()), output)
