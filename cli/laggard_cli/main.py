@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from laggard_cli.commands import parser
 from laggard_cli.errors import CommandError
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import one_line, print_plainly
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sub-command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    print_plainly(sys.stdout, sys.stderr)
     name = next((word for word in given if not word.startswith("-")), "")
     try:
         options = parser({name}).parse_args(given)

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
 from collections.abc import Mapping
 from typing import Any, cast
+
+#: Of characters that laggard prints, what stands for each where a terminal's encoding lacks it.
+_PLAIN = {"█": "#", "░": ".", "…": "...", "\u00d7": "x", "→": "->", "✓": "+", "✗": "x", "·": "."}
+_PLAINLY = "laggard_plainly"
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(each, "?") for each in missing), error.end
+
+
+codecs.register_error(_PLAINLY, _plainly)
+
+
+def print_plainly(*streams: object) -> None:
+    """Have streams print something else for what their encoding lacks, in place of an error."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_PLAINLY)
 
 
 def printable(text: str) -> str:

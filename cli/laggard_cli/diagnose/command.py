@@ -14,6 +14,7 @@ from rich.text import Text
 
 from laggard.shared import environment
 from laggard_cli.clusters import add_cluster
+from laggard_cli.console import stdout
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
 from laggard_cli.errors import CommandError
@@ -50,8 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--watch",
         nargs="?",
         const=_WATCH,
-        metavar="DURATION",
-        help=f"ask again and again until Ctrl-C (default every {_WATCH})",
+        metavar="SECONDS",
+        help="ask again and again until Ctrl-C (default every 5 s)",
     )
     parser.add_argument(
         "--stacks",
@@ -117,7 +118,7 @@ def _print(answer: _Answer, *, as_json: bool) -> None:
     if as_json:
         print(to_json(answer.plain(), indent=2))
     else:
-        Console(markup=False, emoji=False).print(answer.text())
+        stdout().print(answer.text(), crop=False)
 
 
 def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:

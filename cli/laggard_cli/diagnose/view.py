@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from laggard_cli.console import hanging
 from laggard_cli.diagnose.model import Diagnosis, Failure, Rank, Verdict
 from laggard_cli.past.times import told
 from laggard_cli.terminal import printable
@@ -21,12 +22,17 @@ _MAX_RANKS = 8
 _SLOWDOWN = 1.005
 #: Characters of the longest bar.
 _BAR = 24
+_OWN, _WAIT = "█", "░"
+_LEGEND = f"{_OWN} own time, {_WAIT} waits for peers"
+#: Characters of the column of labels.
+_LABEL = 8
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
 def show(console: Console, diagnoses: list[Diagnosis], silent: str = "") -> None:
     """Print the diagnoses; ``silent`` is said of a run without a verdict, in place of why it is judged healthy."""
-    console.print(view(diagnoses, silent))
+    # An address may be wider than the terminal, which then breaks it without cutting it.
+    console.print(view(diagnoses, silent), crop=False)
 
 
 def view(diagnoses: list[Diagnosis], silent: str = "") -> RenderableType:
@@ -69,33 +75,35 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
-    parts: list[RenderableType] = [
-        Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _cluster(diagnosis), _facts(diagnosis))
-    ]
+    title = Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _cluster(diagnosis), _facts(diagnosis))
+    parts: list[RenderableType] = [hanging(title)]
+    for verdict in diagnosis.verdicts:
+        parts += [Text(), *_verdict(verdict)]
     if diagnosis.verdicts:
-        parts += [Padding(_verdict(verdict), (1, 0, 0, 2)) for verdict in diagnosis.verdicts]
+        pass
     elif diagnosis.failure is not None:
-        parts.append(Padding(Text(how_failed(diagnosis.failure), style="bold red"), (0, 0, 0, 2)))
+        parts.append(hanging(_failed(diagnosis.failure), 2, style="bold red"))
     elif diagnosis.unjudged:
-        parts += [Padding(Text(f"not judged: {reason}"), (0, 0, 0, 2)) for reason in diagnosis.unjudged]
+        parts += [hanging(f"not judged: {reason}", 2) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
         held = diagnosis.held_back
-        said = held.said() if held is not None else why_not_yet(diagnosis.standing_out)
-        parts.append(Padding(Text(said, style="yellow"), (0, 0, 0, 2)))
+        said = held.said() if held is not None else _why_not_yet(diagnosis.standing_out)
+        parts.append(hanging(said, 2, style="yellow"))
     else:
         style = "yellow" if diagnosis.left_out else "green"
-        parts.append(Padding(Text(silent or why_healthy(diagnosis), style=style), (0, 0, 0, 2)))
+        parts.append(hanging(silent or _why_healthy(diagnosis), 2, style=style))
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
-        parts.append(Padding(Text(diagnosis.held_back.said(), style="yellow"), (0, 0, 0, 2)))
+        parts.append(hanging(diagnosis.held_back.said(), 2, style="yellow"))
     # Beside a verdict too: there may be another culprit among them.
-    parts += [Padding(Text(said, style="yellow"), (0, 0, 0, 2)) for said in diagnosis.left_out]
+    parts += [hanging(said, 2, style="yellow") for said in diagnosis.left_out]
     if diagnosis.ranks:
-        parts.append(Padding(rank_table(diagnosis.ranks), (1, 0, 1, 2)))
+        # The gravest verdict on a rank colours it.
+        culprits = {verdict.rank: _STYLES[verdict.gravity] for verdict in reversed(diagnosis.verdicts)}
+        parts += [Text(), *_ranks(diagnosis.ranks, culprits), Text()]
     return Group(*parts)
 
 
-def how_failed(failure: Failure) -> str:
-    """Return how a run ended that did not end cleanly, as a sentence."""
+def _failed(failure: Failure) -> str:
     how = {
         "exception": f"by the exception {failure.ended_with}",
         "exit": f"with exit code {failure.ended_with}",
@@ -111,8 +119,7 @@ def _cluster(diagnosis: Diagnosis) -> str:
     return f"  cluster {diagnosis.cluster}" if diagnosis.cluster else ""
 
 
-def why_not_yet(standing_out: dict[str, float]) -> str:
-    """Return why the rank that stands out most has no verdict, as a sentence."""
+def _why_not_yet(standing_out: dict[str, float]) -> str:
     rank, score = max(standing_out.items(), key=lambda each: each[1])
     return (
         f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own part of a step; "
@@ -120,8 +127,7 @@ def why_not_yet(standing_out: dict[str, float]) -> str:
     )
 
 
-def why_healthy(diagnosis: Diagnosis) -> str:
-    """Return why a run without a verdict is judged healthy, as a sentence; some rank of it has an own time."""
+def _why_healthy(diagnosis: Diagnosis) -> str:
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
     facts = diagnosis.facts
@@ -155,17 +161,16 @@ def _facts(diagnosis: Diagnosis) -> str:
     return "".join(f"  {part}" for part in parts)
 
 
-def _verdict(verdict: Verdict) -> RenderableType:
+def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
     where = [f"rank {verdict.rank}"] if verdict.rank else []
     where += [f"phase {verdict.phase}"] if verdict.phase else []
     where += [f"peer group {verdict.peer_group}"] if verdict.peer_group and not verdict.rank else []
     where += [f"host {verdict.host}"] if verdict.host else []
-    title = Text.assemble((verdict.alert, _STYLES[verdict.gravity]), f"  {verdict.severity}")
+    style = _STYLES[verdict.gravity]
+    title = Text.assemble((verdict.alert, style), f"  {verdict.severity}")
     if where:
-        title.append("  " + ", ".join(where), style="bold")
-    details = Table.grid(padding=(0, 1))
-    details.add_column(style="dim", no_wrap=True)
-    details.add_column(overflow="fold")
+        title.append("  " + ", ".join(where), style=style)
+    yield hanging(title, 2)
     for name, said in (
         ("why", verdict.description or verdict.summary),
         ("do", verdict.recommendation),
@@ -173,28 +178,34 @@ def _verdict(verdict: Verdict) -> RenderableType:
         ("runbook", verdict.runbook_url),
     ):
         if said:
-            # A text, or what is in brackets would be taken for a style.
-            details.add_row(name, Text(said))
-    return Group(title, details)
+            yield hanging(said, 2, name, _LABEL)
 
 
-def rank_table(ranks: tuple[Rank, ...]) -> RenderableType:
-    """Return the slowest ranks with their own time and wait."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("rank", justify="right")
-    table.add_column("own time", justify="right")
-    table.add_column("waits", justify="right")
-    table.add_column("")
+def _ranks(ranks: tuple[Rank, ...], culprits: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield the slowest ranks, a line each, and what their bars mean."""
+    shown = ranks[:_MAX_RANKS]
     longest = max(rank.own_seconds + (rank.wait_seconds or 0) for rank in ranks)
-    for rank in ranks[:_MAX_RANKS]:
-        waits = "unknown" if rank.wait_seconds is None else duration(rank.wait_seconds)
-        table.add_row(Text(rank.rank), duration(rank.own_seconds), waits, _bar(rank, longest))
+    heads = ("rank", "own time", "waits")
+    rows = [
+        (rank.rank, duration(rank.own_seconds), "unknown" if rank.wait_seconds is None else duration(rank.wait_seconds))
+        for rank in shown
+    ]
+    widths = [max(cell_len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+
+    def line(cells: Sequence[str]) -> str:
+        return "  ".join(" " * (width - cell_len(cell)) + cell for cell, width in zip(cells, widths, strict=True))
+
+    yield hanging(Text(line(heads), style="dim"), 2)
+    for rank, row in zip(shown, rows, strict=True):
+        text = Text.assemble(line(row), "  ", _bar(rank, longest), style=culprits.get(rank.rank, ""), no_wrap=True)
+        text.overflow = "crop"
+        yield Text.assemble("  ", text, no_wrap=True, overflow="crop")
+    yield hanging(_LEGEND, 2, style="dim")
     if len(ranks) > _MAX_RANKS:
-        table.caption = f"the {_MAX_RANKS} slowest of {len(ranks)} ranks"
-    return table
+        yield hanging(f"the {_MAX_RANKS} slowest of {len(ranks)} ranks", 2, style="dim")
 
 
 def _bar(rank: Rank, longest: float) -> str:
     parts = (rank.own_seconds, rank.wait_seconds or 0)
     own, wait = (round(_BAR * min(max(0.0, part / longest), 1.0)) if longest > 0 else 0 for part in parts)
-    return "█" * own + "░" * wait
+    return _OWN * own + _WAIT * wait

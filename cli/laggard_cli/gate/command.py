@@ -8,11 +8,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 
 from laggard.shared.phases import Phase
 from laggard_cli.clusters import add_cluster
+from laggard_cli.console import stderr, stdout
 from laggard_cli.errors import CommandError
 from laggard_cli.gate import baseline as saved
 from laggard_cli.gate.files import junit, plain
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json(plain(verdict), indent=2))
     else:
-        show(Console(markup=False, emoji=False), verdict)
+        show(stdout(), verdict)
     if options.save and verdict.outcome is Outcome.PASS:
         saved.save(options.save, candidate)
     return _CODES[verdict.outcome]
@@ -118,7 +118,7 @@ def _read_one(source: str, options: argparse.Namespace) -> Measured:
     files = step_files(source)
     if len(files) == 1 and saved.is_baseline(files[0]):
         return saved.load(files[0])
-    console = Console(stderr=True)
+    console = stderr()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         return read_steps(source, progress.track(files, description=f"reading {len(files)} files"), options.warmup)
 

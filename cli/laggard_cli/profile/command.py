@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from laggard.shared import environment
 from laggard.shared.control import MAX_STEPS
 from laggard_cli.asking import ask
 from laggard_cli.clusters import Run, add_cluster, find_run
+from laggard_cli.console import stdout
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
@@ -153,4 +152,4 @@ def _compare(found: Mapping[int, Path], culprit: int | None) -> None:
     except CommandError as error:
         print(f"not compared: {error}")
         return
-    show_differences(Console(), slow, other)
+    show_differences(stdout(), slow, other)

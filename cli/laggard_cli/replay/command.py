@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from laggard_cli.clusters import Run
+from laggard_cli.console import stderr, stdout
 from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose
 from laggard_cli.diagnose.view import show
 from laggard_cli.errors import CommandError
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     recording = read(options.recordings)
     truths = read_truth(options.truth, [each.name for each in recording.runs]) if options.truth else []
     pace = pace_of(recording)
-    console = Console(stderr=bool(options.json), markup=False, emoji=False)
+    console = stderr() if options.json else stdout()
     console.print(printable(_announcement(recording, pace)), soft_wrap=True)
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -103,7 +104,7 @@ def _judge(options: argparse.Namespace, traces: list[Path]) -> int:
         content = {"runs": [{**asdict(diagnosis), "missing": list(diagnosis.missing), **plain(run, judgement)}]}
         print(to_json(content | ({"score": [asdict(outcome) for outcome in outcomes]} if truths else {}), indent=2))
     else:
-        console = Console(markup=False, emoji=False)
+        console = stdout()
         show_judgement(console, run, judgement)
         if truths:
             _show_score(console, truths, outcomes)

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from rich.console import Console
-
 from laggard_cli.clusters import Run, add_cluster, find_run
+from laggard_cli.console import stderr
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, kind
 from laggard_cli.past.times import MOMENTS, moment, seconds
@@ -125,7 +124,7 @@ def _rank(told: Told) -> tuple[int, bool, float]:
 @contextlib.contextmanager
 def _progress() -> Generator[Callable[[str], None]]:
     """Show on a terminal what is being done."""
-    console = Console(stderr=True)
+    console = stderr()
     with console.status("", spinner="dots") if console.is_terminal else contextlib.nullcontext() as status:
         yield (lambda _: None) if status is None else (lambda what: status.update(f"report: {what}"))
 
