@@ -142,6 +142,11 @@ class Prometheus:
         """The server's address, without user and password."""
         return self._public(self._url)
 
+    @property
+    def arguments(self) -> str:
+        """What names it to another command: nothing where that asks it by itself."""
+        return "" if self._source == VARIABLE else f" --prometheus {self.name}"
+
     def query(self, expression: str, at: float | None = None, by: tuple[str, ...] = ()) -> list[Sample]:
         """Return the result of an instant query, as a vector.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
+from laggard_cli.diagnose.ended import Ended, commands, ended
 from laggard_cli.diagnose.held_back import HeldBack, held_back
 from laggard_cli.errors import CommandError
 from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
-from laggard_cli.past.times import iso
+from laggard_cli.past.times import iso, parse_moment
 from laggard_cli.prometheus import Alert, Prometheus
 
 #: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
@@ -143,6 +144,10 @@ class Diagnosis:
     """What the site calls its cluster; empty where its series do not say."""
     failure: Failure | None = None
     """How it failed, of a run of which nothing lives."""
+    ended: Ended | None = None
+    """When and how it ended, of one that was asked for by its name and is not known any more."""
+    see: tuple[str, ...] = ()
+    """What to type to see a run that has ended as it was."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -176,7 +181,7 @@ class Diagnosis:
     @property
     def unjudged(self) -> tuple[str, ...]:
         """Why nothing is said of the run as a whole."""
-        if self.failure is not None:
+        if self.failure is not None or self.ended is not None:
             return ()
         missing: list[str] = []
         if "ranks_live" not in self.facts:
@@ -219,12 +224,8 @@ def diagnose(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
         )
     wanted = [found for found in runs if run in (None, found.name) and cluster in (None, found.cluster)]
-    asked = " ".join(f"--{flag} {value!r}" for flag, value in (("run", run), ("cluster", cluster)) if value is not None)
-    if asked and not wanted:
-        then = "now" if at is None else f"at {iso(at)}"
-        known = f"runs {then}: {listed(map(str, runs))}" if runs else f"there is no run {then}"
-        near = did_you_mean(run, {found.name for found in runs}) if run is not None else ""
-        raise CommandError(f"{asked} is not in Prometheus at {prometheus.name}; {known}{near}")
+    if not wanted and (run, cluster) != (None, None):
+        return _not_now(prometheus, run, at, cluster, runs)
     clusters = any(found.cluster for found in runs)
     verdicts = _verdicts(_alerts_now(prometheus, clusters=clusters) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
@@ -260,11 +261,33 @@ def diagnose(
             held_back=waiting.get(name),
             excluded={} if name in ranks else excluded.get(name, {}),
             failure=failures.get(name),
+            see=_see(prometheus, name, failures[name].at) if name in failures else (),
             uncompared=uncompared.get(name, {}),
             uncompared_ranks=dict(sorted(named.get(name, {}).items(), key=_by_number)),
         )
         for name in wanted
     ]
+
+
+def _not_now(
+    prometheus: Prometheus, run: str | None, at: float | None, cluster: str | None, runs: list[Run]
+) -> list[Diagnosis]:
+    """Return how a run ended that was asked for. Raises :class:`CommandError` where there was none."""
+    over = ended(prometheus, run, cluster) if run is not None and at is None else []
+    if over:
+        return [
+            Diagnosis(each.name, (), {}, (), cluster=each.cluster, ended=end, see=_see(prometheus, each, end.at))
+            for each, end in over
+        ]
+    asked = " ".join(f"--{flag} {value!r}" for flag, value in (("run", run), ("cluster", cluster)) if value is not None)
+    then = "now" if at is None else f"at {iso(at)}"
+    known = f"runs {then}: {listed(map(str, runs))}" if runs else f"there is no run {then}"
+    near = did_you_mean(run, {found.name for found in runs}) if run is not None else ""
+    raise CommandError(f"{asked} is not in Prometheus at {prometheus.name}; {known}{near}")
+
+
+def _see(prometheus: Prometheus, run: Run, at: str) -> tuple[str, ...]:
+    return commands(prometheus, run, parse_moment(at))
 
 
 def _by_number(rank: tuple[str, str]) -> tuple[int, str]:

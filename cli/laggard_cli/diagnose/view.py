@@ -83,6 +83,8 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
         pass
     elif diagnosis.failure is not None:
         parts.append(hanging(_failed(diagnosis.failure), 2, style="bold red"))
+    elif diagnosis.ended is not None:
+        parts.append(hanging(diagnosis.ended.said(told(diagnosis.ended.at)), 2))
     elif diagnosis.unjudged:
         parts += [hanging(f"not judged: {reason}", 2) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
@@ -92,6 +94,7 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     else:
         style = "yellow" if diagnosis.left_out else "green"
         parts.append(hanging(silent or _why_healthy(diagnosis), 2, style=style))
+    parts += [hanging(printable(command), 2, "see", _LABEL) for command in diagnosis.see]
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
         parts.append(hanging(diagnosis.held_back.said(), 2, style="yellow"))
     # Beside a verdict too: there may be another culprit among them.
