@@ -77,13 +77,22 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{source}: no document has a pod template (spec.containers)")
     for owner, pod in pods:
         _instrument(owner, pod, options, source)
-    yaml.safe_dump_all(documents, sys.stdout, sort_keys=False, allow_unicode=True)
+    if options.image == _IMAGE:
+        print(
+            f"laggard kubernetes: warning: image {_IMAGE} is only an example that no registry has; build it with "
+            "deploy/docker/instrumentation.Dockerfile and name it by --image",
+            file=sys.stderr,
+        )
+    # A manifest is UTF-8, whatever the terminal's encoding is.
+    sys.stdout.flush()
+    sys.stdout.buffer.write(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, encoding="utf-8"))
+    sys.stdout.buffer.flush()
     return 0
 
 
 def _read(file: str, source: str) -> list[Any]:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.buffer.read().decode() if file == "-" else Path(file).read_text(encoding="utf-8")
         return [_unshared(document) for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())

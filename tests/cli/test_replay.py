@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from laggard_cli.main import main
-from laggard_cli.replay.command import TooFastError, play, read
+from laggard_cli.replay.command import TooFastError, files_of, play, read
 from laggard_cli.replay.server import pace_of, sample
 from laggard_cli.replay.steps import parse_step, recording_of
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
@@ -231,3 +231,18 @@ def test_the_score_tells_every_way_to_be_wrong() -> None:
         Outcome("false", "TrainingStraggler", "r", "1"),
         Outcome("false", "TrainingInputBound", "r"),
     ]
+
+
+def test_a_folder_is_its_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each recording in it is read, and nothing else; an empty folder is one line."""
+    assert main(["replay", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"laggard replay: error: {tmp_path}: there is no recording in the folder ("
+    )
+    names = ("rank-1.jsonl", "rank-0.jsonl", "trace.json.gz", "server.om")
+    for name in (*names, "README.md", "state.laggard"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    (tmp_path / "more.jsonl").mkdir()
+    assert [file.name for file in files_of(tmp_path)] == sorted(names)
+    assert files_of(tmp_path / "README.md") == [tmp_path / "README.md"]
+    assert main(["replay", str(tmp_path / "more.jsonl")]) == 2

@@ -175,6 +175,19 @@ def test_kinds_of_others_are_instrumented(
     assert names.index("NODE_IP") < names.index("OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
+def test_an_image_that_is_an_example_is_warned_of(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """On standard error, so that the manifest in a pipe stays one, which is UTF-8 in every locale."""
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump({**JOB, "metadata": {"name": "nächtlich"}}, allow_unicode=True), encoding="utf-8")
+    assert main(["kubernetes", str(file)]) == 0
+    said = capsysbinary.readouterr()
+    assert said.err.startswith(b"laggard kubernetes: warning: image laggard-instrumentation:")
+    assert said.err.count(b"\n") == 1
+    assert "nächtlich".encode() in said.out
+    assert main(["kubernetes", str(file), "--image", "registry.example/laggard:1"]) == 0
+    assert capsysbinary.readouterr().err == b""
+
+
 def test_a_list_of_resources_is_instrumented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In what kubectl prints each job is its own; one that sends metrics already gets no ports to be scraped."""
     sends = copy.deepcopy(JOB)

@@ -130,9 +130,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good.write_text(GOOD, encoding="utf-8")
     bad.write_text(_file(value=2, expr="vector(1)"), encoding="utf-8")
     assert main(["rules", "check", str(good)]) == 0
-    assert capsys.readouterr().out == "1 file of overrides: no mistake\n"
+    assert capsys.readouterr().out == f"{good}: no mistake\n"
     assert main(["rules", "check", str(bad), str(good)]) == 1
-    first, second, last = capsys.readouterr().err.splitlines()
+    said = capsys.readouterr()
+    assert said.out == f"{good}: no mistake\n"
+    first, second, last = said.err.splitlines()
     assert first.startswith(f"{bad}: group mine, rule 1: no field 'value'")
     assert second.startswith(f"{bad}: group mine, rule 1: straggler_score is 1;")
     assert last.endswith("2 mistakes in the overrides")

@@ -31,6 +31,8 @@ from laggard_cli.replay.steps import read_steps, recording_of
 from laggard_cli.replay.truth import Fired, Outcome, Truth, judge, read_truth
 from laggard_cli.terminal import printable, to_json
 
+#: Of the recordings in a folder: steps, traces, and OpenMetrics by the names that people give it.
+_SUFFIXES = (".jsonl", ".json", ".json.gz", ".om", ".prom", ".openmetrics", ".txt")
 #: A series of OpenMetrics whose name stands in quotes, or is a label.
 _BRACED = re.compile(r'{("(\\.|[^"\\])*"[,}]|\w+=")')
 #: An alert is asked for this often.
@@ -54,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="RECORDING",
-        help="OpenMetrics, steps as JSON lines, or traces of torch's profiler, one a rank",
+        help="OpenMetrics, steps as JSON lines, or traces of torch's profiler, one a rank; or folders of them",
     )
     parser.add_argument("--truth", type=Path, metavar="FILE", help="what should fire, to compare with")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -62,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdicts, and the score; return 1 when something fired wrongly or not at all."""
+    options.recordings = [file for path in options.recordings for file in files_of(path)]
     traces = [path for path in options.recordings if is_trace(path)]
     if traces:
         return _judge(options, traces)
@@ -109,6 +112,23 @@ def _judge(options: argparse.Namespace, traces: list[Path]) -> int:
         if truths:
             _show_score(console, truths, outcomes)
     return int(any(outcome.kind != "found" for outcome in outcomes))
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return a file, or the recordings that lie in a folder.
+
+    Raises:
+        CommandError: the folder has none, or cannot be listed.
+    """
+    if not path.is_dir():
+        return [path]
+    try:
+        found = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file())
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}") from error
+    if not found:
+        raise CommandError(f"{path}: there is no recording in the folder ({', '.join(_SUFFIXES)})")
+    return found
 
 
 def read(paths: list[Path]) -> Recording:

@@ -14,6 +14,7 @@ from laggard_cli.rules.check import mistakes, overridable
 from laggard_cli.rules.formats import FORMATS
 from laggard_cli.rules.profiles import RulesError
 from laggard_cli.rules.render import render
+from laggard_cli.terminal import one_line
 
 #: What a pack has that is rendered, and what is rendered from it has not: a checkout has both names, ``rules``.
 _SOURCE = "profiles.yaml"
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Print each mistake in one line; say how many files are right."""
+    """Print a line for each file that is right, and one for each mistake."""
     names, labels = overridable(), parse_names(options.label)
     found = 0
     for file in options.files:
@@ -66,12 +67,14 @@ def _check(options: argparse.Namespace) -> int:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no UTF-8"
             raise CommandError(f"{file}: {reason}") from error
-        for mistake in mistakes(text, names, labels):
-            found += 1
-            print(f"{file}: {mistake}", file=sys.stderr)
+        wrong = list(mistakes(text, names, labels))
+        found += len(wrong)
+        for mistake in wrong:
+            print(one_line(f"{file}: {mistake}"), file=sys.stderr)
+        if not wrong:
+            print(one_line(f"{file}: no mistake"))
     if found:
         raise CommandError(f"{found} mistake{'s' if found > 1 else ''} in the overrides", code=1)
-    print(f"{len(options.files)} file{'s' if len(options.files) > 1 else ''} of overrides: no mistake")
     return 0
 
 
