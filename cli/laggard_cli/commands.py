@@ -16,6 +16,7 @@ from laggard_cli.errors import CommandError
 COMMANDS = {
     "run": ("laggard_cli.run", "run a command instrumented"),
     "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
+    "top": ("laggard_cli.top", "show a run as it is now, again and again, on the whole terminal"),
     "report": ("laggard_cli.report.command", "write one page about a run: verdicts, pictures, cost, for an incident"),
     "hang": ("laggard_cli.hang.command", "say which rank does not join a collective, from flight-recorder dumps"),
     "replay": (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 #: Wider than any line: what reads a pipe has no width.
@@ -74,6 +75,26 @@ class Hanging:
         for number, line in enumerate(_wrapped(self.text, None if options.no_wrap else width)):
             start = Text(" " * indent) if number else self.beginning
             yield Text.assemble(start, line, no_wrap=True, overflow="ignore")
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Parts below each other, cropped to the terminal, and a line at its foot that is always there."""
+
+    parts: Sequence[RenderableType]
+    foot: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the lines that fit."""
+        height = options.height or options.size.height
+        lines = console.render_lines(Group(*self.parts), options.update(height=None), pad=False)
+        kept = lines[: max(height - 1, 0)]
+        for line in kept:
+            yield from (Segments(line), Segments([Segment.line()]))
+        yield from (Segments([Segment.line()]) for _ in range(height - 1 - len(kept)))
+        self.foot.truncate(options.max_width)
+        self.foot.end = ""
+        yield self.foot
 
 
 def _wrapped(text: Text, width: int | None) -> Iterator[Text]:

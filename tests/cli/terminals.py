@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -35,12 +35,28 @@ def piped(*arguments: str, **environment: str) -> str:
     return done.stdout.decode("utf-8")
 
 
-def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
-    """What a command prints on a terminal, with the sequences that colour it."""
+def on_terminal(
+    columns: int,
+    *arguments: str,
+    lines: int = 40,
+    keys: Sequence[tuple[str, str]] = (),
+    settings: Mapping[str, str] | None = None,
+) -> str:
+    """What a command prints on a terminal, with the sequences that colour it.
+
+    Args:
+        columns: of the terminal.
+        arguments: of laggard.
+        lines: of the terminal.
+        keys: each a text after which a key is pressed, and the key.
+        settings: further environment variables.
+    """
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    pending = list(keys)
+    seen = 0
     with subprocess.Popen(
-        [*_LAGGARD, *arguments], env=_environment(environment), stdin=theirs, stdout=theirs, stderr=theirs
+        [*_LAGGARD, *arguments], env=_environment(settings or {}), stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
         os.close(theirs)
         shown = b""
@@ -48,6 +64,9 @@ def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
         with contextlib.suppress(OSError):
             while part := os.read(ours, 65536):
                 shown += part
+                while pending and (found := shown.find(pending[0][0].encode(), seen)) >= 0:
+                    seen = found + len(pending[0][0].encode())
+                    os.write(ours, pending.pop(0)[1].encode())
         os.close(ours)
         assert process.wait(_SECONDS) == 0, shown
     return shown.decode("utf-8").replace("\r\n", "\n")

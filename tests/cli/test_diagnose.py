@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -150,6 +151,8 @@ def test_verdicts_come_from_the_rules(
         one_line_each_time([*watching, "--json"])
         as_it_was(capsys, address, verdict, healthy_at)
         lines = after.enter_context(ended(subprocess.Popen([*watching, "--json"], stdout=subprocess.PIPE)))
+        # Before the server goes, both have had an answer.
+        assert select.select([lines.stdout], [], [], 20)[0]
         screen, terminal = after.enter_context(on_a_terminal(watching))
         shown = b""
         while shown.count(b"TrainingStraggler") < 3:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from tests.cli.terminals import is_as_it_was, on_terminal, piped, uncoloured
 from tests.support.fake_prometheus import fake_prometheus
@@ -84,7 +88,7 @@ def test_an_address_is_whole_on_a_narrow_terminal(columns: int, address: str) ->
 @pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"])
 def test_no_colour_where_none_is_wanted(settings: dict[str, str], address: str) -> None:
     """NO_COLOR and TERM=dumb mean what they mean elsewhere."""
-    shown = on_terminal(80, "diagnose", "--prometheus", address, **settings)
+    shown = on_terminal(80, "diagnose", "--prometheus", address, settings=settings)
     assert "\x1b[1;33m" not in shown
     assert "█ own time, ░ waits for peers" in shown
 
@@ -99,3 +103,42 @@ def test_an_encoding_without_the_characters_is_no_error(settings: dict[str, str]
     text = piped("diagnose", "--prometheus", address, **settings)
     is_as_it_was("diagnose-ascii.txt", text)
     assert "R,R..." in piped("stacks", "--help", **settings)
+
+
+@pytest.mark.parametrize("command", [["top", "--every", "60s"], ["diagnose", "--watch", "60"]], ids=["top", "watch"])
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_live_view_of_a_terminal(columns: int, command: list[str], address: str) -> None:
+    """On its alternate screen and no larger; keys sort and open a rank, and the terminal is then as it was."""
+    keys = [("q quit", "w"), ("q quit", "n"), ("q quit", "2"), ("rank 2_", "\r"), ("the median of 4", "q")]
+    shown = on_terminal(columns, *command, "--prometheus", address, lines=24, keys=keys)
+    assert shown.startswith("\x1b[?1049h")
+    assert shown.endswith("\x1b[?25h\x1b[?1049l")
+    screens = [uncoloured(each).replace("\r", "").splitlines() for each in shown.split("\x1b[H")[2:]]
+    assert len(screens) == 5
+    for screen in screens:
+        assert len(screen) == 24
+        assert max(map(cell_len, screen)) <= columns
+    orders = [[line.split()[0] for line in screen if "█" in line and "own time" not in line] for screen in screens]
+    assert orders[0][:1] == ["2"]
+    assert orders[1][:1] in (["0"], ["1"], ["3"])
+    assert orders[2][:1] == ["0"]
+    assert orders[4] == ["2"]
+    text = "\n".join(line.rstrip() for line in screens[0])
+    is_as_it_was(f"top-{columns}.txt", re.sub(r"as of [\d:]+", "as of 22:43:10", text) + "\n")
+
+
+def test_watching_into_a_pipe_prints_no_copies(address: str) -> None:
+    """A block with its time, and no other while nothing changes."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "laggard_cli.main", "diagnose", "--watch", "0.05", "--prometheus", address],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        time.sleep(1.5)
+        process.terminate()
+        rest = process.stdout.read()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n", first)
+    assert rest.count("run 夜-7b  4 of 4 ranks") == 1
+    assert rest.count("TrainingStraggler  warning") == 1

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from laggard.shared import environment
@@ -17,6 +16,7 @@ from laggard_cli.clusters import add_cluster
 from laggard_cli.console import stdout
 from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
+from laggard_cli.diagnose.watch import watch
 from laggard_cli.errors import CommandError
 from laggard_cli.past.times import MOMENTS, moment, seconds
 from laggard_cli.prometheus import Prometheus, add_server, connect
@@ -34,6 +34,7 @@ _DIGITS = 9
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = "Example: laggard diagnose --prometheus http://prometheus:9090 --run llama-7b-17"
+    parser.set_defaults(every=None)
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
     add_cluster(parser, "runs of one cluster, by the label of the series; by default of all")
@@ -73,10 +74,11 @@ class _Answer:
 
     def text(self) -> RenderableType:
         """For a terminal."""
-        return Group(
-            view(self.diagnoses),
-            *(Text(printable(line), no_wrap=True, overflow="ignore") for line in text(self.stacks)),
-        )
+        return Group(view(self.diagnoses), self.stack_text())
+
+    def stack_text(self) -> RenderableType:
+        """For a terminal, of the stacks alone."""
+        return Group(*(Text(printable(line), no_wrap=True, overflow="ignore") for line in text(self.stacks)))
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -90,7 +92,7 @@ class _Answer:
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdicts. The exit code says whether the question was answered, not whether the run is healthy."""
-    options.watch = None if options.watch is None else seconds("--watch", options.watch)
+    options.watch = None if options.watch is None else seconds("--every" if options.every else "--watch", options.watch)
     if options.at and (options.watch or options.stacks):
         raise CommandError("--at is about the past: neither --watch nor --stacks goes with it")
     options.at = moment("--at", options.at) if options.at else None
@@ -102,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         elif options.json:
             _repeat(prometheus, options, answer)
         else:
-            _watch(prometheus, options, answer)
+            return _watch(prometheus, options, answer)
     finally:
         prometheus.close()
     return 0
@@ -133,19 +135,15 @@ def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer
             told = {"error": one_line(str(error))}
 
 
-def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> NoReturn:
-    """Keep the newest answer on the terminal, also while the server does not answer."""
-    told = answer.text()
-    with Live(told, console=Console(), auto_refresh=False, vertical_overflow="visible") as live:
-        while True:
-            asked = time.strftime("%H:%M:%S")
-            time.sleep(options.watch)
-            try:
-                told = _query(prometheus, options).text()
-                shown: RenderableType = told
-            except CommandError as error:
-                shown = Group(Text(one_line(f"as of {asked}; since then: {error}"), style="bold yellow"), told)
-            live.update(shown, refresh=True)
+def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> int:
+    """Show the newest answer, also while the server does not answer."""
+    newest = [answer]
+
+    def ask() -> list[Diagnosis]:
+        newest[0] = _query(prometheus, options)
+        return newest[0].diagnoses
+
+    return watch(ask, answer.diagnoses, options.watch, lambda: newest[0].stack_text())  # noqa: PLW0108 - the newest then
 
 
 def _stacks(diagnoses: list[Diagnosis], directory: Path) -> dict[tuple[str, int], list[Process]]:

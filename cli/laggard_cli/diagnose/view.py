@@ -35,11 +35,34 @@ def show(console: Console, diagnoses: list[Diagnosis], silent: str = "") -> None
     console.print(view(diagnoses, silent), crop=False)
 
 
-def view(diagnoses: list[Diagnosis], silent: str = "") -> RenderableType:
-    """Return what is shown of the diagnoses."""
+def view(diagnoses: list[Diagnosis], silent: str = "", which: str = "slowest") -> RenderableType:
+    """Return what is shown of the diagnoses; ``which`` is the word for the ranks that come first."""
     if not diagnoses:
         return Text("No training run is known to Prometheus now.")
-    return Group(*(_one(_printable(diagnosis), silent) for diagnosis in diagnoses))
+    return Group(*(_one(_printable(diagnosis), silent, which) for diagnosis in diagnoses))
+
+
+def one_rank(diagnoses: list[Diagnosis], number: str) -> RenderableType:
+    """Return what is known of one rank: of each run its verdicts, its own time, and how it compares."""
+    parts: list[RenderableType] = []
+    for diagnosis in map(_printable, diagnoses):
+        own = [rank for rank in diagnosis.ranks if rank.rank == number]
+        verdicts = [verdict for verdict in diagnosis.verdicts if verdict.rank == number]
+        reason = diagnosis.uncompared_ranks.get(number)
+        if not own and not verdicts and reason is None:
+            continue
+        parts.append(hanging(Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), f"  rank {number}")))
+        for verdict in verdicts:
+            parts += [Text(), *_verdict(verdict)]
+        if not verdicts:
+            parts.append(hanging("no verdict names it", 2))
+        if reason is not None:
+            parts.append(hanging(f"not compared: {reason}", 2, style="yellow"))
+        if own:
+            times = sorted(rank.own_seconds for rank in diagnosis.ranks)
+            median = duration(times[(len(times) - 1) // 2])
+            parts += [Text(), *_ranks(tuple(own), {}), hanging(f"the median of {len(times)} ranks is {median}", 2)]
+    return Group(*parts) if parts else Text(f"no run has a rank {number} that is known")
 
 
 def _printable(diagnosis: Diagnosis) -> Diagnosis:
@@ -74,7 +97,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     )
 
 
-def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
+def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
     title = Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _cluster(diagnosis), _facts(diagnosis))
     parts: list[RenderableType] = [hanging(title)]
     for verdict in diagnosis.verdicts:
@@ -102,7 +125,7 @@ def _one(diagnosis: Diagnosis, silent: str) -> RenderableType:
     if diagnosis.ranks:
         # The gravest verdict on a rank colours it.
         culprits = {verdict.rank: _STYLES[verdict.gravity] for verdict in reversed(diagnosis.verdicts)}
-        parts += [Text(), *_ranks(diagnosis.ranks, culprits), Text()]
+        parts += [Text(), *_ranks(diagnosis.ranks, culprits, which), Text()]
     return Group(*parts)
 
 
@@ -184,8 +207,8 @@ def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
             yield hanging(said, 2, name, _LABEL)
 
 
-def _ranks(ranks: tuple[Rank, ...], culprits: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield the slowest ranks, a line each, and what their bars mean."""
+def _ranks(ranks: tuple[Rank, ...], culprits: Mapping[str, str], which: str = "slowest") -> Iterator[RenderableType]:
+    """Yield the first ranks, a line each, and what their bars mean."""
     shown = ranks[:_MAX_RANKS]
     longest = max(rank.own_seconds + (rank.wait_seconds or 0) for rank in ranks)
     heads = ("rank", "own time", "waits")
@@ -205,7 +228,7 @@ def _ranks(ranks: tuple[Rank, ...], culprits: Mapping[str, str]) -> Iterator[Ren
         yield Text.assemble("  ", text, no_wrap=True, overflow="crop")
     yield hanging(_LEGEND, 2, style="dim")
     if len(ranks) > _MAX_RANKS:
-        yield hanging(f"the {_MAX_RANKS} slowest of {len(ranks)} ranks", 2, style="dim")
+        yield hanging(f"the {_MAX_RANKS} {which} of {len(ranks)} ranks", 2, style="dim")
 
 
 def _bar(rank: Rank, longest: float) -> str:
