@@ -152,6 +152,7 @@ def test_verdicts_come_from_the_rules(
         as_it_was(capsys, address, verdict, healthy_at)
         lines = after.enter_context(ended(subprocess.Popen([*watching, "--json"], stdout=subprocess.PIPE)))
         # Before the server goes, both have had an answer.
+        assert lines.stdout is not None
         assert select.select([lines.stdout], [], [], 20)[0]
         screen, terminal = after.enter_context(on_a_terminal(watching))
         shown = b""
