@@ -18,7 +18,7 @@ from typing import Any
 
 from laggard.shared import environment
 from laggard_cli.errors import CommandError
-from laggard_cli.local import LocalRank, choose, local_ranks
+from laggard_cli.local import LocalRank, choose, local_ranks, spans
 from laggard_cli.terminal import printable
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.children import Children
@@ -27,6 +27,8 @@ from laggard_exporter.ranks.files import RankProcess
 _SECONDS = 20.0
 _PROCFS = Path("/proc")
 _MAIN = "main thread"
+#: Of threads that report, which are never where training stands.
+_OWN = "thread laggard-"
 _HOLDS = ", holds the interpreter's lock"
 #: Of a process with hundreds of threads, and of a recursion without end.
 _THREADS, _FRAMES = 16, 40
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({rank: [asdict(process) for process in each] for rank, each in found.items()}, indent=2))
     else:
-        print(printable("\n".join(text for rank, each in found.items() for text in lines(rank, each))))
+        print(printable("\n".join(grouped(found))))
     return int(any(process.problem for each in found.values() for process in each))
 
 
@@ -114,6 +116,23 @@ def text(found: dict[tuple[str, int], list[Process]]) -> Iterator[str]:
         yield "\n".join(lines(rank, processes_found)) or f"rank {rank}: not on this host; there: {there}"
 
 
+def grouped(found: dict[int, list[Process]]) -> Iterator[str]:
+    """Yield what is known of ranks, those that stand at the same place together, so that the odd one out is seen."""
+    groups: dict[object, list[int]] = {}
+    for rank, processes_found in found.items():
+        where = tuple((each.what, each.threads, each.problem) for each in processes_found)
+        groups.setdefault(where, []).append(rank)
+    for ranks in groups.values():
+        first, *others = ranks
+        head, *rest = lines(first, found[first])
+        if others:
+            pids = ", ".join(str(found[rank][0].pid) for rank in ranks)
+            problem = found[first][0].problem
+            head = f"ranks {spans(ranks)}, processes {pids}{': ' + problem if problem else ''}"
+        yield head
+        yield from rest
+
+
 def lines(rank: int, found: list[Process]) -> Iterator[str]:
     """Yield what is known of a rank's processes, as a person reads it."""
     for process in found:
@@ -137,6 +156,7 @@ def _look(spy: str, what: str, pid: int) -> Process:
         threads = [_thread(thread, pid) for thread in json.loads(done.stdout)]
     except (ValueError, KeyError, TypeError) as error:
         return Process(what, pid, problem=f"py-spy's answer cannot be read ({type(error).__name__})")
+    threads = [thread for thread in threads if not thread.name.startswith(_OWN)]
     threads.sort(key=lambda thread: thread.name != _MAIN)
     return Process(what, pid, tuple(threads[:_THREADS]))
 

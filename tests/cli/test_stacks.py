@@ -17,7 +17,9 @@ import pytest
 from laggard_cli import stacks
 from laggard_cli.diagnose import command
 from laggard_cli.diagnose.model import Diagnosis
+from laggard_cli.local import LocalRank
 from laggard_cli.main import main
+from laggard_cli.stacks import Process, Thread, find_spy, grouped, processes_of
 from tests.cli.test_diagnose import VERDICT
 from tests.support.facts import FACTS
 from tests.support.recorded_job import RecordedJob
@@ -169,3 +171,37 @@ def test_what_is_missing_is_said_in_one_line(
     assert capsys.readouterr().err == (
         "laggard stacks: error: stacks are read by py-spy, which is not installed: pip install 'laggard[stacks]'\n"
     )
+
+
+def test_equal_stacks_are_one() -> None:
+    """Ranks that stand at the same place are shown once, the odd one out by itself."""
+    waiting = (Thread("main thread", False, ("wait (a.py:1)", "<module> (train.py:9)")),)
+    reading = (Thread("main thread", False, ("read (b.py:2)",)),)
+    found = {rank: [Process("rank", 100 + rank, reading if rank == 2 else waiting)] for rank in range(5)}
+    assert list(grouped(found)) == [
+        "ranks 0, 1, 3, 4, processes 100, 101, 103, 104",
+        "  main thread",
+        "    wait (a.py:1)",
+        "    <module> (train.py:9)",
+        "rank 2, process 102",
+        "  main thread",
+        "    read (b.py:2)",
+    ]
+
+
+def test_threads_of_laggard_are_left_out() -> None:
+    """A real process whose one thread reports for laggard: only where training stands is shown."""
+    script = (
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), name='laggard-drain', daemon=True).start()\n"
+        "threading.Thread(target=time.sleep, args=(60,), name='loader', daemon=True).start()\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            (found,) = processes_of(find_spy(), "r", LocalRank(0, Path("none"), 0, 0, process.pid))
+        finally:
+            process.kill()
+    assert [thread.name for thread in found.threads] == ["main thread", "thread loader"]
