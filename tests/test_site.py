@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.chromium import chromium
 
 #: One process for all of them: their fixture is dear.
 pytestmark = pytest.mark.xdist_group("site")
@@ -66,6 +69,32 @@ def test_a_link_to_a_file_that_is_no_page_leads_to_the_code_host(site: Path) -> 
     """What the repository has and the site has not is linked where it can be read."""
     text = (site / "docs" / "gate.html").read_text(encoding="utf-8")
     assert 'href="https://github.com/laggard-project/laggard/blob/main/examples/gate.yml"' in text
+
+
+#: Types a word into the search, as a person does.
+_SEARCH = """(() => {
+  const field = document.querySelector("input[name=query]")
+  field.focus()
+  field.value = "silence"
+  field.dispatchEvent(new Event("input", {bubbles: true}))
+  field.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}))
+})()"""
+_FOUND = "Array.from(document.querySelectorAll('.md-search-result__link')).map(each => each.getAttribute('href'))"
+
+
+def test_the_search_works_from_a_folder(site: Path, tmp_path: Path) -> None:
+    """A browser that opened a file of the site finds the answer by the word of the question, and asks nobody."""
+    if not shutil.which("chromium"):
+        pytest.skip("no browser: apt-get install chromium")
+    with chromium(tmp_path) as page:
+        page.open(site / "docs" / "gate.html")
+        page.run(_SEARCH)
+        deadline = time.monotonic() + 20
+        while not (found := page.run(_FOUND)):
+            assert time.monotonic() < deadline, page.complaints
+            time.sleep(0.1)
+        assert any(link.endswith("docs/troubleshooting.html?h=silence#silence-one-run") for link in found)
+        assert [address for address in page.fetched if not address.startswith(("file:", "data:", "about:"))] == []
 
 
 #: To a page, a heading, a page outside of docs and a file that are not there.

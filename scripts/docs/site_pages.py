@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent.parent
-_PAGES = ("*.md", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/*.css", "rules/**/*.md")
+_PAGES = ("*.md", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/*.css", "docs/*.js", "rules/**/*.md")
 _LINK = re.compile(r"(?<=\]\()[^)#:\s]+")
 
 
