@@ -99,11 +99,16 @@ def is_named(options: argparse.Namespace) -> bool:
     return options.prometheus is not None or bool(os.environ.get(VARIABLE))
 
 
+def address(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the server that the arguments name, the environment, or else the usual one; and which of them did."""
+    if options.prometheus is not None:
+        return options.prometheus, "--prometheus"
+    return os.environ.get(VARIABLE) or DEFAULT, VARIABLE
+
+
 def connect(options: argparse.Namespace) -> Prometheus:
     """Return the server that the arguments of :func:`add_server` name, the environment, or else the usual one."""
-    url, source = options.prometheus, "--prometheus"
-    if url is None:
-        url, source = os.environ.get(VARIABLE) or DEFAULT, VARIABLE
+    url, source = address(options)
     return Prometheus(url, options.http_config, parse_names(options.label), source)
 
 

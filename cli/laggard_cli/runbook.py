@@ -14,7 +14,7 @@ from laggard_cli.clusters import add_cluster
 from laggard_cli.errors import CommandError
 from laggard_cli.labels import CLUSTER, parse_names, renamed
 from laggard_cli.pack import alert, pack_folder
-from laggard_cli.prometheus import add_server, connect, quoted
+from laggard_cli.prometheus import add_server, address, connect, is_named, quoted
 from laggard_cli.terminal import printable
 
 #: Word of a page to the label of an alert that says it.
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for word, text in _HELP.items():
         parser.add_argument(f"--{word.lower()}", dest=word, metavar=word, help=text)
     add_cluster(parser, "the cluster of the run, where a server has several")
-    add_server(parser, "a server whose alert of this name says the rest", required=False)
+    add_server(parser, "a server whose alert of this name says the rest")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,10 +69,10 @@ def run(options: argparse.Namespace) -> int:
     asked: dict[str, str | None] = {word: getattr(options, word) for word in PLACEHOLDERS}
     given = {word: text for word, text in asked.items() if text is not None}
     cluster = options.cluster or ""
-    if options.prometheus:
+    if is_named(options):
         labels = _firing(options, name, given)
         given = {**{word: labels[label] for word, label in PLACEHOLDERS.items() if labels.get(label)}, **given}
-        given[_SERVER] = options.prometheus
+        given[_SERVER] = address(options)[0]
         cluster = cluster or labels.get(CLUSTER, "")
     page = (pack_folder("rules/runbooks") / f"{name}.md").read_text(encoding="utf-8")
     print(printable(filled(page, given, cluster, names)), end="")

@@ -61,7 +61,7 @@ def one_rank(diagnoses: list[Diagnosis], number: str) -> RenderableType:
         if own:
             times = sorted(rank.own_seconds for rank in diagnosis.ranks)
             median = duration(times[(len(times) - 1) // 2])
-            parts += [Text(), *_ranks(tuple(own), {}), hanging(f"the median of {len(times)} ranks is {median}", 2)]
+            parts += [Text(), *rank_table(tuple(own), {}), hanging(f"the median of {len(times)} ranks is {median}", 2)]
     return Group(*parts) if parts else Text(f"no run has a rank {number} that is known")
 
 
@@ -105,18 +105,18 @@ def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
     if diagnosis.verdicts:
         pass
     elif diagnosis.failure is not None:
-        parts.append(hanging(_failed(diagnosis.failure), 2, style="bold red"))
+        parts.append(hanging(how_failed(diagnosis.failure), 2, style="bold red"))
     elif diagnosis.ended is not None:
         parts.append(hanging(diagnosis.ended.said(told(diagnosis.ended.at)), 2))
     elif diagnosis.unjudged:
         parts += [hanging(f"not judged: {reason}", 2) for reason in diagnosis.unjudged]
     elif diagnosis.standing_out and not silent:
         held = diagnosis.held_back
-        said = held.said() if held is not None else _why_not_yet(diagnosis.standing_out)
+        said = held.said() if held is not None else why_not_yet(diagnosis.standing_out)
         parts.append(hanging(said, 2, style="yellow"))
     else:
         style = "yellow" if diagnosis.left_out else "green"
-        parts.append(hanging(silent or _why_healthy(diagnosis), 2, style=style))
+        parts.append(hanging(silent or why_healthy(diagnosis), 2, style=style))
     parts += [hanging(printable(command), 2, "see", _LABEL) for command in diagnosis.see]
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
         parts.append(hanging(diagnosis.held_back.said(), 2, style="yellow"))
@@ -125,11 +125,12 @@ def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
     if diagnosis.ranks:
         # The gravest verdict on a rank colours it.
         culprits = {verdict.rank: _STYLES[verdict.gravity] for verdict in reversed(diagnosis.verdicts)}
-        parts += [Text(), *_ranks(diagnosis.ranks, culprits, which), Text()]
+        parts += [Text(), *rank_table(diagnosis.ranks, culprits, which), Text()]
     return Group(*parts)
 
 
-def _failed(failure: Failure) -> str:
+def how_failed(failure: Failure) -> str:
+    """Return how a run ended that did not end cleanly, as a sentence."""
     how = {
         "exception": f"by the exception {failure.ended_with}",
         "exit": f"with exit code {failure.ended_with}",
@@ -145,7 +146,8 @@ def _cluster(diagnosis: Diagnosis) -> str:
     return f"  cluster {diagnosis.cluster}" if diagnosis.cluster else ""
 
 
-def _why_not_yet(standing_out: dict[str, float]) -> str:
+def why_not_yet(standing_out: dict[str, float]) -> str:
+    """Return why the rank that stands out most has no verdict, as a sentence."""
     rank, score = max(standing_out.items(), key=lambda each: each[1])
     return (
         f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own part of a step; "
@@ -153,7 +155,8 @@ def _why_not_yet(standing_out: dict[str, float]) -> str:
     )
 
 
-def _why_healthy(diagnosis: Diagnosis) -> str:
+def why_healthy(diagnosis: Diagnosis) -> str:
+    """Return why a run without a verdict is judged healthy, as a sentence; some rank of it has an own time."""
     own = sorted(rank.own_seconds for rank in diagnosis.ranks)
     median = own[(len(own) - 1) // 2]
     facts = diagnosis.facts
@@ -207,7 +210,9 @@ def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
             yield hanging(said, 2, name, _LABEL)
 
 
-def _ranks(ranks: tuple[Rank, ...], culprits: Mapping[str, str], which: str = "slowest") -> Iterator[RenderableType]:
+def rank_table(
+    ranks: tuple[Rank, ...], culprits: Mapping[str, str], which: str = "slowest"
+) -> Iterator[RenderableType]:
     """Yield the first ranks, a line each, and what their bars mean."""
     shown = ranks[:_MAX_RANKS]
     longest = max(rank.own_seconds + (rank.wait_seconds or 0) for rank in ranks)

@@ -38,7 +38,7 @@ def _parts(card: Card) -> Iterator[RenderableType]:
     if phases := _phases(card):
         yield Text(phases)
     if card.measured.ranks:
-        yield Padding(rank_table(card.measured.ranks), (0, 0, 0, 2))
+        yield from rank_table(card.measured.ranks, {})
     if card.failure is not None:
         yield Text(printable(how_failed(card.failure)), style="bold red")
     for said, cost in zip(card.verdicts, card.costs, strict=True):
