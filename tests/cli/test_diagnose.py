@@ -166,7 +166,9 @@ def _go_on_without_the_server(screen: subprocess.Popen[Any], terminal: int, line
     shown = b""
     while b"since then: Prometheus at" not in shown:
         shown += os.read(terminal, 65536)
-    assert shown.rindex(b"TrainingStraggler") > shown.rindex(b"since then: Prometheus at"), "the last answer stays"
+    # The last answer stays below it; a terminal gives a page in pieces.
+    while b"TrainingStraggler" not in shown.partition(b"since then: Prometheus at")[2]:
+        shown += os.read(terminal, 65536)
     assert lines.stdout is not None
     answers = [json.loads(lines.stdout.readline())]
     while "error" not in answers[-1]:
@@ -225,7 +227,9 @@ def as_it_was(capsys: pytest.CaptureFixture[str], address: str, verdict: dict[st
     """Ask for the past: the same verdict with the words of the rules, and health before it."""
     (again,) = diagnosis_of(capsys, address, "--at", str(time.time()))["verdicts"]
     told = ("alert", "severity", "rank", "phase", "host", "summary", "recommendation", "runbook_url")
-    assert [again[name] for name in told] == [verdict[name] for name in told]
+    # By how much it is slow goes on to grow in the first seconds.
+    then, now = ([re.sub(r"[\d.]+ times", "", found[name]) for name in told] for found in (verdict, again))
+    assert now == then
     assert re.match(r"Rank 2 of run .* needs .*ms", again["description"])
     assert again["since"][:19].replace(" ", "T") == verdict["since"][:19]
     assert again["value"] > 1.2
