@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
@@ -27,16 +26,7 @@ from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.check import overridable
 from laggard_cli.rules.profiles import load_profile
 from tests.cli.test_diagnose import VERDICT
-
-
-def processes_of(marker: str) -> list[str]:
-    """Command lines of processes that carry a marker in their environment."""
-    found: list[str] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            if marker.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+from tests.support.environments import processes_of
 
 
 def test_an_act_is_right_only_with_exactly_the_truth_in_time() -> None:

@@ -14,8 +14,8 @@ import pytest
 from laggard_cli.diagnose.model import Diagnosis, Rank
 from laggard_cli.local_run.judgement import why_no_verdict
 from laggard_cli.local_run.verdicts import Verdicts
+from tests.cli.local_job import Local
 from tests.cli.test_diagnose import VERDICT
-from tests.cli.test_local_run import Local
 
 #: Four ranks with steps of 60 ms that are marked by hand; rank 2 is slow in data, and the others wait for it.
 RANKS = """

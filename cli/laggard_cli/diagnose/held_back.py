@@ -77,7 +77,7 @@ def held_back(
     if not any(standing_out.values()):
         return {}
     limits = {sample.labels["name"]: sample.value for sample in prometheus.query(_LIMITS, at, by=("name",))}
-    if limits.keys() < {"persistence_share", "window_steps"}:
+    if not limits.keys() >= {"persistence_share", "window_steps"}:
         return {}
     shares: dict[tuple[Run, str], dict[str, float]] = defaultdict(dict)
     for sample in prometheus.query(_SHARE, at, by=(RUN, _RANK, _WINDOW)):
