@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,8 +127,8 @@ def lines_of(process: subprocess.Popen[str], seconds: float) -> Iterator[str]:
 def train(command: str, verdict: str, machine: tuple[Path, dict[str, str]]) -> str:
     """Run a command until its terminal has a verdict, end it with Ctrl-C as a terminal does, and return the card."""
     folder, variables = machine
-    words = {"shell": True, "cwd": folder, "env": variables, "text": True, "start_new_session": True}
-    with subprocess.Popen(f"exec {command}", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **words) as process:  # type: ignore[call-overload]
+    words: dict[str, Any] = {"shell": True, "cwd": folder, "env": variables, "text": True, "start_new_session": True}
+    with subprocess.Popen(f"exec {command}", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **words) as process:
         told: list[str] = []
         for line in lines_of(process, 600):
             told.append(line)

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> NoReturn:
     variables = {**os.environ, **defaults(dict(os.environ), options.name, options.workload)}
     if options.local:
         # It needs packages that the rest of this command does without.
-        from laggard_cli.local_run.command import run as run_local  # noqa: PLC0415
+        from laggard_cli.local_run.command import run as run_local  # noqa: PLC0415 - as above
 
         run_local(options, launcher, [launcher, *command], variables)
     for flag in ("quiet", "json", "folder", "keep"):

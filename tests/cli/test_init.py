@@ -129,7 +129,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--profile", "slow"], "no profile 'slow'; profiles.yaml has production, quick, fast, large"),
+        (["--profile", "slow"], "no profile 'slow'; profiles.yaml has production, quick, local, fast, large"),
         (
             ["--targets", "node-1,"],
             "--targets must be HOST or HOST:PORT, separated by commas, got ''; try node-1,node-2:9495",

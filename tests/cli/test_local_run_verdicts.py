@@ -81,6 +81,7 @@ def test_a_run_is_healthy_only_where_it_was_compared(
     assert why_no_verdict(diagnosis, ranks, compared, needed=40.0).startswith(said)
 
 
+@pytest.mark.timed
 def test_a_slow_rank_is_named_on_the_terminal_and_on_the_card(tmp_path: Path) -> None:
     """One line at the start, one for the verdict, and the card; a page about the run stays, and nothing else."""
     local = Local(tmp_path)

@@ -10,9 +10,7 @@ import contextlib
 import os
 import select
 import sys
-import termios
 import time
-import tty
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -158,12 +156,20 @@ def _page(
     return Screen([head, body, more()], Text(f"{typed}{KEYS}", style="reverse", no_wrap=True, overflow="crop"))
 
 
+def _takes_keys() -> bool:
+    """Return whether keys can be read one by one: on a terminal, and not of Windows."""
+    return sys.stdin.isatty() and sys.platform != "win32"
+
+
 @contextlib.contextmanager
 def _keys() -> Generator[None]:
     """Have the terminal give each key at once, and show none of them."""
-    if not sys.stdin.isatty():
+    if not _takes_keys():
         yield
         return
+    import termios  # noqa: PLC0415 - Windows lacks it
+    import tty  # noqa: PLC0415 - as above
+
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
@@ -175,7 +181,7 @@ def _keys() -> Generator[None]:
 
 def _key(seconds: float) -> str:
     """Return the next key within a time; empty where there is none, ``?`` for one of several characters."""
-    if not sys.stdin.isatty():
+    if not _takes_keys():
         time.sleep(seconds)
         return ""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, program: str, arguments: Sequence[str], var
 
 def _monitor(plan: Plan, job: int, channel: socket.socket) -> None:
     # Imported only here: the process that stands for the job stays small, and no import comes before the job.
-    from laggard_cli.local_run.monitor import Monitor  # noqa: PLC0415
+    from laggard_cli.local_run.monitor import Monitor  # noqa: PLC0415 - as the comment above says
 
     Monitor(plan, job, channel).run()
 

@@ -47,7 +47,7 @@ def launch(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # Two system calls between fork and exec, and no other way to make them there.
-            preexec_fn=(lambda: end_with(parent, signal.SIGKILL)) if ends_with_us else None,  # noqa: PLW1509
+            preexec_fn=(lambda: end_with(parent, signal.SIGKILL)) if ends_with_us else None,  # noqa: PLW1509 - as above
         )
 
 

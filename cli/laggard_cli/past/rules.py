@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from laggard_cli.clusters import is_of_a_replica
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import pack_rules
 from laggard_cli.prometheus import Prometheus, Rule, Sample
@@ -15,7 +16,11 @@ class AlertRules:
 
     def __init__(self, prometheus: Prometheus) -> None:
         try:
-            self._rules = prometheus.rules()
+            # A querier adds the labels of the server that evaluates a rule.
+            self._rules: list[Rule] = [
+                {**rule, "labels": {name: text for name, text in rule["labels"].items() if not is_of_a_replica(name)}}
+                for rule in prometheus.rules()
+            ]
         except CommandError:
             # Servers that answer queries and evaluate no rules, such as a querier, may not know the path.
             self._rules = list[Rule]()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from opentelemetry.sdk.resources import Resource
 
@@ -30,7 +32,8 @@ def sent(samples: Grouped) -> dict[str, list[tuple[dict[str, object], float]]]:
     """Return attributes and value of each point that is sent, by metric."""
     (resource,) = metrics_data([samples], Resource({}), 0).resource_metrics
     metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
-    return {m.name: [(dict(p.attributes or {}), p.value) for p in m.data.data_points] for m in metrics}  # type: ignore[union-attr, misc]
+    points: dict[str, Any] = {each.name: each.data.data_points for each in metrics}
+    return {name: [(dict(point.attributes or {}), point.value) for point in of] for name, of in points.items()}
 
 
 def state(samples: Grouped) -> str:
