@@ -104,7 +104,7 @@ def test_a_slow_rank_is_named_on_the_terminal_and_on_the_card(tmp_path: Path) ->
         "TrainingStraggler  warning, to the end",
         "The difference is in phase data.",
         "Compare the DataLoader",
-        "rank-hours: own work",
+        "% of each step; ",
         "of processor time",
         f"report: {tmp_path}/runs/four/report.html",
     ):

@@ -153,7 +153,7 @@ def test_a_problem_of_several_ranks_says_it_of_each() -> None:
     both = dataclasses.replace(one, firings=[*one.firings, *two.firings])
     assert wrong(both).endswith("in backward; the same of rank 5")
     assert wrong(dataclasses.replace(both, summary="")) == (
-        "Ranks 3, 5 on node-0: one rank makes the others wait in every step"
+        "Ranks 3, 5 on node-0, phase backward: one rank makes the others wait in every step"
     )
 
 

@@ -167,7 +167,7 @@ def _keys() -> Generator[None]:
     if not _takes_keys():
         yield
         return
-    import termios  # noqa: PLC0415 - Windows lacks it
+    import termios  # noqa: PLC0415 - it is absent on Windows
     import tty  # noqa: PLC0415 - as above
 
     descriptor = sys.stdin.fileno()

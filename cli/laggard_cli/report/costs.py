@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laggard_cli.errors import CommandError
 from laggard_cli.pack import threshold
 from laggard_cli.past.templates import TemplateError, questions, render
 from laggard_cli.prometheus import Sample
@@ -108,9 +109,13 @@ def cost(server: Counted, history: History, problem: Problem) -> Cost | None:
     server.say("what it cost")
     length = max(problem.end - problem.begin, history.span.step)
     span = Span(problem.end - length, problem.end, history.span.step, history.span.window)
+    try:
+        answers = server.over(asked[0] if asked else problem.query, span)
+    except CommandError:
+        return None  # as of a pair of servers that records twice, and is not asked as one
     found = [
         value
-        for series in server.over(asked[0] if asked else problem.query, span)
+        for series in answers
         if series.labels.items() <= {**problem.worst, "__name__": series.labels.get("__name__", "")}.items()
         for value in series.values.values()
     ]

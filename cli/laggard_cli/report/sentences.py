@@ -57,6 +57,8 @@ def wrong(problem: Problem) -> str:
         named, title = who(problem), problem.title.rstrip(".") or problem.alert
         # An abbreviation stays as it is.
         small = title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
+        if problem.phase not in ("", "mixed"):
+            named = f"{named}, phase {problem.phase}" if named else f"phase {problem.phase}"
         return f"{_capital(named)}: {small}" if named else title
     others = replace(problem, firings=[each for each in problem.firings if not _same(each.labels, problem.worst)])
     more = short(others)
