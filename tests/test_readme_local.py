@@ -116,7 +116,7 @@ def _lend(distribution: str, site: Path) -> None:
 
 
 def lines_of(process: subprocess.Popen[str], seconds: float) -> Iterator[str]:
-    """Give the lines on stderr, and end the process after so many seconds."""
+    """Give the lines on stderr, and end the process after ``seconds``."""
     assert process.stderr is not None
     deadline = time.monotonic() + seconds
     for line in process.stderr:

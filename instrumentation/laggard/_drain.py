@@ -114,7 +114,7 @@ class Drain:
         return self._partition.steps
 
     def catch_up(self, seconds: float) -> None:
-        """Wait until what has been recorded until now is drained, for so many seconds at most. On any other thread."""
+        """Wait until what has been recorded until now is drained, at most ``seconds``. On any other thread."""
         done = threading.Event()
         self._awaited.append(done)
         self._wakeup.send(LOOK)

@@ -30,7 +30,7 @@ from laggard_cli.rules.profiles import load_profile
 from tests.collector.support import Processes, missing, processes, wait_until
 from tests.support.fake_prometheus import fake_prometheus, firing
 
-#: A rank whose steps are marked by hand, and whose clock is wrong by so many seconds.
+#: A rank whose steps are marked by hand; its argument says by how many seconds its clock is wrong.
 RANK = """
 import sys, time
 skew = float(sys.argv[1])

@@ -26,7 +26,8 @@ _OWN, _WAIT = "█", "░"
 _LEGEND = f"{_OWN} own time, {_WAIT} waits for peers"
 #: Characters of the column of labels.
 _LABEL = 8
-_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+#: How a terminal shows each severity.
+STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
 def show(console: Console, diagnoses: list[Diagnosis], silent: str = "") -> None:
@@ -124,7 +125,7 @@ def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
     parts += [hanging(said, 2, style="yellow") for said in diagnosis.left_out]
     if diagnosis.ranks:
         # The gravest verdict on a rank colours it.
-        culprits = {verdict.rank: _STYLES[verdict.gravity] for verdict in reversed(diagnosis.verdicts)}
+        culprits = {verdict.rank: STYLES[verdict.gravity] for verdict in reversed(diagnosis.verdicts)}
         parts += [Text(), *rank_table(diagnosis.ranks, culprits, which), Text()]
     return Group(*parts)
 
@@ -195,7 +196,7 @@ def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
     where += [f"phase {verdict.phase}"] if verdict.phase else []
     where += [f"peer group {verdict.peer_group}"] if verdict.peer_group and not verdict.rank else []
     where += [f"host {verdict.host}"] if verdict.host else []
-    style = _STYLES[verdict.gravity]
+    style = STYLES[verdict.gravity]
     title = Text.assemble((verdict.alert, style), f"  {verdict.severity}")
     if where:
         title.append("  " + ", ".join(where), style=style)

@@ -8,7 +8,7 @@ from typing import Any
 
 FAULT, UNKNOWN, WORKS = "fault", "unknown", "works"
 
-#: So many things of a kind are named.
+#: How many things of a kind are named.
 _NAMED = 5
 
 

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from laggard_cli.diagnose.view import how_failed, rank_table
+from laggard_cli.diagnose.view import STYLES, how_failed, rank_table
 from laggard_cli.local_run.card import Card
 from laggard_cli.local_run.verdicts import Said
 from laggard_cli.report.costs import words
@@ -19,7 +19,6 @@ from laggard_cli.units import duration
 
 #: Of a shorter run most of what laggard takes is its start.
 _SHARE_SECONDS = 60.0
-_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold cyan"}
 
 
 def lines(card: Card, width: int, *, colour: bool) -> list[str]:
@@ -38,7 +37,9 @@ def _parts(card: Card) -> Iterator[RenderableType]:
     if phases := _phases(card):
         yield Text(phases)
     if card.measured.ranks:
-        yield from rank_table(card.measured.ranks, {})
+        # The gravest verdict on a rank colours it.
+        culprits = {said.verdict.rank: STYLES[said.verdict.gravity] for said in reversed(card.verdicts)}
+        yield from rank_table(card.measured.ranks, culprits)
     if card.failure is not None:
         yield Text(printable(how_failed(card.failure)), style="bold red")
     for said, cost in zip(card.verdicts, card.costs, strict=True):
@@ -77,7 +78,7 @@ def _phases(card: Card) -> str:
 def _verdict(said: Said, cost: str) -> RenderableType:
     verdict = said.verdict
     until = "to the end" if said.end is None else f"for {words(said.end - said.begin)}"
-    title = Text.assemble((verdict.alert, _STYLES[verdict.gravity]), f"  {printable(verdict.severity)}, {until}")
+    title = Text.assemble((verdict.alert, STYLES[verdict.gravity]), f"  {printable(verdict.severity)}, {until}")
     details = Table.grid(padding=(0, 1))
     details.add_column(style="dim", no_wrap=True)
     details.add_column(overflow="fold")

@@ -28,7 +28,7 @@ from laggard_cli.terminal import to_json
 
 #: The servers give way to the training.
 _NICE = 5
-#: Nothing new for so many evaluations: Prometheus cannot write.
+#: Evaluations without anything new after which Prometheus is held to write nothing.
 _STALE_ROUNDS = 12
 #: How long the job's end may be known before how it ended is.
 _STATUS_SECONDS = 1.0

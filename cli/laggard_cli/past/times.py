@@ -118,7 +118,7 @@ def length(duration: float) -> str:
 
 
 def told(text: str) -> str:
-    """Return a time that a server or a rule wrote as :func:`ago` does, and what is no time as it is."""
+    """Return a time that a server or a rule wrote as :func:`ago` does, and any other text unchanged."""
     try:
         return ago(parse_moment(text))
     except ValueError:
