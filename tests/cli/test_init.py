@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
-import json
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +17,7 @@ from laggard_cli.rules import render
 from laggard_cli.rules.render import rule_files
 from tests.collector.support import ROOT, missing, processes, wait_until
 from tests.rules.conftest import TOOLS, VERSIONS
+from tests.support.receiver import receiving
 
 #: What an alert of the rules says, as Prometheus sends it.
 ALERT = {
@@ -187,32 +183,6 @@ def test_it_is_the_compose_file_of_the_checkout(tmp_path: Path) -> None:
     assert here["services"]["alertmanager"]["working_dir"] == "/etc/laggard"
 
 
-@contextlib.contextmanager
-def _receiving() -> Iterator[tuple[str, dict[str, list[Any]]]]:
-    """Yield where messages are taken, and the messages by their paths."""
-    found: dict[str, list[Any]] = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.setdefault(self.path, []).append(json.loads(body))
-            self.send_response(202 if self.path == "/pagerduty" else 200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"ok")
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", found
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def _alertmanager(address: str) -> list[str | Path]:
     if shutil.which("prometheus-alertmanager") is None:
         missing("prometheus-alertmanager is missing: scripts/tools/fetch_servers.sh")
@@ -227,7 +197,7 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
     site = init(tmp_path)
     port = free_ports(1)[0]
     configuration = site / "alertmanager.yml"
-    with _receiving() as (url, messages), processes(tmp_path) as started:
+    with receiving() as (url, messages), processes(tmp_path) as started:
         (site / "secrets" / "slack-url").write_text(f"{url}/slack")
         (site / "secrets" / "pagerduty-key").write_text("key")
         text = configuration.read_text().replace("group_wait: 15s", "group_wait: 1s")

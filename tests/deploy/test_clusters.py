@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import re
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from laggard_cli.main import main
 from tests.collector.support import ROOT, Processes, alertmanager, missing, processes, wait_until
 from tests.deploy.thanos import write_rules
 from tests.rules.engine import RUN, Play, serving
+from tests.support.receiver import receiving
 
 SECONDS = 120
 #: Server to its cluster, and to the replica that it is in it.
@@ -52,25 +51,8 @@ class Pager:
 @contextlib.contextmanager
 def pager() -> Iterator[tuple[str, Pager]]:
     """Yield where a pager listens, and the pager."""
-    found = Pager()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            found.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", found
-        finally:
-            server.shutdown()
-            thread.join()
+    with receiving() as (url, found):
+        yield f"{url}/", Pager(found.setdefault("/", []))
 
 
 @dataclass

@@ -103,21 +103,8 @@ def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
     parts: list[RenderableType] = [hanging(title)]
     for verdict in diagnosis.verdicts:
         parts += [Text(), *_verdict(verdict)]
-    if diagnosis.verdicts:
-        pass
-    elif diagnosis.failure is not None:
-        parts.append(hanging(how_failed(diagnosis.failure), 2, style="bold red"))
-    elif diagnosis.ended is not None:
-        parts.append(hanging(diagnosis.ended.said(told(diagnosis.ended.at)), 2))
-    elif diagnosis.unjudged:
-        parts += [hanging(f"not judged: {reason}", 2) for reason in diagnosis.unjudged]
-    elif diagnosis.standing_out and not silent:
-        held = diagnosis.held_back
-        said = held.said() if held is not None else why_not_yet(diagnosis.standing_out)
-        parts.append(hanging(said, 2, style="yellow"))
-    else:
-        style = "yellow" if diagnosis.left_out else "green"
-        parts.append(hanging(silent or why_healthy(diagnosis), 2, style=style))
+    if not diagnosis.verdicts:
+        parts += _without_verdict(diagnosis, silent)
     parts += [hanging(printable(command), 2, "see", _LABEL) for command in diagnosis.see]
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
         parts.append(hanging(diagnosis.held_back.said(), 2, style="yellow"))
@@ -128,6 +115,22 @@ def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
         culprits = {verdict.rank: STYLES[verdict.gravity] for verdict in reversed(diagnosis.verdicts)}
         parts += [Text(), *rank_table(diagnosis.ranks, culprits, which), Text()]
     return Group(*parts)
+
+
+def _without_verdict(diagnosis: Diagnosis, silent: str) -> list[RenderableType]:
+    """Return why no verdict is there: the run is over, not judged, not judged yet, or healthy."""
+    if diagnosis.failure is not None:
+        return [hanging(how_failed(diagnosis.failure), 2, style="bold red")]
+    if diagnosis.ended is not None:
+        return [hanging(diagnosis.ended.said(told(diagnosis.ended.at)), 2)]
+    if diagnosis.unjudged:
+        return [hanging(f"not judged: {reason}", 2) for reason in diagnosis.unjudged]
+    if diagnosis.standing_out and not silent:
+        held = diagnosis.held_back
+        said = held.said() if held is not None else why_not_yet(diagnosis.standing_out)
+        return [hanging(said, 2, style="yellow")]
+    style = "yellow" if diagnosis.left_out else "green"
+    return [hanging(silent or why_healthy(diagnosis), 2, style=style)]
 
 
 def how_failed(failure: Failure) -> str:
