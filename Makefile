@@ -18,6 +18,7 @@
 #   make evaluate how often the rules are right, on simulated runs: SEEDS="1 2" JSON=accuracy.json; needs Go
 #   make chaos    break real jobs, and laggard under a job, and hold the alerts against it: CHAOS="--faults killed storage"
 #   make scale    what thousands of ranks cost a Prometheus, and whether it is right in time: SCALE="--ranks 1000 10000"
+#   make rules    write the rule pack from its source, scripts/rules/source
 #   make dashboards   write the Grafana dashboards, after a change of their builders
 #   make pictures     and their pictures in docs/images; needs npm and chromium
 #   make docs     the documentation as a site, in build/site; a broken link fails; needs Python 3.11
@@ -59,7 +60,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
 .PHONY: demo check test test-lab test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost evaluate chaos scale \
-	dashboards pictures docs release lint clean servers tools
+	dashboards rules pictures docs release lint clean servers tools
 
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
@@ -184,6 +185,10 @@ chaos: $(INSTALLED) servers
 scale: $(INSTALLED)
 	scripts/tools/build_rule_engine.sh
 	python -m lab.scale --program "$$(ls .cache/tools/prometheus-3.* | sort -V | tail -n 1)" $(SCALE)
+
+rules: $(INSTALLED)
+	python scripts/rules/make_rules.py
+	python scripts/docs/generate_docs.py
 
 dashboards: $(INSTALLED)
 	python -m dashboards

@@ -1,0 +1,203 @@
+"""Lay PromQL out in lines: what fits in one stands in one, and what binds less is broken first.
+
+Selectors and numbers stay as they are written. A comment is no part of an expression: it belongs above its rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_STRING = r'"(?:\\.|[^"\\])*"'
+_MATCHERS = rf"{{(?:{_STRING}|[^}}\"])*}}"
+_SELECTOR = rf"(?:[A-Za-z_:][\w:]*(?:\s*{_MATCHERS})?|{_MATCHERS})(?:\s*\[[^\]]*\])?(?:\s+offset\s+\w+)?"
+_TOKEN = re.compile(rf"\s*({_STRING}|{_SELECTOR}|\d[\d.]*(?:e[-+]?\d+)?|[<>=!]=|[-+*/%^<>(),])", re.DOTALL)
+_BY = re.compile(r"(by|without|on|ignoring|group_left|group_right)$")
+
+#: What binds less comes first.
+_PRECEDENCE = (
+    {"or"}, {"and", "unless"}, {"==", "!=", "<", ">", "<=", ">="}, {"+", "-"}, {"*", "/", "%"}, {"^"},
+)  # fmt: skip
+_INDENTATION = "  "
+_LITERAL = '"-0123456789'
+
+
+class LayoutError(ValueError):
+    """A text that is no expression: where reading it ended."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A selector, a number or a string."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, an aggregation, or parentheses alone: what stands before them, and what is in them."""
+
+    head: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Two sides, and between them an operator with what it matches by."""
+
+    left: Node
+    operator: str
+    precedence: int
+    right: Node
+
+
+Node = Leaf | Call | Operation
+
+
+def laid_out(expression: str, width: int) -> str:
+    """Return an expression in lines of at most so many columns, where its selectors allow.
+
+    Raises:
+        LayoutError: it is no expression, or has a comment.
+    """
+    return "\n".join(_lines(parse(expression), "", width))
+
+
+def parse(expression: str) -> Node:
+    """Return the tree of an expression.
+
+    Raises:
+        LayoutError: it is no expression, or has a comment.
+    """
+    reader = _Reader(expression)
+    node = reader.operation(0)
+    if reader.next:
+        raise reader.error(f"{reader.next!r} is not expected")
+    return node
+
+
+class _Reader:
+    """Tokens from left to right; ``next`` is the one that comes, and nothing at the end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.strip()
+        self._at = 0
+        self.next = ""
+        self.take()
+
+    def error(self, why: str) -> LayoutError:
+        """Return what is wrong, with the expression that it is in."""
+        return LayoutError(f"{' '.join(self._text.split())}: {why}")
+
+    def take(self, expected: str = "") -> str:
+        """Return the token, and go on to the one behind it."""
+        token = self.next
+        if expected and token != expected:
+            raise self.error(f"{token!r} is where {expected!r} is expected")
+        self.next = ""
+        if self._at < len(self._text):
+            found = _TOKEN.match(self._text, self._at)
+            if found is None:
+                raise self.error(f"cannot read {self._text[self._at :].strip()[:40]!r}")
+            self._at = found.end()
+            self.next = " ".join(found[1].split())
+        return token
+
+    def operation(self, precedence: int) -> Node:
+        """Return what binds at least as much."""
+        if precedence == len(_PRECEDENCE):
+            return self._operand()
+        node = self.operation(precedence + 1)
+        while self.next in _PRECEDENCE[precedence]:
+            operator = [self.take()]
+            while _BY.match(self.next) or self.next == "bool":
+                operator.append(self.take() if self.next == "bool" else f"{self.take()} {self._labels()}")
+            node = Operation(node, " ".join(operator), precedence, self.operation(precedence + 1))
+        return node
+
+    def _operand(self) -> Node:
+        if self.next == "-":
+            sign = self.take()
+            match self._operand():
+                case Call(head, arguments):
+                    return Call(sign + head, arguments)
+                case Leaf(text):
+                    return Leaf(sign + text)
+                case Operation():
+                    raise self.error("a sign stands before an operation")
+        if self.next == "(":
+            return Call("", self._arguments())
+        head = self.take()
+        if not head:
+            raise self.error("it ends where an operand is expected")
+        if _BY.match(self.next):
+            return Call(f"{head} {self.take()} {self._labels()} ", self._arguments())
+        return Call(head, self._arguments()) if self.next == "(" else Leaf(head)
+
+    def _arguments(self) -> tuple[Node, ...]:
+        self.take("(")
+        arguments: list[Node] = []
+        while self.next != ")":
+            if not self.next:
+                raise self.error("a parenthesis is not closed")
+            arguments.append(self.operation(0))
+            if self.next != ")":
+                self.take(",")
+        self.take(")")
+        return tuple(arguments)
+
+    def _labels(self) -> str:
+        return f"({', '.join(_flat(label) for label in self._arguments())})"
+
+
+def _flat(node: Node) -> str:
+    match node:
+        case Leaf(text):
+            return text
+        case Call(head, arguments):
+            return f"{head}({', '.join(_flat(each) for each in arguments)})"
+        case Operation(left, operator, _, right):
+            return f"{_flat(left)} {operator} {_flat(right)}"
+
+
+def _lines(node: Node, before: str, width: int, deeper: int = 0) -> Sequence[str]:
+    """Return the lines of a node, of which the first begins with what stands before it.
+
+    Of an operation that binds more than what is around it, the right sides stand deeper.
+    """
+    if len(before) + len(_flat(node)) <= width:
+        return [before + _flat(node)]
+    match node:
+        case Leaf(text):
+            return [before + text]
+        case Call(head, arguments):
+            inner = (_INDENTATION + line for line in _listed(arguments, width - len(_INDENTATION)))
+            return [f"{before}{head}(", *inner, ")"]
+        case Operation(left, operator, precedence, right):
+            more = isinstance(left, Operation) and left.precedence != precedence
+            *above, last = _lines(left, before, width, deeper + more)
+            if last == ")" and isinstance(right, Leaf) and right.text[0] in _LITERAL:
+                return [*above, f"{last} {operator} {right.text}"]
+            indentation = _INDENTATION * deeper
+            room = width - len(indentation)
+            if len(f"{operator} {_flat(right)}") > room >= len(_INDENTATION + _flat(right)):
+                beneath = [operator, _INDENTATION + _flat(right)]
+            else:
+                beneath = _lines(right, f"{operator} ", room, isinstance(right, Operation))
+            return [*above, last, *(indentation + line for line in beneath)]
+
+
+def _listed(arguments: Sequence[Node], width: int) -> Sequence[str]:
+    """Return the lines of arguments with their commas: literals share one."""
+    lines: list[str] = []
+    literal = False
+    for i, each in enumerate(arguments):
+        *first, last = _lines(each, "", width - 1)
+        last += "," if i < len(arguments) - 1 else ""
+        after, literal = literal, isinstance(each, Leaf) and each.text[0] in _LITERAL
+        if after and literal:
+            lines[-1] += f" {last}"
+        else:
+            lines += [*first, last]
+    return lines
