@@ -181,8 +181,12 @@ def _lines(node: Node, before: str, width: int, deeper: int = 0) -> Sequence[str
                 return [*above, f"{last} {operator} {right.text}"]
             indentation = _INDENTATION * deeper
             room = width - len(indentation)
-            if len(f"{operator} {_flat(right)}") > room >= len(_INDENTATION + _flat(right)):
-                beneath = [operator, _INDENTATION + _flat(right)]
+            first = right
+            while isinstance(first, Operation):
+                first = first.left
+            alone = len(_INDENTATION + _flat(right)) <= room or (first is not right and isinstance(first, Leaf))
+            if alone and "(" in operator and len(f"{operator} {_flat(right)}") > room:
+                beneath = [operator, *(_INDENTATION + line for line in _lines(right, "", room - len(_INDENTATION)))]
             else:
                 beneath = _lines(right, f"{operator} ", room, isinstance(right, Operation))
             return [*above, last, *(indentation + line for line in beneath)]

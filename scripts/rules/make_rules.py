@@ -111,7 +111,7 @@ def _source(folder: Path, name: str) -> tuple[str, str, None]:
 
 def _whole(name: str, text: str) -> str:
     try:
-        return _filled(_laid_out(text))
+        return _filled(_laid_out(text)).lstrip("\n")
     except LayoutError as e:
         raise SourceError(f"{name}: {e}") from None
 
