@@ -19,7 +19,7 @@ from laggard_exporter.conventions import (
     COLLECTOR_SUPPORTED,
 )
 from laggard_exporter.runner import Collector, Outcome, Runner, UnsupportedError
-from laggard_exporter.samples import Family, Grouped, Sample, grouped
+from laggard_exporter.samples import Family, Grouped, Sample, grouped, merged
 
 __all__ = ["DEFAULT_TIMEOUT", "Collection", "Collector", "Scrape", "UnsupportedError"]
 
@@ -92,9 +92,8 @@ class Scrape(PrometheusCollector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family of every collector and the health of each."""
-        for samples in self._collection.samples(self._names, self._timeout):
-            for family, series in samples.items():
-                yield _metric(family, series)
+        for family, series in merged(self._collection.samples(self._names, self._timeout)).items():
+            yield _metric(family, series)
 
 
 def _metric(family: Family, series: dict[tuple[str, ...], float]) -> Metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laggard_exporter.amd_smi import collector as amd_smi
 from laggard_exporter.conventions import SELF_FAMILIES
 from laggard_exporter.entry import Entry
 from laggard_exporter.hang import collector as hang
@@ -13,6 +14,7 @@ from laggard_exporter.samples import Family
 #: By the name in flags and metrics.
 COLLECTORS: dict[str, Entry] = {
     "nvml": nvml.ENTRY,
+    "amd_smi": amd_smi.ENTRY,
     "state": state.ENTRY,
     "hang": hang.ENTRY,
     "workers": workers.ENTRY,
@@ -28,5 +30,6 @@ COLLECTORS: dict[str, Entry] = {
 #: Every metric that the exporter may emit.
 FAMILIES: tuple[Family, ...] = (
     *SELF_FAMILIES,
-    *(family for entry in COLLECTORS.values() for family in entry.families),
+    # Those of GPUs are the same for every vendor.
+    *dict.fromkeys(family for entry in COLLECTORS.values() for family in entry.families),
 )

@@ -10,7 +10,7 @@ from laggard.version import __version__
 from laggard_exporter.collection import Collection
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.conventions import PREFIX
-from laggard_exporter.nvml.conventions import NVML_STATUS
+from laggard_exporter.gpus import conventions as gpus
 from laggard_exporter.ranks.state import STATE_DIRECTORY_EXISTS, STATE_FILES
 from laggard_exporter.runner import Outcome
 from laggard_exporter.samples import Grouped
@@ -27,10 +27,11 @@ _TITLES = {
     ABSENT: "Not on this node:",
 }
 
-#: Sessions with NVML that are normal: it works, or the node has no driver.
-_NORMAL_NVML = {"available", "library_not_found", "driver_not_loaded"}
+#: Sessions that are normal: the library works, or the node has no driver.
+_NORMAL = {"available", "library_not_found", "driver_not_loaded"}
 
-_PCI = ("pci",)
+#: By collector: what says the state of its session, what counts its GPUs on the PCI bus, and its library.
+_GPUS = {"nvml": (gpus.NVML.status, "pci", "NVML"), "amd_smi": (gpus.AMD_SMI.status, "pci_amd", "AMD SMI")}
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def finding(name: str, outcome: Outcome) -> Finding:
         return Finding(name, ABSENT, 0, outcome.unsupported)
     status, detail = WORKS, ""
     families = COLLECTORS[name].families
-    if name == "nvml":
-        status, detail = _nvml(outcome.samples)
+    if name in _GPUS:
+        status, detail = _gpus(name, outcome.samples)
     elif name == "state":
         status, detail = _state(outcome.samples)
     elif not series:
@@ -79,14 +80,14 @@ def _present(outcome: Outcome) -> bool:
     return any(not family.name.startswith(PREFIX) for family in outcome.samples)
 
 
-def _nvml(samples: Grouped) -> tuple[str, str]:
-    status = next((labels[0] for labels, value in samples.get(NVML_STATUS, {}).items() if value), "unknown")
+def _gpus(name: str, samples: Grouped) -> tuple[str, str]:
+    family, source, library = _GPUS[name]
+    status = next((labels[0] for labels, value in samples.get(family, {}).items() if value), "unknown")
     if status == "available":
         return WORKS, _count(samples, "gpu_up", "GPU")
-    by_name = {family.name: values for family, values in samples.items()}
-    if gpus := int(by_name.get("gpu_devices", {}).get(_PCI, 0)):
-        return FAILS, f"the PCI bus shows {gpus} GPUs, NVML says {status}: is the driver loaded and readable?"
-    return (ABSENT if status in _NORMAL_NVML else FAILS), f"NVML says {status}"
+    if count := int(samples.get(gpus.GPU_DEVICES, {}).get((source,), 0)):
+        return FAILS, f"the PCI bus shows {count} GPUs, {library} says {status}: is the driver loaded and readable?"
+    return (ABSENT if status in _NORMAL else FAILS), f"{library} says {status}"
 
 
 def _state(samples: Grouped) -> tuple[str, str]:

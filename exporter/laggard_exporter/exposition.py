@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from prometheus_client.utils import floatToGoString  # pyright: ignore[reportUnknownVariableType] - without types
 
-from laggard_exporter.samples import Family, Grouped
+from laggard_exporter.samples import Family, Grouped, merged
 
 _OPEN_METRICS = "application/openmetrics-text"
 #: How names are written that Prometheus could not read before version 3. We have none: ours are the same in both.
@@ -41,11 +41,10 @@ class Encoder:
     def encode(self, collected: Iterable[Grouped], *, open_metrics: bool) -> bytes:
         """Return the samples as OpenMetrics, or in the older text format."""
         parts: list[str] = []
-        for samples in collected:
-            for family, series in samples.items():
-                text = self._texts.get(family) or self._texts.setdefault(family, _Text(family))
-                parts.append(text.open_metrics_head if open_metrics else text.head)
-                parts += text.lines(series)
+        for family, series in merged(collected).items():
+            text = self._texts.get(family) or self._texts.setdefault(family, _Text(family))
+            parts.append(text.open_metrics_head if open_metrics else text.head)
+            parts += text.lines(series)
         if open_metrics:
             parts.append("# EOF\n")
         # What is no text, as a name of a file with bytes that are no UTF-8, costs its characters and not the scrape.

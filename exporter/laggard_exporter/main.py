@@ -16,7 +16,7 @@ from laggard_exporter.collection import Collection, Collector
 from laggard_exporter.collectors import COLLECTORS
 from laggard_exporter.conventions import WEB_CONFIGURATION_VALID
 from laggard_exporter.flags import Options
-from laggard_exporter.nvml.collector import NvmlCollector
+from laggard_exporter.gpus.collector import GpuCollector
 from laggard_exporter.otlp.settings import OtlpError
 from laggard_exporter.otlp.settings import settings as otlp_settings
 from laggard_exporter.profiling import Profiling
@@ -75,10 +75,10 @@ def _close(server: Server) -> None:
 
 def _follow_signals(collection: Collection, collectors: Sequence[Collector]) -> NoReturn:
     """Let the GPUs' driver go and take it up again: at once, not with the next scrape."""
-    nvml = [collector for collector in collectors if isinstance(collector, NvmlCollector)]
+    gpus = [collector for collector in collectors if isinstance(collector, GpuCollector)]
     while True:
         released = signal.sigwaitinfo(_DRIVER_SIGNALS).si_signo == signal.SIGUSR1
-        for collector in nvml:
+        for collector in gpus:
             collector.released = released
             collection.outcomes({collector.name})
 

@@ -47,3 +47,12 @@ def grouped(samples: Iterable[Sample]) -> Grouped:
             raise ValueError(f"{family.name} has the labels {family.labels}, got the values {labels}")
         result.setdefault(family, {})[labels] = float(value)
     return result
+
+
+def merged(collected: Iterable[Grouped]) -> Grouped:
+    """Return the samples of several collectors, each family once: GPUs of two vendors have the same families."""
+    result: Grouped = {}
+    for samples in collected:
+        for family, series in samples.items():
+            result[family] = {**result[family], **series} if family in result else series
+    return result

@@ -73,7 +73,7 @@ def document() -> str:
     for metric in process_metrics.PROCESS_METRICS:
         labels = (prometheus_label(attribute) for attribute in metric.attributes)
         parts.append(row(code(prometheus_name(metric)), metric.kind, codes(labels), metric.description))
-    gpus = COLLECTORS["nvml"].families
+    gpus = tuple(dict.fromkeys((*COLLECTORS["nvml"].families, *COLLECTORS["amd_smi"].families)))
     others = [family for family in FAMILIES if family not in {*gpus, *SELF_FAMILIES, *PROCESS.values()}]
     host = [family for family in others if family.name.startswith("host_")]
     ranks = [family for family in others if family.name.startswith("training_")]

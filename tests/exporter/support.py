@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,10 +24,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laggard.shared import statefile
 from laggard.shared.statefile import Facts, StateWriter
+from laggard_exporter.amd_smi import library as amd_smi
+from laggard_exporter.amd_smi.collector import AmdSmiCollector
+from laggard_exporter.gpus.child_process import Child
+from laggard_exporter.gpus.collector import GpuCollector
+from laggard_exporter.gpus.worker import Worker
 from laggard_exporter.kernel_log import KernelLog
-from laggard_exporter.nvml.child_process import Child
+from laggard_exporter.nvml import library as nvml
 from laggard_exporter.nvml.collector import NvmlCollector
-from laggard_exporter.nvml.worker import Worker
 from laggard_exporter.samples import PartialFailureError, Sample
 
 REPOSITORY = Path(__file__).parents[2]
@@ -153,20 +157,29 @@ def lasting(samples: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class NvmlProbe:
-    """The NVML collector on a clock that stands still, over a child process with these environment variables."""
+class GpuProbe:
+    """A collector of GPUs on a clock that stands still, over a child process with these environment variables.
 
-    def __init__(self, variables: Mapping[str, str], **options: Any) -> None:
+    ``start`` makes a child, ``make`` the collector.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, str],
+        start: Callable[[Mapping[str, str]], Child],
+        make: Callable[..., GpuCollector[Any]],
+        **options: Any,
+    ) -> None:
         self._now = 1000.0
         self.children: list[Child] = []
         self.incomplete = ""
         self._environment = {**os.environ, **variables}
-        nowhere = Path("/nonexistent")
-        options = {"host": "node-1", "kernel_log": KernelLog(nowhere), "sysfs": nowhere, **options}
-        self.collector = NvmlCollector(Worker(self._start), clock=lambda: self._now, **options)
+        self._start_child = start
+        options = {"host": "node-1", "sysfs": Path("/nonexistent"), **options}
+        self.collector = make(Worker(self._start), clock=lambda: self._now, **options)
 
     def _start(self) -> Child:
-        self.children.append(Child(self._environment))
+        self.children.append(self._start_child(self._environment))
         return self.children[-1]
 
     def collect(self, *, later: float = 0) -> dict[str, float]:
@@ -187,9 +200,8 @@ class NvmlProbe:
 
 
 @contextlib.contextmanager
-def nvml_probe(variables: Mapping[str, str], **options: Any) -> Generator[NvmlProbe, None, None]:
-    """Run the NVML collector with these environment variables; no child of it is left."""
-    probe = NvmlProbe(variables, **options)
+def _running_probe(probe: GpuProbe) -> Generator[GpuProbe, None, None]:
+    """Give the probe; no child of it is left."""
     try:
         yield probe
     finally:
@@ -197,6 +209,17 @@ def nvml_probe(variables: Mapping[str, str], **options: Any) -> Generator[NvmlPr
         for child in probe.children:
             child.process.kill()
             child.process.wait(TIMEOUT)
+
+
+def nvml_probe(variables: Mapping[str, str], **options: Any) -> contextlib.AbstractContextManager[GpuProbe]:
+    """Run the NVML collector with these environment variables; no child of it is left."""
+    options = {"kernel_log": KernelLog(Path("/nonexistent")), **options}
+    return _running_probe(GpuProbe(variables, nvml.start, NvmlCollector, **options))
+
+
+def amd_probe(variables: Mapping[str, str], **options: Any) -> contextlib.AbstractContextManager[GpuProbe]:
+    """Run the collector of AMD's GPUs with these environment variables; no child of it is left."""
+    return _running_probe(GpuProbe(variables, amd_smi.start, AmdSmiCollector, **options))
 
 
 class Exporter:

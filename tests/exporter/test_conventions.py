@@ -18,6 +18,7 @@ from laggard_exporter.ranks.files import NANOSECONDS
 from laggard_exporter.ranks.state import PROCESS
 from tests.exporter.support import dead_file, exporter, fresh, live_rank, open_metrics, promtool_check
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
+from tests.fake_amd_smi import fake as amd
 from tests.fake_nvml.fake import EVERYTHING, Scenario
 from tests.support.recorded_job import RecordedJob
 
@@ -52,8 +53,10 @@ def test_rank_metrics_are_the_contract() -> None:
         )
 
 
-def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, scenario: Scenario) -> None:
-    """With GPUs and a rank every family of the tables is served, with its type, help and labels, and no other."""
+def test_a_scrape_holds_what_the_tables_say(
+    tmp_path: Path, fake_nvml: Path, scenario: Scenario, fake_amd_smi: Path, amd_scenario: amd.Scenario
+) -> None:
+    """With GPUs of both vendors and a rank every family is served once, as the tables say, and no other."""
     # Where a rank stands is said of one that stands still.
     facts = fresh(start_boottime_ns=statefile.boottime_ns() - 5 * NANOSECONDS)
     words = {
@@ -78,8 +81,10 @@ def test_a_scrape_holds_what_the_tables_say(tmp_path: Path, fake_nvml: Path, sce
         procfs = write_tree(tmp_path / "proc", {**HOST_PROCFS, **rank_procfs(rank.pid)})
         sysfs = write_tree(tmp_path / "sys", {**INFINIBAND_SYSFS, **CGROUP_SYSFS})
         arguments += [f"--path.procfs={procfs}", f"--path.sysfs={sysfs}", f"--path.kernel-log={tmp_path / 'log'}"]
-        (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
-        with exporter(*arguments, **scenario.environment(fake_nvml)) as node:
+        amd.sysfs(tmp_path / "sys")
+        variables = amd_scenario.environment(fake_amd_smi) | scenario.environment(fake_nvml)
+        variables["LD_LIBRARY_PATH"] = f"{fake_nvml.parent}:{fake_amd_smi.parent}"
+        with exporter(*arguments, **variables) as node:
             node.scrape()
             # The activity of a GPU, and of a process, is that since the scrape before.
             scenario.write(*EVERYTHING, "1 nvmlDeviceGetProcessUtilization 4294967294:25:2")

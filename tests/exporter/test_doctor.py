@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from laggard_exporter import doctor
-from laggard_exporter.nvml.conventions import GPU_DEVICES, NVML_STATUS
+from laggard_exporter.gpus.conventions import GPU_DEVICES, NVML
 from laggard_exporter.runner import Outcome
 from laggard_exporter.samples import Sample, grouped
 from tests.exporter.support import EXPORTER, TIMEOUT, dead_file, fresh
@@ -80,7 +80,7 @@ def test_something_that_should_work(tmp_path: Path) -> None:
 
 def nvml(status: str, gpus: int | None) -> tuple[str, str]:
     """Return what is said of an NVML with this status beside so many GPUs on the PCI bus."""
-    samples = [Sample(NVML_STATUS, ("available", "node-1"), 0), Sample(NVML_STATUS, (status, "node-1"), 1)]
+    samples = [Sample(NVML.status, ("available", "node-1"), 0), Sample(NVML.status, (status, "node-1"), 1)]
     if gpus is not None:
         samples.append(Sample(GPU_DEVICES, ("pci",), gpus))
     found = doctor.finding("nvml", Outcome(grouped(samples)))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from laggard_exporter.gpus.conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
 from laggard_exporter.nvml.collector import FUNCTIONS
-from laggard_exporter.nvml.conventions import GPU_DRIVER_INFO, GPU_FAMILIES, GPU_INFO
 from laggard_exporter.nvml.library import FIELD_VALUES, ReturnCode
 from laggard_exporter.nvml.reading import CHECKED
 from laggard_exporter.nvml.table import CLOCK_EVENTS, DRIVER_FACTS, FACTS, READINGS, Call
-from tests.exporter.support import NvmlProbe, lasting, nvml_probe, series_name, starting_with
+from tests.exporter.support import GpuProbe, lasting, nvml_probe, series_name, starting_with
 from tests.fake_nvml.fake import Scenario, build
 
 BUSY = "GPU-00000000-0000-0000-0000-000000000000"
@@ -72,7 +72,7 @@ BUSY_INFO = gpu(
 LOST = {BUSY_INFO: 1, gpu("gpu_up"): 0, **no_xids(BUSY)}
 
 
-def test_a_healthy_gpu(probe: NvmlProbe) -> None:
+def test_a_healthy_gpu(probe: GpuProbe) -> None:
     """Every value of a GPU arrives in base units, exactly, with static facts in the info metric alone."""
     probe.collect()
     time.sleep(SHORTEST_WINDOW)
@@ -205,7 +205,7 @@ def test_details(fake_nvml: Path, scenario: Scenario) -> None:
     assert len(all_of_it) == 130
 
 
-def test_a_reason_without_its_seconds(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_reason_without_its_seconds(probe: GpuProbe, scenario: Scenario) -> None:
     """A reason for lower clocks whose seconds a driver does not count is told as active or not."""
     active = gpu("gpu_clock_event_active", reason="sw_thermal")
     assert active not in probe.collect()
@@ -213,7 +213,7 @@ def test_a_reason_without_its_seconds(probe: NvmlProbe, scenario: Scenario) -> N
     assert probe.collect()[active] == 1
 
 
-def test_the_node(probe: NvmlProbe) -> None:
+def test_the_node(probe: GpuProbe) -> None:
     """Driver, count and session are exported once per node, and nothing went wrong on a healthy one."""
     samples = probe.collect()
     assert {series: value for series, value in samples.items() if "uuid=" not in series and value} == {
@@ -225,7 +225,7 @@ def test_the_node(probe: NvmlProbe) -> None:
     assert len(about(samples, IDLE)) == len(about(samples, BUSY))
 
 
-def test_counters_of_failures_start_at_zero(probe: NvmlProbe) -> None:
+def test_counters_of_failures_start_at_zero(probe: GpuProbe) -> None:
     """Each counter is there with 0 before anything failed, so that increase() sees the first failure."""
     samples = probe.collect()
     errors = starting_with(samples, "laggard_exporter_nvml_errors_total{")
@@ -241,7 +241,7 @@ def test_counters_of_failures_start_at_zero(probe: NvmlProbe) -> None:
     assert set(timeouts.values()) == {0}
 
 
-def test_unsupported_is_absent(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_unsupported_is_absent(probe: GpuProbe, scenario: Scenario) -> None:
     """What a GPU does not support is absent, never 0, and no failure; the other GPU keeps it."""
     complete = probe.gpus()
     scenario.write(
@@ -281,7 +281,7 @@ GARBAGE = {
 }
 
 
-def test_garbage_is_rejected(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_garbage_is_rejected(probe: GpuProbe, scenario: Scenario) -> None:
     """A value that cannot be true is absent and counted under its metric; everything else stays."""
     complete = set(probe.gpus())
     rejected: Counter[str] = Counter()
@@ -294,7 +294,7 @@ def test_garbage_is_rejected(probe: NvmlProbe, scenario: Scenario) -> None:
         assert samples[gpu("gpu_up")] == 1, line
 
 
-def test_an_impossible_word_of_clock_events(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_an_impossible_word_of_clock_events(probe: GpuProbe, scenario: Scenario) -> None:
     """A word of all ones is no word of reasons: none is exported."""
     scenario.write("0 nvmlDeviceGetCurrentClocksEventReasons 0xFFFFFFFF")
     samples = probe.collect()
@@ -302,7 +302,7 @@ def test_an_impossible_word_of_clock_events(probe: NvmlProbe, scenario: Scenario
     assert failures(samples) == {"gpu_clock_event_active": 1}
 
 
-def test_every_value_type_of_fields(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_every_value_type_of_fields(probe: GpuProbe, scenario: Scenario) -> None:
     """A field value is read from the member of the union that its type names."""
     values = {"0 0.5": 0.0005, "1 7": 0.007, "2 8": 0.008, "3 9": 0.009, "4 10": 0.01, "5 11": 0.011, "6 12": 0.012}
     for value, watts in values.items():
@@ -310,7 +310,7 @@ def test_every_value_type_of_fields(probe: NvmlProbe, scenario: Scenario) -> Non
         assert probe.gpus()[gpu("gpu_power_watts")] == watts, value
 
 
-def test_an_unknown_value_type(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_an_unknown_value_type(probe: GpuProbe, scenario: Scenario) -> None:
     """A value type that we do not know is a failure, not a guess; the next source is asked."""
     scenario.write("0 field.186 9 5", "0 nvmlDeviceGetPowerUsage 300000")
     samples = probe.collect()
@@ -318,7 +318,7 @@ def test_an_unknown_value_type(probe: NvmlProbe, scenario: Scenario) -> None:
     assert failures(samples) == {FIELD_VALUES: 1}
 
 
-def test_a_failing_function(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_failing_function(probe: GpuProbe, scenario: Scenario) -> None:
     """A failure that is not a lack of support is counted at every scrape and takes only its own series."""
     complete = probe.gpus()
     scenario.write("0 nvmlDeviceGetUtilizationRates !999", "0 field.83 !10", "0 nvmlDeviceGetEnforcedPowerLimit !4")
@@ -337,7 +337,7 @@ def test_a_failing_function(probe: NvmlProbe, scenario: Scenario) -> None:
     }
 
 
-def test_a_name_that_is_no_text(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_name_that_is_no_text(probe: GpuProbe, scenario: Scenario) -> None:
     """Bytes that are no UTF-8 cost the GPU this one fact, not its series."""
     scenario.write("0 nvmlDeviceGetName \udcff\udcfe")
     samples = probe.collect()
@@ -345,7 +345,7 @@ def test_a_name_that_is_no_text(probe: NvmlProbe, scenario: Scenario) -> None:
     assert failures(samples) == {"nvmlDeviceGetName": 1}
 
 
-def test_a_lost_gpu(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_lost_gpu(probe: GpuProbe, scenario: Scenario) -> None:
     """A GPU lost under way is down and keeps its identity and nothing else; it is up again when it comes back."""
     before = probe.gpus()
     for code in (ReturnCode.GPU_IS_LOST, ReturnCode.RESET_REQUIRED, ReturnCode.GPU_NOT_FOUND):
@@ -359,14 +359,14 @@ def test_a_lost_gpu(probe: NvmlProbe, scenario: Scenario) -> None:
         assert probe.gpus(later=31) == before, code
 
 
-def test_a_gpu_that_answers_nothing(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_gpu_that_answers_nothing(probe: GpuProbe, scenario: Scenario) -> None:
     """A GPU whose every call fails with an unknown error is down, whatever NVML calls it."""
     probe.collect()
     scenario.write("0 * !999")
     assert about(probe.gpus(), BUSY) == LOST
 
 
-def test_a_gpu_that_was_never_there(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_gpu_that_was_never_there(probe: GpuProbe, scenario: Scenario) -> None:
     """A GPU that is lost from the start has no identity: the count tells that one is missing, until it comes."""
     scenario.write("0 * !15")
     samples = probe.gpus()
@@ -377,7 +377,7 @@ def test_a_gpu_that_was_never_there(probe: NvmlProbe, scenario: Scenario) -> Non
     assert probe.gpus(later=31)[gpu("gpu_up")] == 1
 
 
-def test_a_gpu_that_left_the_enumeration(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_gpu_that_left_the_enumeration(probe: GpuProbe, scenario: Scenario) -> None:
     """A GPU that NVML no longer counts is down, not gone, and the GPU that took its index is not mixed up with it."""
     before = probe.gpus()
     moved = {series.replace('index="1"', 'index="0"'): value for series, value in about(before, IDLE).items()}
@@ -421,7 +421,7 @@ def test_a_lost_gpu_gets_a_new_handle(fake_nvml: Path, scenario: Scenario, tmp_p
     assert Counter(trace.read_text().splitlines())["0 nvmlDeviceGetHandleByIndex_v2"] == 1
 
 
-def test_clock_event_fields_of_the_driver(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_clock_event_fields_of_the_driver(probe: GpuProbe, scenario: Scenario) -> None:
     """Before R580 the fields 269 to 271 mean something else: there the one thermal reason is exported instead."""
     always = {"sw_power_cap": 1.5, "sync_boost": 0, "board_limit": 0, "low_utilization": 0, "reliability": 0}
     releases = {
@@ -472,7 +472,7 @@ def test_a_driver_without_newer_symbols(tmp_path: Path, scenario: Scenario) -> N
     assert failures(samples) == {}
 
 
-def test_nvml_that_can_not_be_opened(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_nvml_that_can_not_be_opened(probe: GpuProbe, scenario: Scenario) -> None:
     """Why NVML does not open is a state, not a failure; it is tried again after a while and then found."""
     reasons = {
         ReturnCode.DRIVER_NOT_LOADED: "driver_not_loaded",
@@ -504,7 +504,7 @@ def test_a_node_without_nvml(tmp_path: Path) -> None:
     assert starting_with(samples, "gpu_") == {}
 
 
-def test_a_driver_loaded_again(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_driver_loaded_again(probe: GpuProbe, scenario: Scenario) -> None:
     """After the driver was replaced the same scrape opens a new session and reads versions and facts again."""
     before = probe.gpus()
     scenario.write(
@@ -518,7 +518,7 @@ def test_a_driver_loaded_again(probe: NvmlProbe, scenario: Scenario) -> None:
     assert after == renewed
 
 
-def test_a_session_that_does_not_last(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_session_that_does_not_last(probe: GpuProbe, scenario: Scenario) -> None:
     """A driver that ends every session is an error and not a loop; GPUs are not called lost for it."""
     probe.collect()
     scenario.write("system gpus !1")
@@ -530,7 +530,7 @@ def test_a_session_that_does_not_last(probe: NvmlProbe, scenario: Scenario) -> N
     assert status(probe.collect(later=31)) == "available"
 
 
-def test_nvml_unloaded_under_way(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_nvml_unloaded_under_way(probe: GpuProbe, scenario: Scenario) -> None:
     """When the driver is unloaded the GPUs are unknown, not lost; those that do not come back are."""
     probe.collect()
     scenario.write("system generation 2", "system nvmlInitWithFlags !9")
@@ -542,7 +542,7 @@ def test_nvml_unloaded_under_way(probe: NvmlProbe, scenario: Scenario) -> None:
     assert (samples[gpu("gpu_up")], samples[gpu("gpu_up", IDLE)]) == (1, 0)
 
 
-def test_no_gpus(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_no_gpus(probe: GpuProbe, scenario: Scenario) -> None:
     """A driver without GPUs counts none."""
     scenario.write("system gpus 0")
     assert probe.gpus() == {
@@ -552,7 +552,7 @@ def test_no_gpus(probe: NvmlProbe, scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("parts", ["0 0 0", "0 5 7"])
-def test_a_memory_of_which_there_is_none(probe: NvmlProbe, scenario: Scenario, parts: str) -> None:
+def test_a_memory_of_which_there_is_none(probe: GpuProbe, scenario: Scenario, parts: str) -> None:
     """A structure about memory whose total is 0 says nothing: its parts are absent, and nothing else is."""
     before = probe.collect()
     scenario.write(

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from laggard_exporter.nvml import answers, collector, devices, library, worker
+from laggard_exporter.gpus import collector, devices, session, worker
+from laggard_exporter.gpus.child_process import Child
+from laggard_exporter.nvml import answers
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
-from laggard_exporter.nvml.child_process import Child
 from laggard_exporter.nvml.library import ReturnCode
 from laggard_exporter.samples import PartialFailureError
-from tests.exporter.support import TIMEOUT, NvmlProbe, as_dict, lasting, nvml_probe, starting_with
+from tests.exporter.support import TIMEOUT, GpuProbe, as_dict, lasting, nvml_probe, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, LOST, about, failures, gpu, status
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build, copies
 
@@ -36,12 +37,12 @@ TIMEOUTS = "laggard_exporter_nvml_call_timeouts_total"
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "GROUP_SECONDS", GROUP_SECONDS)
+    monkeypatch.setattr(session, "GROUP_SECONDS", GROUP_SECONDS)
     monkeypatch.setattr(devices, "OPEN_SECONDS", 1.0)
-    monkeypatch.setattr(library, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(session, "OPEN_SECONDS", 1.0)
 
 
-def timed(probe: NvmlProbe, later: float = 0, limit: float = SCRAPE_SECONDS) -> dict[str, float]:
+def timed(probe: GpuProbe, later: float = 0, limit: float = SCRAPE_SECONDS) -> dict[str, float]:
     """Scrape and check that it was answered in time."""
     started = time.monotonic()
     samples = probe.collect(later=later)
@@ -66,7 +67,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("function", HANGS)
-def test_a_function_hangs_for_one_gpu(probe: NvmlProbe, scenario: Scenario, function: str) -> None:
+def test_a_function_hangs_for_one_gpu(probe: GpuProbe, scenario: Scenario, function: str) -> None:
     """A GPU whose call never returns is down within the scrape, its process is replaced, and the others stay."""
     time.sleep(0.3)  # so that the next sample of GPM is taken
     before = probe.collect()
@@ -91,7 +92,7 @@ def test_a_function_hangs_for_one_gpu(probe: NvmlProbe, scenario: Scenario, func
     assert probe.incomplete == ""
 
 
-def test_the_next_gpu_hangs_meanwhile(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_the_next_gpu_hangs_meanwhile(probe: GpuProbe, scenario: Scenario) -> None:
     """Each GPU is asked while the one before is looked at: the one that hangs is found, whoever waits for an answer."""
     mig, third = "GPU-11111111-1111-1111-1111-111111111111", "GPU-00000002"
     gpus = (*copies(3), *EVERYTHING)
@@ -109,7 +110,7 @@ def test_the_next_gpu_hangs_meanwhile(probe: NvmlProbe, scenario: Scenario) -> N
     assert lasting(timed(probe, later=LATER)) == lasting(before)
 
 
-def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_mig_device_hangs(probe: GpuProbe, scenario: Scenario) -> None:
     """A call for a MIG device that never returns makes its GPU down, and no other."""
     scenario.write(*EVERYTHING)
     before = probe.collect()
@@ -123,7 +124,7 @@ def test_a_mig_device_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
     assert lasting(timed(probe, later=LATER)) == lasting(before)
 
 
-def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_gpu_hangs_from_the_start(probe: GpuProbe, scenario: Scenario) -> None:
     """A GPU that cannot even be opened keeps no other from being found, and is found when it can."""
     scenario.write("0 nvmlDeviceGetHandleByIndex_v2:delay 60000")
     samples = timed(probe)
@@ -136,7 +137,7 @@ def test_a_gpu_hangs_from_the_start(probe: NvmlProbe, scenario: Scenario) -> Non
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
-def test_a_gpu_hangs_when_its_events_are_asked_for(probe: NvmlProbe, scenario: Scenario, function: str) -> None:
+def test_a_gpu_hangs_when_its_events_are_asked_for(probe: GpuProbe, scenario: Scenario, function: str) -> None:
     """The one GPU is down, and the events of the others are told."""
     scenario.write(f"0 {function}:delay 60000")
     samples = timed(probe)
@@ -155,18 +156,18 @@ def test_a_gpu_hangs_when_its_events_are_asked_for(probe: NvmlProbe, scenario: S
     assert timed(probe, later=LATER)[gpu("gpu_up")] == 1
 
 
-def test_a_full_process_table(probe: NvmlProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_process_table(probe: GpuProbe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no process can be started NVML is in error, one line says why, and it is there again when one can."""
 
     def refuse() -> Child:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    start = probe.collector._nvml.worker._start
-    monkeypatch.setattr(probe.collector._nvml.worker, "_start", refuse)
+    start = probe.collector._session.worker._start
+    monkeypatch.setattr(probe.collector._session.worker, "_start", refuse)
     samples = timed(probe)
     assert status(samples) == "error"
     assert starting_with(samples, "gpu_") == {}
-    monkeypatch.setattr(probe.collector._nvml.worker, "_start", start)
+    monkeypatch.setattr(probe.collector._session.worker, "_start", start)
     assert timed(probe, later=31)[gpu("gpu_up")] == 1
 
 
@@ -178,7 +179,7 @@ def test_a_full_process_table(probe: NvmlProbe, monkeypatch: pytest.MonkeyPatch)
         ("system nvmlInitWithFlags:delay 60000", "nvmlInitWithFlags"),
     ],
 )
-def test_the_driver_hangs(probe: NvmlProbe, scenario: Scenario, line: str, function: str) -> None:
+def test_the_driver_hangs(probe: GpuProbe, scenario: Scenario, line: str, function: str) -> None:
     """A driver that hangs as a whole makes GPU series absent and the state say so; not every scrape waits for it."""
     before = probe.collect()
     probe.collector.close()
@@ -195,7 +196,7 @@ def test_the_driver_hangs(probe: NvmlProbe, scenario: Scenario, line: str, funct
     assert probe.incomplete == ""
 
 
-def test_every_gpu_hangs(probe: NvmlProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_gpu_hangs(probe: GpuProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """When more hangs than a scrape has time for, it ends in time; later scrapes find what does not hang."""
     monkeypatch.setattr(collector, "SCRAPE_SECONDS", 1.0)
     before = probe.collect()
@@ -213,7 +214,7 @@ def test_every_gpu_hangs(probe: NvmlProbe, scenario: Scenario, monkeypatch: pyte
     assert lasting(about(samples, BUSY)) == lasting(about(before, BUSY))
 
 
-def test_a_slow_driver(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_slow_driver(probe: GpuProbe, scenario: Scenario) -> None:
     """A driver that takes its time is waited for."""
     before = probe.collect()
     scenario.write("* *:delay 2")
@@ -221,10 +222,10 @@ def test_a_slow_driver(probe: NvmlProbe, scenario: Scenario) -> None:
     assert len(probe.children) == 1
 
 
-def test_a_driver_that_is_slow_to_start(probe: NvmlProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_slow_to_start(probe: GpuProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start longer than a scrape is waited for by the next scrape, not begun again."""
     monkeypatch.setattr(collector, "SCRAPE_SECONDS", 0.5)
-    monkeypatch.setattr(library, "OPEN_SECONDS", 10.0)
+    monkeypatch.setattr(session, "OPEN_SECONDS", 10.0)
     scenario.write("system nvmlInitWithFlags:delay 1200")
     samples = timed(probe, limit=1)
     assert status(samples) == "no_answer"
@@ -238,7 +239,7 @@ def test_a_driver_that_is_slow_to_start(probe: NvmlProbe, scenario: Scenario, mo
     assert len(probe.children) == 1
 
 
-def test_all_gpus_are_lost(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_all_gpus_are_lost(probe: GpuProbe, scenario: Scenario) -> None:
     """When every GPU falls off the bus all are down with their identity, and the collector itself is well."""
     before = probe.collect()
     scenario.write("* * !15")
@@ -251,7 +252,7 @@ def test_all_gpus_are_lost(probe: NvmlProbe, scenario: Scenario) -> None:
     assert lasting(timed(probe, later=31)) == lasting(before)
 
 
-def test_the_library_ends_its_process(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_the_library_ends_its_process(probe: GpuProbe, scenario: Scenario) -> None:
     """A library that calls abort() takes its own process, counted as an error, and no more than the one GPU."""
     before = probe.collect()
     scenario.write("0 nvmlDeviceGetUtilizationRates !abort")
@@ -265,7 +266,7 @@ def test_the_library_ends_its_process(probe: NvmlProbe, scenario: Scenario) -> N
     assert lasting(timed(probe, later=LATER)) == lasting(before)
 
 
-def test_a_process_that_is_killed(probe: NvmlProbe) -> None:
+def test_a_process_that_is_killed(probe: GpuProbe) -> None:
     """Somebody ends the process that NVML runs in: the same scrape has a new one."""
     before = probe.collect()
     probe.children[0].process.kill()
@@ -292,7 +293,7 @@ def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
         child.close()
 
 
-def test_processes_that_can_not_be_killed(probe: NvmlProbe, scenario: Scenario, unkillable: list[Child]) -> None:
+def test_processes_that_can_not_be_killed(probe: GpuProbe, scenario: Scenario, unkillable: list[Child]) -> None:
     """Processes held by the kernel are left behind, but only so many; when one is gone the work goes on."""
     probe.collect()
     scenario.write("0 nvmlDeviceGetUtilizationRates:delay 60000")
@@ -315,9 +316,7 @@ def test_processes_that_can_not_be_killed(probe: NvmlProbe, scenario: Scenario, 
     assert samples[gpu("gpu_up", IDLE)] == 1
 
 
-def test_a_monitor_that_says_nothing_runs(
-    probe: NvmlProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_monitor_that_says_nothing_runs(probe: GpuProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an XID 31 a monitor may count nothing while kernels run: no activity is told until it does, no zero."""
     monkeypatch.setattr(answers, "_UTILIZATION_SECONDS", SHORTEST_WINDOW)
     activity = ("gpu_graphics_activity_ratio", "gpu_tensor_activity_ratio", "gpu_pcie_receive_bytes_total")
@@ -395,7 +394,7 @@ def test_a_driver_that_is_let_go(tmp_path: Path, fake_nvml: Path, scenario: Scen
         assert samples[xids] == 1
 
 
-def test_a_gpu_that_hung_is_let_go(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_gpu_that_hung_is_let_go(probe: GpuProbe, scenario: Scenario) -> None:
     """To let a driver go is no failure, though one of its GPUs hung."""
     probe.collect()
     scenario.write("0 nvmlDeviceGetUtilizationRates:delay 60000")
@@ -419,7 +418,7 @@ def test_a_driver_that_comes_later(tmp_path: Path, fake_nvml: Path, scenario: Sc
         assert samples[gpu("gpu_up")] == 1
 
 
-def test_gpus_that_come_go_and_change_places(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_gpus_that_come_go_and_change_places(probe: GpuProbe, scenario: Scenario) -> None:
     """Series follow the GPU, not its place: more GPUs, fewer, and two that changed places with the driver's reload."""
     before = probe.collect()
     scenario.write("system gpus 3", "2 nvmlDeviceGetUUID GPU-2")
@@ -453,7 +452,7 @@ def test_a_gpu_that_the_driver_does_not_see(fake_nvml: Path, scenario: Scenario,
         assert starting_with(timed(probe), "gpu_") == {'gpu_devices{source="pci"}': 2}
 
 
-def test_a_node_without_a_free_processor(probe: NvmlProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_a_free_processor(probe: GpuProbe, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that wants to run and may not is waited for: it does not hang."""
     before = probe.collect()
     monkeypatch.setattr(Child, "_wants_to_run", lambda _: True)
@@ -464,7 +463,7 @@ def test_a_node_without_a_free_processor(probe: NvmlProbe, scenario: Scenario, m
     assert timed(probe)[gpu("gpu_up")] == 0
 
 
-def test_what_root_alone_may_ask(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_what_root_alone_may_ask(probe: GpuProbe, scenario: Scenario) -> None:
     """An exporter without rights lacks the one metric that needs them, and that is no failure; any other lack is."""
     scenario.write(f"* nvmlDeviceGetSramEccErrorStatus !{ReturnCode.NO_PERMISSION}")
     samples = probe.collect()

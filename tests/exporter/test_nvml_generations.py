@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from laggard_exporter.gpus.counters import Counters
+from laggard_exporter.gpus.session import Question
 from laggard_exporter.nvml import table
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
-from laggard_exporter.nvml.counters import Counters
-from laggard_exporter.nvml.library import Nvml, Question
-from tests.exporter.support import NvmlProbe, nvml_probe, starting_with
+from laggard_exporter.nvml.library import Nvml
+from tests.exporter.support import GpuProbe, nvml_probe, starting_with
 from tests.exporter.test_nvml import about, failures, gpu, no_xids
 from tests.fake_nvml.fake import EVERYTHING, Scenario, build
 
@@ -183,7 +184,7 @@ ALL_OF_AN_H100 = {
 }
 
 
-def test_activity_is_that_since_the_scrape_before(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_activity_is_that_since_the_scrape_before(probe: GpuProbe, scenario: Scenario) -> None:
     """Two scrapes right after one another get the same newest activity, not one over too short a time."""
     probe.collect()
     time.sleep(SHORTEST_WINDOW)
@@ -209,7 +210,7 @@ GARBAGE = {
 }
 
 
-def test_nonsense_of_every_kind(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_nonsense_of_every_kind(probe: GpuProbe, scenario: Scenario) -> None:
     """Sentinels and garbage are left out and counted under their metric, each alone."""
     for line, metric in GARBAGE.items():
         before = failures(probe.collect()).get(metric, 0)
@@ -222,7 +223,7 @@ def test_nonsense_of_every_kind(probe: NvmlProbe, scenario: Scenario) -> None:
         time.sleep(SHORTEST_WINDOW if line.startswith("gpm") else 0)
 
 
-def test_memory_errors(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_memory_errors(probe: GpuProbe, scenario: Scenario) -> None:
     """Errors of the memory, and what becomes of their rows, are in the next scrape and change no other series."""
     before = probe.gpus()
     scenario.write(
@@ -257,7 +258,7 @@ def test_memory_errors(probe: NvmlProbe, scenario: Scenario) -> None:
     assert samples[gpu("gpu_ecc_volatile_errors_total", severity="uncorrected")] == 2
 
 
-def test_an_action_that_is_not_known(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_an_action_that_is_not_known(probe: GpuProbe, scenario: Scenario) -> None:
     """A number that a later driver may give is unknown, not none."""
     scenario.write("0 field.230 1 99")
     samples = probe.collect()
@@ -265,7 +266,7 @@ def test_an_action_that_is_not_known(probe: NvmlProbe, scenario: Scenario) -> No
     assert samples[gpu("gpu_recovery_action", action="none")] == 0
 
 
-def test_counters_over_a_wrap_and_a_reload(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_counters_over_a_wrap_and_a_reload(probe: GpuProbe, scenario: Scenario) -> None:
     """A 32-bit word that wraps, and a counter that begins again with the driver, go on without a fall or a jump."""
     receive, energy = gpu("gpu_pcie_receive_bytes_total"), gpu("gpu_energy_joules_total")
     scenario.write("0 field.198 1 4294967000")
@@ -301,7 +302,7 @@ def fixed_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("gigabytes_a_second", [0.0, 0.2, 0.3, 30.0, 63.0])
 @pytest.mark.usefixtures("fixed_windows")
-def test_several_wraps_between_two_scrapes(probe: NvmlProbe, scenario: Scenario, gigabytes_a_second: float) -> None:
+def test_several_wraps_between_two_scrapes(probe: GpuProbe, scenario: Scenario, gigabytes_a_second: float) -> None:
     """Where the performance monitor tells the rate, every byte is counted, however often the word wraps."""
     receive = gpu("gpu_pcie_receive_bytes_total")
     scenario.write("0 field.198 1 1000")
@@ -316,7 +317,7 @@ def test_several_wraps_between_two_scrapes(probe: NvmlProbe, scenario: Scenario,
     assert probe.collect()[receive] == 1000 + moved
 
 
-def test_wraps_that_nobody_can_see(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_wraps_that_nobody_can_see(probe: GpuProbe, scenario: Scenario) -> None:
     """A 32-bit counter is absent without the rate that tells how often it wrapped, and counts again with it."""
     receive, sent = gpu("gpu_pcie_receive_bytes_total"), gpu("gpu_pcie_transmit_bytes_total")
     without = ("0 nvmlGpmQueryDeviceSupport !3", "0 field.198 1 5000")
@@ -345,7 +346,7 @@ def test_counters_alone() -> None:
     assert counters.widen("c", 160, word=True, expected=0) == 3 * word + 160
 
 
-def test_a_link_that_does_not_tell(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_a_link_that_does_not_tell(probe: GpuProbe, scenario: Scenario) -> None:
     """A sum over links is absent while one of them does not answer: it would look like a reset."""
     crc, active = gpu("gpu_nvlink_errors_total", error="crc"), gpu("gpu_nvlink_links", state="active")
     assert probe.collect()[crc] == 0
@@ -355,7 +356,7 @@ def test_a_link_that_does_not_tell(probe: NvmlProbe, scenario: Scenario) -> None
     assert (samples[active], samples[gpu("gpu_nvlink_links", state="inactive")]) == (17, 1)
 
 
-def test_mig_devices_come_and_go(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_mig_devices_come_and_go(probe: GpuProbe, scenario: Scenario) -> None:
     """MIG devices are in the scrape after they are made, and gone after they are deleted; the GPU keeps its series."""
     uuid = "GPU-11111111-1111-1111-1111-111111111111"
     before = probe.gpus()
@@ -379,7 +380,7 @@ def test_mig_devices_come_and_go(probe: NvmlProbe, scenario: Scenario) -> None:
     assert failures(probe.collect()) == {}
 
 
-def test_mig_devices_with_gaps(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_mig_devices_with_gaps(probe: GpuProbe, scenario: Scenario) -> None:
     """Each MIG device has its own facts, whatever places between them are empty or do not tell who they are."""
     lines = ["0 nvmlDeviceGetMigMode 1"]
     for index in (1, 4, 6):

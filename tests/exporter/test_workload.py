@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from laggard_exporter.gpus.pci import NVIDIA, count_gpus
+from laggard_exporter.gpus.workload import GpuProcess, GpuWorkload, Workloads, live_ranks
 from laggard_exporter.nvml.child.shares import SAMPLE_SECONDS
-from laggard_exporter.nvml.pci import count_gpus
-from laggard_exporter.nvml.processes import GpuProcess, GpuWorkload
-from laggard_exporter.nvml.workload import Workloads, live_ranks
 from laggard_exporter.ranks.files import RankFiles
 from tests.exporter.support import as_dict, dead_file, fresh, live_rank, nvml_probe, series_name, starting_with
 from tests.exporter.test_nvml import BUSY, IDLE, failures
@@ -194,7 +193,7 @@ def test_processes_that_come_and_go(fake_nvml: Path, scenario: Scenario) -> None
 
 def test_gpus_on_the_bus(tmp_path: Path) -> None:
     """Display controllers of NVIDIA count: no audio function, no switch, no other vendor, no virtual function."""
-    assert count_gpus(tmp_path) is None
+    assert count_gpus(NVIDIA, tmp_path) is None
     functions = {
         "0000:1b:00.0": ("0x10de", "0x030200"),
         "0000:9d:00.0": ("0x10de", "0x030000"),
@@ -209,4 +208,4 @@ def test_gpus_on_the_bus(tmp_path: Path) -> None:
         (device / "vendor").write_text(vendor + "\n")
         (device / "class").write_text(kind + "\n")
     (tmp_path / "bus/pci/devices/0000:1b:00.4/physfn").symlink_to("../0000:1b:00.0")
-    assert count_gpus(tmp_path) == 2
+    assert count_gpus(NVIDIA, tmp_path) == 2

@@ -10,7 +10,7 @@ import pytest
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import xid
 from laggard_exporter.nvml.xid import APPLICATION, CRITICAL, WARNING, XidErrors
-from tests.exporter.support import NvmlProbe, as_dict, nvml_probe, starting_with
+from tests.exporter.support import GpuProbe, as_dict, nvml_probe, starting_with
 from tests.exporter.test_nvml import IDLE, gpu
 from tests.fake_nvml.fake import Scenario
 
@@ -39,7 +39,7 @@ def write(path: Path, *records: str) -> None:
         file.write("".join(records))
 
 
-def wait_for(probe: NvmlProbe, expected: dict[str, float]) -> dict[str, float]:
+def wait_for(probe: GpuProbe, expected: dict[str, float]) -> dict[str, float]:
     """Scrape until the events have come through the library, and return the samples."""
     samples: dict[str, float] = {}
     for _ in range(100):
@@ -50,7 +50,7 @@ def wait_for(probe: NvmlProbe, expected: dict[str, float]) -> dict[str, float]:
     raise AssertionError(errors(samples))
 
 
-def test_events(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_events(probe: GpuProbe, scenario: Scenario) -> None:
     """Events are counted by GPU and code, those before the start are not, and an error of the wait ends nothing."""
     scenario.write("0 event.1 31")
     assert errors(probe.collect()) == {}
@@ -69,7 +69,7 @@ def test_events(probe: NvmlProbe, scenario: Scenario) -> None:
     wait_for(probe, {"79GPU-0": 2, "13GPU-1": 1, "62GPU-0": 1})
 
 
-def test_events_of_a_process_that_hangs(probe: NvmlProbe, scenario: Scenario) -> None:
+def test_events_of_a_process_that_hangs(probe: GpuProbe, scenario: Scenario) -> None:
     """An event that came before the process was given up counts; the new process goes on with the events."""
     probe.collect()
     scenario.write("1 event.1 62")

@@ -56,11 +56,14 @@ def copies(count: int) -> list[str]:
 
 
 class Scenario:
-    """The file that drives the library; it starts as ``base``, a file in this folder."""
+    """The file that drives the library; it starts as ``base``, a file in :attr:`folder`."""
+
+    folder = _HERE
+    variable = "FAKE_NVML_SCENARIO"
 
     def __init__(self, path: Path, base: str = "h100.scenario") -> None:
         self.path = path
-        self._base = (_HERE / base).read_text()
+        self._base = (self.folder / base).read_text()
         self.write()
 
     def write(self, *lines: str) -> None:
@@ -72,4 +75,4 @@ class Scenario:
 
     def environment(self, library: Path) -> dict[str, str]:
         """Return the variables that make a process use ``library`` with this scenario."""
-        return {"LD_LIBRARY_PATH": str(library.parent), "FAKE_NVML_SCENARIO": str(self.path)}
+        return {"LD_LIBRARY_PATH": str(library.parent), self.variable: str(self.path)}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from laggard_exporter.gpus.child_process import Request
+from laggard_exporter.gpus.readings import Call
 from laggard_exporter.nvml import nvlink, table
-from laggard_exporter.nvml.child_process import Request
-from laggard_exporter.nvml.devices import Device
+from laggard_exporter.nvml.devices import NvidiaDevice
 from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
 from laggard_exporter.nvml.plan import Plan
-from laggard_exporter.nvml.table import Call, Field, Source, part
+from laggard_exporter.nvml.table import Field, Source, part
 
 #: NVML's type of a field that counts in 32 bits.
 _UNSIGNED_INT = 1
@@ -30,7 +31,14 @@ class Answers:
     """
 
     def __init__(
-        self, plan: Plan, nvml: Nvml, device: Device, index: int, driver_release: int, *, further: Sequence[Request]
+        self,
+        plan: Plan,
+        nvml: Nvml,
+        device: NvidiaDevice,
+        index: int,
+        driver_release: int,
+        *,
+        further: Sequence[Request],
     ) -> None:
         self._plan = plan
         self._nvml = nvml
@@ -68,7 +76,7 @@ class Answers:
         self._types: dict[int, int] = {}
 
     def receive(self) -> None:
-        """Wait for the answers. Raises as :meth:`laggard_exporter.nvml.library.Nvml.queries`."""
+        """Wait for the answers. Raises as :meth:`laggard_exporter.gpus.session.Session.queries`."""
         fields, activity, *answers = self._nvml.receive(self._question)
         calls, fans, links = self._counts
         self._store_calls(answers[:calls])

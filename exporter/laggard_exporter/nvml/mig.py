@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from laggard_exporter.nvml import conventions as names
+from laggard_exporter.gpus import conventions as names
+from laggard_exporter.gpus.child_process import Request
+from laggard_exporter.gpus.readings import Call
 from laggard_exporter.nvml import table
-from laggard_exporter.nvml.child_process import Request
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.reading import Reader
-from laggard_exporter.nvml.table import Call
 from laggard_exporter.samples import Sample
 
 _MODE = "nvmlDeviceGetMigMode"

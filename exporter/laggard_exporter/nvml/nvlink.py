@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from laggard_exporter.nvml import conventions as names
-from laggard_exporter.nvml.child_process import Request
+from laggard_exporter.gpus import conventions as names
+from laggard_exporter.gpus.child_process import Request
 from laggard_exporter.nvml.library import FIELD_VALUES, Nvml, ReturnCode
 from laggard_exporter.samples import Family
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from laggard_exporter.gpus.readings import Call
 from laggard_exporter.nvml import table
-from laggard_exporter.nvml.table import Call, Field, Metric
+from laggard_exporter.nvml.table import Field, Metric
 
 
 class Plan:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from laggard_exporter.nvml.child_process import Request
-from laggard_exporter.nvml.conventions import GPU_WORKLOAD_SM_UTILIZATION
+from laggard_exporter.gpus.child_process import Request
+from laggard_exporter.gpus.conventions import GPU_WORKLOAD_SM_UTILIZATION
+from laggard_exporter.gpus.workload import GpuProcess
 from laggard_exporter.nvml.library import Nvml
 from laggard_exporter.nvml.mig import MigDevice
 from laggard_exporter.nvml.reading import Reader
@@ -18,24 +19,6 @@ _UTILIZATION = "nvmlDeviceGetProcessUtilization"
 
 _NO_INSTANCE = 0xFFFFFFFF
 _MEMORY_MAX = 1 << 50
-
-
-class GpuProcess(NamedTuple):
-    """A process on a GPU, by its number as the driver sees it; ``mig_uuid`` is empty without MIG."""
-
-    pid: int
-    mig_uuid: str
-    memory: int | None
-    utilization: float | None = None
-    """Share of the newest sample period; None without a new sample."""
-
-
-class GpuWorkload(NamedTuple):
-    """The processes on one GPU, and the MIG devices that it is cut into."""
-
-    uuid: str
-    mig_uuids: list[str]
-    processes: list[GpuProcess]
 
 
 class Processes:

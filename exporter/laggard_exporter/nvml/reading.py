@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from laggard_exporter.nvml import conventions as names
+from laggard_exporter.gpus import conventions as names
+from laggard_exporter.gpus.counters import Counters
+from laggard_exporter.gpus.readings import Reading
 from laggard_exporter.nvml import table
 from laggard_exporter.nvml.answers import Answers
-from laggard_exporter.nvml.counters import Counters
-from laggard_exporter.nvml.devices import Device
+from laggard_exporter.nvml.devices import NvidiaDevice
 from laggard_exporter.nvml.plan import Plan
-from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Field, Reading, Source
+from laggard_exporter.nvml.table import CLOCK_EVENTS, READINGS, Field, Source
 from laggard_exporter.samples import Family, Sample
 
 _MIB = 1 << 20
@@ -38,10 +39,10 @@ class Reader:
         self.rejected = Counter({family.name: 0 for family in CHECKED})
         self._counters = Counters()
 
-    def read(self, device: Device, answers: Answers) -> list[Sample]:
+    def read(self, device: NvidiaDevice, answers: Answers) -> list[Sample]:
         """Return what the GPU says, in base units; what it does not know is left out.
 
-        Raises as :meth:`laggard_exporter.nvml.library.Nvml.queries`, for a source that is asked for the first time.
+        Raises as :meth:`laggard_exporter.gpus.session.Session.queries`, for a source that is asked for the first time.
         """
         return [
             *self._table(device, answers),
@@ -58,7 +59,7 @@ class Reader:
         self.rejected[family.name] += 1
         return None
 
-    def _table(self, device: Device, answers: Answers) -> Iterator[Sample]:
+    def _table(self, device: NvidiaDevice, answers: Answers) -> Iterator[Sample]:
         if answers.reject_activity():
             self.rejected[names.GPU_GRAPHICS_ACTIVITY.name] += 1
         raws = answers.raws
@@ -85,7 +86,7 @@ class Reader:
             times, divided = reading.scale
             yield Sample(reading.family, labels, raw * times / divided)
 
-    def _checked(self, reading: Reading, answers: Answers) -> tuple[Source, float] | None:
+    def _checked(self, reading: Reading[Source], answers: Answers) -> tuple[Source, float] | None:
         for source in reading.sources:
             raw = answers.raw(source)
             if raw is None:
@@ -100,7 +101,7 @@ class Reader:
         return None
 
     def _widened(
-        self, reading: Reading, source: Source, raw: float, labels: tuple[str, ...], answers: Answers
+        self, reading: Reading[Source], source: Source, raw: float, labels: tuple[str, ...], answers: Answers
     ) -> float | None:
         key = (source, labels)
         word = isinstance(source, Field) and answers.is_word(source)
@@ -154,7 +155,7 @@ class Reader:
             elif percent is not None:
                 yield Sample(names.GPU_FAN_SPEED, (uuid, str(number)), percent / 100)
 
-    def _links(self, device: Device, answers: Answers) -> Iterator[Sample]:
+    def _links(self, device: NvidiaDevice, answers: Answers) -> Iterator[Sample]:
         for family, labels, raw in device.links.counters(answers.fields):
             value = self._counters.widen((family, device.uuid, labels), raw)
             yield Sample(family, (device.uuid, *labels), value)

@@ -9,29 +9,11 @@ which no question to the driver can tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from laggard_exporter.nvml import conventions as names
-from laggard_exporter.nvml.child_process import Request
+from laggard_exporter.gpus import conventions as names
+from laggard_exporter.gpus.readings import Call, Reading
 from laggard_exporter.samples import Family
-
-
-class Call(NamedTuple):
-    """A function of nvidia-ml-py; ``attribute`` is the part of its answer that counts, by name or by index."""
-
-    function: str
-    arguments: tuple[int, ...] = ()
-    attribute: str | int | None = None
-
-    @property
-    def whole(self) -> Call:
-        """The same call, all of its answer: several readings share it."""
-        return Call(self.function, self.arguments)
-
-    def on(self, device: int | tuple[int, int]) -> Request:
-        """Return the request for one GPU."""
-        return Request(self.function, device, self.arguments)
 
 
 class Field(NamedTuple):
@@ -50,32 +32,6 @@ class Metric(NamedTuple):
 
 
 Source = Call | Field | Metric
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One value of a GPU, from the first source that has an answer.
-
-    It is multiplied by the first of ``scale`` and divided by the second. A raw value outside ``minimum`` to
-    ``maximum`` cannot be true and is rejected; ``unknown`` is the raw value by which NVML says that it does not
-    know. ``states`` makes a state set of it: the name of each raw value. A ``detail`` is read only where it is asked
-    for: it tells a part of what another series tells, or what training does not use.
-    """
-
-    family: Family
-    sources: tuple[Source, ...]
-    scale: tuple[int, int]
-    maximum: int
-    labels: tuple[str, ...] = ()
-    minimum: int = 0
-    unknown: int | None = None
-    states: tuple[str, ...] = ()
-    detail: bool = False
-
-    @property
-    def counts(self) -> bool:
-        """Whether the value only ever grows, but for a reset."""
-        return self.family.kind == "counter"
 
 
 _ONE = (1, 1)
@@ -117,12 +73,12 @@ def answered(answer: Any) -> Any:
     return None if 0 in (parts.get("total"), parts.get("bar1Total")) else cast("Any", answer)
 
 
-def _memory(family: Family, attribute: str, *, old: bool = True) -> Reading:
+def _memory(family: Family, attribute: str, *, old: bool = True) -> Reading[Source]:
     sources = (Call(_MEMORY_INFO, (_MEMORY_INFO_V2,), attribute), Call(_MEMORY_INFO, (), attribute))
     return Reading(family, sources if old else sources[:1], _ONE, _BYTES_MAX)
 
 
-def _clocks(family: Family, function: str) -> tuple[Reading, ...]:
+def _clocks(family: Family, function: str) -> tuple[Reading[Source], ...]:
     domains = ("graphics", "sm", "memory", "video")
     # The clock of the graphics engine is that of the multiprocessors wherever these compute.
     return tuple(
@@ -138,19 +94,19 @@ def _clocks(family: Family, function: str) -> tuple[Reading, ...]:
     )
 
 
-def _ratio(family: Family, source: Source, *labels: str, detail: bool = False) -> Reading:
+def _ratio(family: Family, source: Source, *labels: str, detail: bool = False) -> Reading[Source]:
     return Reading(family, (source,), _PERCENT, 100, labels, detail=detail)
 
 
-def _flag(family: Family, source: Source, *labels: str) -> Reading:
+def _flag(family: Family, source: Source, *labels: str) -> Reading[Source]:
     return Reading(family, (source,), _ONE, 1, labels)
 
 
-def _count(family: Family, number: int, *labels: str, detail: bool = False) -> Reading:
+def _count(family: Family, number: int, *labels: str, detail: bool = False) -> Reading[Source]:
     return Reading(family, (Field(number),), _ONE, _COUNT_MAX, labels, detail=detail)
 
 
-def _whole(family: Family, function: str, maximum: int, *labels: str, attribute: str | None = None) -> Reading:
+def _whole(family: Family, function: str, maximum: int, *labels: str, attribute: str | None = None) -> Reading[Source]:
     return Reading(family, (Call(function, (), attribute),), _ONE, maximum, labels)
 
 
@@ -194,7 +150,7 @@ _RECOVERY_ACTIONS = (
     "unknown",
 )
 
-READINGS = (
+READINGS: tuple[Reading[Source], ...] = (
     Reading(
         names.GPU_RECOVERY_ACTION,
         (Field(230),),
@@ -320,7 +276,7 @@ FAN = "nvmlDeviceGetFanSpeed_v2"
 FAN_PERCENT_MAX = 200
 
 #: A word of bits, one per reason of :data:`CLOCK_EVENT_BITS`.
-CLOCK_EVENTS = Reading(
+CLOCK_EVENTS: Reading[Source] = Reading(
     names.GPU_CLOCK_EVENT_ACTIVE,
     (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
     _ONE,

@@ -12,9 +12,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
+from laggard_exporter.gpus import conventions as names
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.nvml import conventions as names
 from laggard_exporter.samples import Sample
 
 # After NVIDIA's list of XID errors. Critical: the GPU or its memory needs a reset or a repair.

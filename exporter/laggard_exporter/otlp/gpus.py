@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from laggard.shared.attributes import Attribute
-from laggard_exporter.nvml import conventions as names
+from laggard_exporter.gpus import conventions as names
 from laggard_exporter.otlp.names import GPU, Name
 from laggard_exporter.samples import Family, Grouped
 
@@ -43,7 +43,8 @@ class Gpus:
     def __init__(self, samples: Grouped) -> None:
         self._samples = {family.name: series for family, series in samples.items()}
         drivers = [_by_label(names.GPU_DRIVER_INFO, labels)["driver"] for labels in self._series(names.GPU_DRIVER_INFO)]
-        shared = {"hw.vendor": "NVIDIA", **({"hw.driver_version": drivers[0]} if drivers and drivers[0] else {})}
+        vendor = "AMD" if names.AMD_SMI.available in samples else "NVIDIA"
+        shared = {"hw.vendor": vendor, **({"hw.driver_version": drivers[0]} if drivers and drivers[0] else {})}
         self._identity: dict[str, dict[str, str]] = {}
         for labels in self._series(names.GPU_INFO):
             said = _by_label(names.GPU_INFO, labels)

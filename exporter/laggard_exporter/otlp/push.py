@@ -25,8 +25,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from laggard.version import __version__
 from laggard_exporter.collection import Collection
+from laggard_exporter.gpus.conventions import GPU_UP
 from laggard_exporter.logs import LogOnce
-from laggard_exporter.nvml.conventions import GPU_UP
 from laggard_exporter.otlp.gpus import Gpus
 from laggard_exporter.otlp.names import Name, name_of
 from laggard_exporter.otlp.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from laggard_exporter.nvml import conventions as names
+from laggard_exporter.gpus import conventions as names
 from laggard_exporter.otlp.push import metrics_data
 from laggard_exporter.samples import Grouped, Sample, grouped
 
@@ -79,6 +79,12 @@ def test_whose_it_is() -> None:
     assert points["hw.power"] == [({**identity, "hw.type": "gpu"}, 700)]
     assert points["gpu.power_limit"] == [({"hw.id": "GPU-1"}, 700)]
     assert all(identity.items() <= attributes.items() for attributes, _ in points["hw.status"])
+
+
+def test_whose_it_is_of_amd() -> None:
+    """A GPU that AMD's library tells of is AMD's."""
+    points = sent({**gpu(GPU_POWER=700), names.AMD_SMI.available: {(): 1.0}})
+    assert {attributes["hw.vendor"] for attributes, _ in points["hw.power"]} == {"AMD"}
 
 
 def test_what_is_unknown_is_no_attribute() -> None:

@@ -1,4 +1,4 @@
-"""Starts the process. Arguments: the folders of nvidia-ml-py and of laggard_exporter, and what ``serve`` takes."""
+"""Starts the process. Arguments: the folders of nvidia-ml-py and of laggard_exporter, and the page of ``serve``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 
 if __name__ == "__main__":
     # Without site packages neither of the two is found.
-    sys.path += sys.argv[1:3]
-    from laggard_exporter.nvml.child.serving import serve
+    sys.path += sys.argv[1:-1]
+    from laggard_exporter.gpus.child.serving import serve
+    from laggard_exporter.nvml.child.driver import Driver
 
-    serve(int(sys.argv[3]))
+    serve(int(sys.argv[-1]), lambda send: Driver(__import__("pynvml"), send))

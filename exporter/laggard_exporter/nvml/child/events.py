@@ -8,8 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from laggard_exporter.gpus.child.frames import EVENT
 from laggard_exporter.nvml.child.codes import TIMEOUT
-from laggard_exporter.nvml.child.frames import EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

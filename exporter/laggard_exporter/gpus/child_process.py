@@ -1,8 +1,7 @@
-"""One child process in which NVML runs: what it is asked, what it answers, and whether it hangs."""
+"""One child process in which a vendor's library runs: what it is asked, what it answers, and whether it hangs."""
 
 from __future__ import annotations
 
-import importlib.util
 import mmap
 import os
 import select
@@ -13,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laggard_exporter.nvml import child
-from laggard_exporter.nvml.child.frames import EVENT, HEAD, PROGRESS, pack, size_of, unpack
+from laggard_exporter.gpus.child.frames import EVENT, HEAD, PROGRESS, pack, size_of, unpack
 
 #: A child that wants to run and may not, on a node without a free processor, gets its time so many times again.
 PATIENCE = 4
@@ -23,7 +21,7 @@ KILL_SECONDS = 0.25
 
 
 class Request(NamedTuple):
-    """One call of a function of nvidia-ml-py. ``device`` is an index, a pair of indices for MIG, or None."""
+    """One call of a function of the library. ``device`` is an index, a pair of indices for MIG, or None."""
 
     function: str
     device: int | tuple[int, int] | None = None
@@ -36,7 +34,7 @@ class Request(NamedTuple):
 
 
 Answer = tuple[int, Any]
-"""A return code of NVML, or of :mod:`laggard_exporter.nvml.child.codes`, and a plain value."""
+"""A return code of the library or of what calls it there, and a plain value."""
 
 
 class Event(NamedTuple):
@@ -77,22 +75,21 @@ class _Pending(NamedTuple):
 class Child:
     """One child process. Construction starts it. Raises :class:`OSError` when it cannot be started.
 
-    ``environment`` are its environment variables, by default the exporter's own.
+    Args:
+        package: the folder of the backend's ``child``, whose ``__main__.py`` it runs.
+        folders: in which it finds further packages.
+        environment: its environment variables, by default the exporter's own.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        found = importlib.util.find_spec("pynvml")
-        if found is None or found.origin is None:
-            raise ModuleNotFoundError("nvidia-ml-py is missing; install laggard[exporter]")
-        self._page = os.memfd_create("laggard-nvml")
+    def __init__(
+        self, package: Path, folders: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._page = os.memfd_create("laggard-gpus")
         os.ftruncate(self._page, mmap.PAGESIZE)
         self._progress = mmap.mmap(self._page, mmap.PAGESIZE)
-        program = Path(child.__path__[0], "__main__.py")
-        # The folders in which it finds nvidia-ml-py, and its own modules.
-        folders = [str(Path(found.origin).parent), str(program.parents[3])]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(program), *folders, str(self._page)],
+                [sys.executable, "-I", "-S", package / "__main__.py", *folders, package.parents[2], str(self._page)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(self._page,),

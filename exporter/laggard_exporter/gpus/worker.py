@@ -1,4 +1,4 @@
-"""Runs NVML in a child process, so that a driver call that never returns costs an answer and not the exporter.
+"""Runs a vendor's library in a child process: a driver call that never returns costs an answer, not the exporter.
 
 A child that hangs is killed and replaced. One that cannot be killed, because the kernel holds it in a driver call,
 is left behind: only a few of them, then no child is started until one of them is gone.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 
-from laggard_exporter.nvml.child_process import Answer, Child, DiedError, Event, HangError, Request
+from laggard_exporter.gpus.child_process import Answer, Child, DiedError, Event, HangError, Request
 
 #: So many children that cannot be killed are left behind before no further one is started.
 MAX_STUCK = 2
@@ -22,7 +22,7 @@ class StuckError(Exception):
 class Worker:
     """Keeps one child at work, started at the first call. ``start`` makes a child."""
 
-    def __init__(self, start: Callable[[], Child] = Child) -> None:
+    def __init__(self, start: Callable[[], Child]) -> None:
         self._start = start
         self._child: Child | None = None
         self._stuck: list[Child] = []
@@ -31,7 +31,7 @@ class Worker:
     def send(self, requests: Sequence[Request], seconds: float) -> int:
         """Ask the child, a new one where there is none, and return the number of the answers.
 
-        Raises :class:`~laggard_exporter.nvml.child_process.DiedError`, after which the next call goes to a new child,
+        Raises :class:`~laggard_exporter.gpus.child_process.DiedError`, after which the next call goes to a new child,
         and :class:`StuckError`.
         """
         if self._child is None:
@@ -44,8 +44,8 @@ class Worker:
     def receive(self, number: int, end: float) -> list[Answer]:
         """Return the child's answers.
 
-        Raises as the child does. After :class:`~laggard_exporter.nvml.child_process.HangError` and
-        :class:`~laggard_exporter.nvml.child_process.DiedError` the next call goes to a new child.
+        Raises as the child does. After :class:`~laggard_exporter.gpus.child_process.HangError` and
+        :class:`~laggard_exporter.gpus.child_process.DiedError` the next call goes to a new child.
         """
         assert self._child is not None  # noqa: S101 - who received an error does not go on
         with self._replacing():

@@ -7,14 +7,28 @@ import mmap
 import os
 import select
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from laggard_exporter.nvml.child.driver import Driver
-from laggard_exporter.nvml.child.frames import PROGRESS, pack, read, write
+from laggard_exporter.gpus.child.frames import PROGRESS, pack, read, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def serve(page: int) -> None:
-    """Serve until standard input ends; ``page`` is the descriptor of the memory for :data:`PROGRESS`."""
+class Driver(Protocol):
+    """Calls the functions of a library by their names."""
+
+    def call(self, function: str, device: Any, arguments: Any) -> tuple[int, Any]:
+        """Return the library's return code and the plain value of one call."""
+        ...
+
+
+def serve(page: int, make: Callable[[Callable[[int, Any], None]], Driver]) -> None:
+    """Serve until standard input ends.
+
+    ``page`` is the descriptor of the memory for :data:`PROGRESS`. ``make`` returns the driver, given what takes the
+    frames of events.
+    """
     progress = mmap.mmap(page, mmap.PAGESIZE)
     threading.Thread(target=_end_with_the_exporter, daemon=True).start()
     # Whatever a library prints must not get between the frames.
@@ -27,7 +41,7 @@ def serve(page: int) -> None:
         with lock:
             write(output, frame)
 
-    driver = Driver(__import__("pynvml"), send)
+    driver = make(send)
     # What is loaded stays: the collector of garbage need not look at it again and again.
     gc.freeze()
     while (request := read(0)) is not None:

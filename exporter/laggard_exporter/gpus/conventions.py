@@ -1,9 +1,11 @@
-"""The metrics about GPUs, as data. The help of each names its source in NVML.
+"""The metrics about GPUs, as data. The help of each names its source in NVML; docs/gpu.md has AMD's.
 
 Names follow the naming rules of Prometheus: base units, ``_total`` on what accumulates only, no word ``total`` else.
 """
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple
 
 from laggard_exporter.conventions import PREFIX
 from laggard_exporter.host.families import HOST
@@ -31,8 +33,9 @@ GPU_DRIVER_INFO = Family(
 GPU_DEVICES = Family(
     "gpu_devices",
     "gauge",
-    "GPUs that the source counts; fewer in nvml than on the PCI bus means that the driver lost some. "
-    "NVML: nvmlDeviceGetCount_v2; source pci: display controllers of NVIDIA in sysfs.",
+    "GPUs that the source counts; fewer in nvml than in pci means that the driver lost some, and so for AMD. "
+    "NVML: nvmlDeviceGetCount_v2; source amd_smi: amdsmi_get_processor_handles; pci and pci_amd: display controllers "
+    "of NVIDIA and accelerators of AMD in sysfs.",
     ("source",),
 )
 
@@ -375,45 +378,56 @@ GPU_WORKLOAD_PROCESSES = _gauge(
 #: Every metric about GPUs.
 GPU_FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
-# The session with the library.
-NVML_AVAILABLE = Family(
-    f"{PREFIX}_nvml_available", "gauge", "1 when NVML answers; 0 is normal on a node without NVIDIA GPUs."
-)
-NVML_STATUS = Family(f"{PREFIX}_nvml_status", "gauge", "1 for the state of the session with NVML.", ("status", HOST))
-NVML_ERRORS = Family(
-    f"{PREFIX}_nvml_errors_total",
-    "counter",
-    "Calls of an NVML function that failed; what a GPU or a driver does not support is no failure.",
-    ("function",),
-)
-NVML_CALL_TIMEOUTS = Family(
-    f"{PREFIX}_nvml_call_timeouts_total",
-    "counter",
-    "Calls of an NVML function that did not return in time; each cost the process that NVML runs in.",
-    ("function",),
-)
-NVML_STUCK_PROCESSES = Family(
-    f"{PREFIX}_nvml_stuck_processes",
-    "gauge",
-    "Processes that hang in a driver call and cannot be killed; they end when the driver lets them go.",
-)
+
+class SessionFamilies(NamedTuple):
+    """What is said of the session with a vendor's library."""
+
+    available: Family
+    status: Family
+    errors: Family
+    timeouts: Family
+    stuck: Family
+    rejected: Family
+
+
+def _session(name: str, library: str, vendor: str) -> SessionFamilies:
+    def family(suffix: str, kind: Literal["counter", "gauge"], text: str, *labels: str) -> Family:
+        return Family(f"{PREFIX}_{name}_{suffix}", kind, text, labels)
+
+    return SessionFamilies(
+        family("available", "gauge", f"1 when {library} answers; 0 is normal on a node without {vendor} GPUs."),
+        family("status", "gauge", f"1 for the state of the session with {library}.", "status", HOST),
+        family(
+            "errors_total",
+            "counter",
+            f"Calls of {library} that failed, by function; what a GPU or a driver does not support is no failure.",
+            "function",
+        ),
+        family(
+            "call_timeouts_total",
+            "counter",
+            f"Calls of {library} that did not return in time, by function; each cost the process that it runs in.",
+            "function",
+        ),
+        family(
+            "stuck_processes",
+            "gauge",
+            "Processes that hang in a driver call and cannot be killed; they end when the driver lets them go.",
+        ),
+        family(
+            "values_rejected_total",
+            "counter",
+            f"Values from {library} that cannot be true and are not exported.",
+            "metric",
+        ),
+    )
+
+
+NVML = _session("nvml", "NVML", "NVIDIA")
+AMD_SMI = _session("amd_smi", "AMD SMI", "AMD")
+
 KERNEL_LOG_READABLE = Family(
     f"{PREFIX}_kernel_log_readable",
     "gauge",
     "1 when XID errors are read from the kernel log too; without it those of NVML's events are all there is.",
-)
-NVML_VALUES_REJECTED = Family(
-    f"{PREFIX}_nvml_values_rejected_total",
-    "counter",
-    "Values from NVML that cannot be true and are not exported.",
-    ("metric",),
-)
-SESSION_FAMILIES = (
-    NVML_AVAILABLE,
-    NVML_STATUS,
-    NVML_ERRORS,
-    NVML_CALL_TIMEOUTS,
-    NVML_STUCK_PROCESSES,
-    NVML_VALUES_REJECTED,
-    KERNEL_LOG_READABLE,
 )

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard.shared.statefile import Snapshot
-from laggard_exporter.nvml.conventions import (
+from laggard_exporter.gpus.conventions import (
     GPU_WORKLOAD_INFO,
     GPU_WORKLOAD_MEMORY_USED,
     GPU_WORKLOAD_PROCESSES,
     GPU_WORKLOAD_SM_UTILIZATION,
 )
-from laggard_exporter.nvml.processes import GpuProcess, GpuWorkload
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.samples import Sample
 
@@ -41,6 +40,24 @@ def live_ranks(files: RankFiles) -> list[Snapshot]:
         return [rank.file for rank in files.newest() if rank.file.alive]
     except OSError:
         return []
+
+
+class GpuProcess(NamedTuple):
+    """A process on a GPU, by its number as the driver sees it; ``mig_uuid`` is empty without MIG."""
+
+    pid: int
+    mig_uuid: str
+    memory: int | None
+    utilization: float | None = None
+    """Share of the newest sample period; None without a new sample."""
+
+
+class GpuWorkload(NamedTuple):
+    """The processes on one GPU, and the MIG devices that it is cut into."""
+
+    uuid: str
+    mig_uuids: list[str]
+    processes: list[GpuProcess]
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""What goes to and fro between the exporter and the process of NVML.
+"""What goes to and fro between the exporter and the process of a vendor's library.
 
 A frame is four bytes of its length and a pair: a number and a content. A request is a list of calls,
 ``(function, device, arguments)``; its answer has the same number and holds ``(return code, value)`` for each call.
