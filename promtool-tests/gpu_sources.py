@@ -120,6 +120,10 @@ def _ours_xid(at: float | None) -> dict[str, float]:
     return {} if at is None else {"gpu_xid_last_timestamp_seconds{xid=79,tier=critical}": at}
 
 
+def _our_driver(driver: str, host: str) -> dict[str, float]:
+    return {f"gpu_driver_info{{driver={driver},host_name={host}}}": 1}
+
+
 def _dcgm_xid(name: str) -> Callable[[float | None], dict[str, float]]:
     """Return the gauge of the newest code, which labels name as well: each code is a series of its own."""
     none, fell = "err_code=0,err_msg=No Error", "err_code=79,err_msg=GPU has fallen off the bus"
@@ -133,6 +137,17 @@ def _dcgm_labels(host_label: str, driver_label: str) -> Callable[[int, str, str]
 
 
 _UUID = "GPU-00000000-0000-0000-0000-{}"
+#: The node exporter's, whatever the vendor.
+_OURS = {
+    "utilization": Shown("gpu_utilization_ratio"), "memory_used": Shown("gpu_memory_used_bytes"),
+    "memory_free": Shown("gpu_memory_free_bytes"), "clock": Shown("gpu_clock_hertz{clock=sm}"),
+    "clock_max": Shown("gpu_clock_max_hertz{clock=sm}"), "generation": Shown("gpu_pcie_link_generation"),
+    "generation_max": Shown("gpu_pcie_link_generation_max"), "width": Shown("gpu_pcie_link_width"),
+    "width_max": Shown("gpu_pcie_link_width_max"), "remap_failed": Shown("gpu_row_remap_failed"),
+    "capped": Shown("gpu_clock_event_seconds_total{reason=sw_power_cap}", counted=True),
+    "hot": Shown("gpu_clock_event_seconds_total{reason=hw_thermal}", counted=True),
+    "uncorrected": Shown("gpu_ecc_volatile_errors_total{severity=uncorrected}", counted=True),
+}  # fmt: skip
 _DCGM_SHARED = {
     "generation": Shown("DCGM_FI_DEV_PCIE_LINK_GEN"), "generation_max": Shown("DCGM_FI_DEV_PCIE_MAX_LINK_GEN"),
     "width": Shown("DCGM_FI_DEV_PCIE_LINK_WIDTH"), "width_max": Shown("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH"),
@@ -143,20 +158,12 @@ _REPORTED = "XID 79 (TrainingGpuXidCritical): " + _LOST
 
 SOURCES: Mapping[str, Source] = {
     "laggard": Source(
-        "laggard-exporter (NVIDIA)", "uuid", _UUID,
-        {
-            "utilization": Shown("gpu_utilization_ratio"), "memory_used": Shown("gpu_memory_used_bytes"),
-            "memory_free": Shown("gpu_memory_free_bytes"), "clock": Shown("gpu_clock_hertz{clock=sm}"),
-            "clock_max": Shown("gpu_clock_max_hertz{clock=sm}"), "generation": Shown("gpu_pcie_link_generation"),
-            "generation_max": Shown("gpu_pcie_link_generation_max"), "width": Shown("gpu_pcie_link_width"),
-            "width_max": Shown("gpu_pcie_link_width_max"), "remap_failed": Shown("gpu_row_remap_failed"),
-            "capped": Shown("gpu_clock_event_seconds_total{reason=sw_power_cap}", counted=True),
-            "hot": Shown("gpu_clock_event_seconds_total{reason=hw_thermal}", counted=True),
-            "uncorrected": Shown("gpu_ecc_volatile_errors_total{severity=uncorrected}", counted=True),
-        },
-        "hw_thermal", xid=_ours_xid, knows_ranks=True, gone={"gpu_up": 0},
-        of_host=lambda driver, host: {f"gpu_driver_info{{driver={driver},host_name={host}}}": 1},
-        also={"lost": ("gpu_up",), "driver": ("gpu_driver_info",)},
+        "laggard-exporter (NVIDIA)", "uuid", _UUID, _OURS, "hw_thermal", xid=_ours_xid, knows_ranks=True,
+        gone={"gpu_up": 0}, of_host=_our_driver, also={"lost": ("gpu_up",), "driver": ("gpu_driver_info",)},
+    ),
+    "laggard-amd": Source(
+        "laggard-exporter (AMD)", "uuid", "GPU-a1b2{}", _OURS, "hw_thermal", knows_ranks=True,
+        gone={"gpu_up": 0}, of_host=_our_driver, also={"lost": ("gpu_up",), "driver": ("gpu_driver_info",)},
     ),
     "dcgm-old": Source(
         "dcgm-exporter, old names", "UUID", _UUID,

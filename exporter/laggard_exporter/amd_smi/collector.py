@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from laggard_exporter.amd_smi import table
 from laggard_exporter.amd_smi.library import AMD_SMI, start
@@ -62,7 +62,7 @@ class AmdSmiCollector(GpuCollector[AmdDevice]):
     families = names.AMD_SMI
     pci_kind = pci.AMD_ACCELERATORS
     sources = ("amd_smi", "pci_amd")
-    status_log: Mapping[str, tuple[int, str]] = {
+    status_log: ClassVar[Mapping[str, tuple[int, str]]] = {
         AVAILABLE: (logging.INFO, "AMD SMI is available"),
         "library_not_found": (
             logging.INFO,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from laggard_exporter.amd_smi import table
 from laggard_exporter.gpus import conventions as names
@@ -103,7 +103,8 @@ def _grown(last: Mapping[str, int], now: Mapping[str, int], name: str) -> int | 
 
 
 def _part(answer: Any, source: Call) -> float | None:
-    value = answer if answer is None or source.attribute is None else answer[source.attribute]
+    value: Any = answer if answer is None or source.attribute is None else answer[source.attribute]
     if isinstance(value, list):
-        return max((item for item in value if item is not None), default=None)
+        items = cast("list[int | None]", value)
+        return max((item for item in items if item is not None), default=None)
     return value

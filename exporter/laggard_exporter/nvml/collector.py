@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from laggard_exporter.entry import Entry
 from laggard_exporter.gpus import conventions as names
@@ -67,7 +68,7 @@ class NvmlCollector(GpuCollector[NvidiaDevice]):
     families = names.NVML
     pci_kind = pci.NVIDIA
     sources = ("nvml", "pci")
-    status_log: Mapping[str, tuple[int, str]] = {
+    status_log: ClassVar[Mapping[str, tuple[int, str]]] = {
         AVAILABLE: (logging.INFO, "NVML is available"),
         "library_not_found": (
             logging.INFO,

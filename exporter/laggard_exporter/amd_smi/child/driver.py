@@ -86,7 +86,7 @@ class Driver:
     def call(self, function: str, device: Any, arguments: Any) -> tuple[int, Any]:
         """Return AMD SMI's return code and the plain value of one call."""
         try:
-            subject = () if device is None else (self._handles[device],)
+            subject = () if device is None else (self._handles[int(device)],)
             if function in self._own:
                 return codes.SUCCESS, self._own[function](*subject, *arguments)
             return codes.SUCCESS, self._filled(function, *subject, *arguments)
@@ -104,9 +104,8 @@ class Driver:
             raise _CodeError(code)
 
     def _filled(self, function: str, handle: int, *arguments: int) -> dict[str, Any]:
-        structure, zeros = _FILLS[function]
-        if isinstance(structure, dict):
-            structure = structure[self._version]
+        structures, zeros = _FILLS[function]
+        structure: Any = structures if isinstance(structures, type) else structures[self._version]
         ctypes.memset(self._buffer, 0 if zeros else 0xFF, layouts.SIZE)
         self._run(function, handle, *map(ctypes.c_uint32, arguments), self._buffer)
         return layouts.fields(structure.from_buffer(self._buffer))
@@ -184,8 +183,8 @@ class Driver:
     def _memory(self, handle: int) -> dict[str, Any]:
         found = self._filled("amdsmi_get_gpu_vram_usage", handle)
         total, used = found["vram_total"], found["vram_used"]
-        known = total is not None and used is not None and total >= used
-        return {**found, "vram_free": total - used if known else None}
+        free = None if total is None or used is None or total < used else total - used
+        return {**found, "vram_free": free}
 
     def _pcie(self, handle: int) -> dict[str, Any]:
         found = self._filled("amdsmi_get_pcie_info", handle)

@@ -8,7 +8,7 @@ library leaves as it was is absent like what it says is absent.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 U8, U16, U32, U64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
 
@@ -160,10 +160,11 @@ def fields(structure: ctypes.Structure) -> dict[str, Any]:
     """Return the fields of a structure that the library filled, None for each that is not there."""
     found: dict[str, Any] = {}
     for name, kind in ((field[0], field[1]) for field in structure._fields_):
-        value = getattr(structure, name)
+        value: Any = getattr(structure, name)
         if isinstance(value, ctypes.Array):
-            ones = (1 << 8 * ctypes.sizeof(value._type_)) - 1
-            found[name] = [None if item == ones else item for item in value]
+            items = [int(item) for item in cast("Any", value)]
+            ones = (1 << 8 * ctypes.sizeof(kind) // len(items)) - 1
+            found[name] = [None if item == ones else item for item in items]
         elif isinstance(value, bytes):
             found[name] = value.decode("utf-8", "replace")
         else:
