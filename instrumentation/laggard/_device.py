@@ -129,7 +129,8 @@ class DeviceClock:
             elapsed = 0
             if self._newest is not None:
                 before, previous = self._newest
-                elapsed = before + round(previous.elapsed_time(event) * _MILLISECOND)
+                # HIP reads two stamps of the device, the later of which may be the lower by a hair.
+                elapsed = before + max(0, round(previous.elapsed_time(event) * _MILLISECOND))
                 self._free.append(previous)
             # An edge is passed after it was noted and before it is seen here. Where the clocks say otherwise, one of
             # them is faster, or the device was behind the host when the first edge was noted.

@@ -407,6 +407,29 @@ def test_without_a_way_to_keep_out_of_captures_the_clock_stays_off(monkeypatch: 
     assert host.failed == ["OSError('cudaThreadExchangeStreamCaptureMode failed')"]
 
 
+@pytest.mark.parametrize("hip", [None, "7.0.2"])
+def test_rocm_answers_as_cuda_does(monkeypatch: pytest.MonkeyPatch, hip: str | None) -> None:
+    """Whether torch has a device's events is asked of its runtime, not of the vendor."""
+    monkeypatch.setattr(device_hook, "_keep_out_of_captures", lambda: None)
+    hook, host, cuda = hook_on(monkeypatch, Stream())
+    monkeypatch.setattr(sys.modules["torch"], "version", SimpleNamespace(cuda=None if hip else "13.0", hip=hip))
+    cuda.initialized = True
+    hook.guarded(hook.steps_ended)([])
+    assert (host.recorder.device is None, host.failed) == (False, [])
+
+
+def test_stamps_that_are_lower_by_a_hair_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HIP may say that a later event was a little before an earlier one: no interval is negative."""
+    stream, elapsed = Stream(), iter([5.0, -0.0001])
+    monkeypatch.setattr(StreamEvent, "elapsed_time", lambda _self, _end: next(elapsed))
+    clock = DeviceClock(stream.make, lambda: True, 8)
+    for at in (1_000, 1_100, 1_150):
+        clock.edge(at)
+    stream.host_works(1)
+    passed = clock.translate([(Phase.DATA, 1_000, 1_100), (Phase.FORWARD, 1_100, 1_150)])
+    assert [end - begin for _, begin, end in passed] == [5_000_000, 0]
+
+
 def test_a_device_in_error_loses_the_interval_and_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     """When events can no longer be asked for, the hook is off and says so."""
     monkeypatch.setattr(device_hook, "_keep_out_of_captures", lambda: None)

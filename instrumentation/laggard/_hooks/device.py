@@ -1,4 +1,4 @@
-"""The device's clock: from the first use of CUDA on, phases are measured by events in its stream."""
+"""The device's clock: from the first use of CUDA or ROCm on, phases are measured by events in its stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from laggard._partition import Step
 from laggard.shared.phases import Phase
 
 _RELAXED = 2
-"""``cudaStreamCaptureModeRelaxed``."""
+"""``cudaStreamCaptureModeRelaxed``, and HIP's."""
+
+_RUNTIMES = {"libcudart": "cudaThreadExchangeStreamCaptureMode", "libamdhip64": "hipThreadExchangeStreamCaptureMode"}
+"""Libraries of device runtimes, and what sets the capture mode of a thread. ROCm's torch answers as CUDA's does."""
 
 
 class DeviceHook(Hook):
@@ -49,7 +52,7 @@ class DeviceHook(Hook):
                 self._use(None)  # what was the stream of backward may not be used any more
             return
         torch: Any = sys.modules.get("torch")  # a loop instrumented by hand may do without
-        if torch is None or not torch.cuda.is_initialized() or not torch.version.cuda:
+        if torch is None or not torch.cuda.is_initialized():
             return
         cuda = torch.cuda
         _keep_out_of_captures()
@@ -86,13 +89,16 @@ def _keep_out_of_captures() -> None:
     """Let this thread ask for events while another one captures a graph; otherwise that would end the capture.
 
     Raises:
-        OSError, AttributeError: the CUDA runtime that torch has loaded cannot be told.
+        OSError, AttributeError: the runtime of CUDA or HIP that torch has loaded cannot be told.
     """
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    paths = {line.split(maxsplit=5)[5].strip() for line in maps.splitlines() if "libcudart" in line}
-    if not paths:
-        raise OSError("torch's CUDA runtime is not a library of its own")
-    runtime = ctypes.CDLL(min(paths))
-    mode = ctypes.c_int(_RELAXED)
-    if runtime.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)):
-        raise OSError("cudaThreadExchangeStreamCaptureMode failed")
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    found = False
+    for library, function in _RUNTIMES.items():
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if library in line}
+        if paths:
+            found = True
+            mode = ctypes.c_int(_RELAXED)
+            if getattr(ctypes.CDLL(min(paths)), function)(ctypes.byref(mode)):
+                raise OSError(f"{function} failed")
+    if not found:
+        raise OSError("torch's device runtime is not a library of its own")
