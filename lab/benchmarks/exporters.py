@@ -1,7 +1,8 @@
 """What an exporter costs a node of eight GPUs, side by side with two peers on the same fake of NVML.
 
-    python lab/benchmarks/exporters.py SCRAPES [--days]         prints one line of JSON
+    python lab/benchmarks/exporters.py SCRAPES [--days] [--only NAME,NAME]         prints one line of JSON
 
+``laggard-amd`` is laggard on a node of eight GPUs of AMD, over the fake of AMD SMI.
 Each runs alone and is scraped in turns of 20 a second: memory of all its processes, time of a scrape, series and
 bytes. Then nobody scrapes for a while: processor time of an exporter that idles. ``--days`` scrapes laggard as often as
 Prometheus would in three days at every 15 seconds, back to back, and tells how its memory grew on the last of them:
@@ -28,8 +29,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.fake_amd_smi import fake as amd
 from tests.fake_nvml.fake import Scenario, build, copies
 
+AMD = "laggard-amd"
 BINARIES = Path(sys.executable).parent
 GPUS = 8
 IDLE_SECONDS = 12
@@ -42,13 +45,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def commands(port: int, folder: Path) -> dict[str, list[str]]:
     """Return the command of each exporter that is installed, serving on a port of loopback."""
-    found = {
-        "laggard": [
-            str(BINARIES / "laggard-exporter"),
-            f"--web.listen-address=127.0.0.1:{port}",
-            f"--state.directory={folder / 'ranks'}",
-        ]
-    }
+    ours = [
+        str(BINARIES / "laggard-exporter"),
+        f"--web.listen-address=127.0.0.1:{port}",
+        f"--state.directory={folder / 'ranks'}",
+    ]
+    found = {"laggard": ours, AMD: [*ours, f"--path.sysfs={folder / 'amd-sys'}"]}
     nvitop = BINARIES / "nvitop-exporter"
     if nvitop.exists():
         found["nvitop"] = [str(nvitop), "--bind-address", "127.0.0.1", "--port", str(port)]
@@ -94,8 +96,17 @@ def processor_seconds(pids: list[int]) -> float:
 def running(name: str, folder: Path, library: Path) -> Iterator[tuple[int, str]]:
     """Run an exporter and give its process and the address of its metrics."""
     port = free_port()
-    scenario = Scenario(folder / "scenario")
-    scenario.write(*copies(GPUS))
+    if name == AMD:
+        # In a folder of its own: the node has no NVML.
+        place = folder / "amd"
+        place.mkdir()
+        library = amd.build(place)
+        amd.sysfs(folder / "amd-sys", GPUS)
+        scenario: Scenario = amd.Scenario(folder / "scenario")
+        scenario.write(*amd.copies(GPUS))
+    else:
+        scenario = Scenario(folder / "scenario")
+        scenario.write(*copies(GPUS))
     url = f"http://127.0.0.1:{port}/metrics"
     process = subprocess.Popen(
         commands(port, folder)[name],
@@ -176,11 +187,14 @@ def days(scrapes: int, folder: Path, library: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     scrapes = int(sys.argv[1])
+    only = sys.argv[sys.argv.index("--only") + 1].split(",") if "--only" in sys.argv else []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         library = build(folder)
         found: dict[str, Any] = {
-            exporter: measure(exporter, scrapes, folder, library) for exporter in commands(0, folder)
+            exporter: measure(exporter, scrapes, folder, library)
+            for exporter in commands(0, folder)
+            if not only or exporter in only
         }
         if "--days" in sys.argv:
             found["laggard"]["days"] = days(SCRAPES, folder, library)
