@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -116,6 +117,48 @@ def test_the_collector_is_on_the_page_of_an_exporter(tmp_path: Path) -> None:
     assert re.search(rf"^host_file_descriptors{host} 4096\.0$", text, re.MULTILINE)
     assert re.search(rf"^host_file_descriptors_limit{host} 524288\.0$", text, re.MULTILINE)
     assert 'laggard_exporter_collector_success{collector="descriptors"} 1.0' in text
+
+
+def xe(root: Path, address: str, **files: int | None) -> None:
+    """Make a GPU that the driver xe shows; a file without a value is one whose reading never ends."""
+    device = root / "bus/pci/drivers/xe" / address
+    for name, value in files.items():
+        path = device / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if value is None:
+            os.mkfifo(path)
+        else:
+            path.write_text(f"{value}\n", encoding="ascii")
+
+
+def test_the_backend_reads_gpus_of_another_vendor(tmp_path: Path) -> None:
+    """A GPU is read in base units under every vendor's names, one that hangs is down, what is absent is absent."""
+    xe(tmp_path, "0000:03:00.0", tile0__gt0__freq0__act_freq=2400, hwmon__hwmon3__energy1_input=2_500_000)
+    xe(tmp_path, "0000:04:00.0", tile0__gt0__freq0__act_freq=None)
+    program = (
+        "from gpu_backend import ENTRY; from laggard_exporter.collectors import COLLECTORS;"
+        "from laggard_exporter.main import main; COLLECTORS['xe'] = ENTRY; main()"
+    )
+    (port,) = free_ports(1)
+    flags = ["--collector.disable-defaults", "--collector.xe", f"--path.sysfs={tmp_path}", "--host.name=h"]
+    command = [sys.executable, "-c", program, *flags, f"--web.listen-address=127.0.0.1:{port}"]
+    with subprocess.Popen(command, cwd=EXAMPLES) as exporter:
+        try:
+            text = scrape(f"http://127.0.0.1:{port}/metrics")
+        finally:
+            exporter.terminate()
+    said = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("gpu_"))
+    working, hanging = 'uuid="PCI-0000:03:00.0"', 'uuid="PCI-0000:04:00.0"'
+    expected = {
+        f"gpu_up{{{working}}}": "1.0",
+        f"gpu_up{{{hanging}}}": "0.0",
+        f'gpu_clock_hertz{{clock="sm",{working}}}': "2.4e+09",
+        f"gpu_energy_joules_total{{{working}}}": "2.5",
+        'gpu_devices{source="xe"}': "2.0",
+    }
+    assert {series: value for series, value in said.items() if "_info{" not in series} == expected
+    assert 'laggard_exporter_xe_status{host_name="h",status="available"} 1.0' in text
+    assert 'laggard_exporter_xe_call_timeouts_total{function="tile0/gt0/freq0/act_freq"} 1.0' in text
 
 
 def scrape(url: str) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from laggard_exporter import doctor
-from laggard_exporter.gpus.conventions import GPU_DEVICES, NVML
+from laggard_exporter.gpus.conventions import AMD_SMI, GPU_DEVICES, NVML
 from laggard_exporter.runner import Outcome
 from laggard_exporter.samples import Sample, grouped
 from tests.exporter.support import EXPORTER, TIMEOUT, dead_file, fresh
 from tests.exporter.trees import HOST_PROCFS, INFINIBAND_SYSFS, write_tree
+from tests.fake_amd_smi import fake as amd
 from tests.fake_nvml.fake import Scenario
 
 
@@ -78,31 +79,57 @@ def test_something_that_should_work(tmp_path: Path) -> None:
     ]
 
 
-def nvml(status: str, gpus: int | None) -> tuple[str, str]:
-    """Return what is said of an NVML with this status beside so many GPUs on the PCI bus."""
-    samples = [Sample(NVML.status, ("available", "node-1"), 0), Sample(NVML.status, (status, "node-1"), 1)]
-    if gpus is not None:
-        samples.append(Sample(GPU_DEVICES, ("pci",), gpus))
-    found = doctor.finding("nvml", Outcome(grouped(samples)))
+def gpus(collector: str, status: str, count: int | None) -> tuple[str, str]:
+    """Return what is said of a vendor's library with this status beside so many GPUs on the PCI bus."""
+    families, source = {"nvml": (NVML, "pci"), "amd_smi": (AMD_SMI, "pci_amd")}[collector]
+    samples = [Sample(families.status, ("available", "node-1"), 0), Sample(families.status, (status, "node-1"), 1)]
+    if count is not None:
+        samples.append(Sample(GPU_DEVICES, (source,), count))
+    found = doctor.finding(collector, Outcome(grouped(samples)))
     return found.status, found.detail
 
 
+@pytest.mark.parametrize(("collector", "library"), [("nvml", "NVML"), ("amd_smi", "AMD SMI")])
 @pytest.mark.parametrize(
-    ("status", "gpus", "expected"),
+    ("status", "count", "expected"),
     [
-        ("library_not_found", None, ("absent", "NVML says library_not_found")),
-        ("driver_not_loaded", 0, ("absent", "NVML says driver_not_loaded")),
-        ("version_mismatch", 0, ("fails", "NVML says version_mismatch")),
+        ("library_not_found", None, ("absent", "{} says library_not_found")),
+        ("driver_not_loaded", 0, ("absent", "{} says driver_not_loaded")),
+        ("version_mismatch", 0, ("fails", "{} says version_mismatch")),
         (
             "library_not_found",
             8,
-            ("fails", "the PCI bus shows 8 GPUs, NVML says library_not_found: is the driver loaded and readable?"),
+            ("fails", "the PCI bus shows 8 GPUs, {} says library_not_found: is the driver loaded and readable?"),
         ),
     ],
 )
-def test_nvml(status: str, gpus: int | None, expected: tuple[str, str]) -> None:
+def test_libraries(collector: str, library: str, status: str, count: int | None, expected: tuple[str, str]) -> None:
     """No driver is normal on a node without GPUs; with GPUs, or with a broken driver, something should work."""
-    assert nvml(status, gpus) == expected
+    assert gpus(collector, status, count) == (expected[0], expected[1].format(library))
+
+
+def test_a_node_of_amd(tmp_path: Path, fake_amd_smi: Path, amd_scenario: amd.Scenario) -> None:
+    """The vendor's collector works and says how many GPUs; without the library it fails, and says which is missing."""
+    write_tree(tmp_path / "sys", INFINIBAND_SYSFS)
+    amd.sysfs(tmp_path / "sys")
+    only = ["--json", "--collector.disable-defaults", "--collector.amd_smi", "--collector.nvml"]
+    for variables, expected in (
+        (amd_scenario.environment(fake_amd_smi), (0, ("works", "2 GPUs"))),
+        (
+            {},
+            (
+                1,
+                (
+                    "fails",
+                    "the PCI bus shows 2 GPUs, AMD SMI says library_not_found: is the driver loaded and readable?",
+                ),
+            ),
+        ),
+    ):
+        code, text = run(tmp_path, *only, **variables)
+        found = {entry["collector"]: (entry["status"], entry["detail"]) for entry in json.loads(text)["collectors"]}
+        assert (code, found["amd_smi"]) == expected
+        assert found["nvml"] == ("absent", "NVML says library_not_found")
 
 
 def test_notes_and_what_is_missing() -> None:

@@ -38,4 +38,4 @@ AMD_SMI = Library(
 
 def start(environment: Mapping[str, str] | None = None) -> Child:
     """Start a process for AMD SMI. Raises :class:`OSError` when it cannot be started."""
-    return Child(Path(child.__path__[0]), environment=environment)
+    return Child(Path(child.__path__[0], "__main__.py"), environment=environment)

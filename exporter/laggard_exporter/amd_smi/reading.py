@@ -1,58 +1,29 @@
-"""Walks the table over what one GPU answers, and rejects what cannot be true."""
+"""What one GPU of AMD answers, as samples: the table's, and the seconds for which its clocks were held down."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from laggard_exporter.amd_smi import table
 from laggard_exporter.gpus import conventions as names
-from laggard_exporter.gpus.counters import Counters
-from laggard_exporter.gpus.readings import Call, Reading
+from laggard_exporter.gpus.reading import Answers, TableReader
+from laggard_exporter.gpus.readings import Call
 from laggard_exporter.samples import Sample
 
 _NANOSECONDS = 1e9
 
-#: What a GPU answers, by call.
-Answers = Mapping[Call, Any]
 
-
-class Reader:
-    """Makes samples of what GPUs answer; ``rejected`` counts impossible values by metric."""
+class Reader(TableReader):
+    """Makes samples of what GPUs answer: of the table, and of what holds the clocks down."""
 
     def __init__(self) -> None:
-        self.rejected = Counter({family.name: 0 for family in table.CHECKED})
-        self._counters = Counters()
+        super().__init__(table.READINGS)
         self._residencies: dict[str, _Residency] = {}
 
     def read(self, uuid: str, answers: Answers) -> list[Sample]:
         """Return what the GPU says, in base units; what it does not know is left out."""
-        return [*self._table(uuid, answers), *self._clock_events(uuid, answers.get(Call(table.METRICS)) or {})]
-
-    def _table(self, uuid: str, answers: Answers) -> Iterator[Sample]:
-        for reading in table.READINGS:
-            raw = self._checked(reading, answers)
-            if raw is None:
-                continue
-            labels = (uuid, *reading.labels)
-            if reading.counts:
-                raw = self._counters.widen((reading.family, labels), raw)
-            times, divided = reading.scale
-            yield Sample(reading.family, labels, raw * times / divided)
-
-    def _checked(self, reading: Reading[Call], answers: Answers) -> float | None:
-        for source in reading.sources:
-            raw = _part(answers.get(source.whole), source)
-            if raw is None:
-                continue
-            if raw == reading.unknown:
-                return None
-            if not reading.minimum <= raw <= reading.maximum:
-                self.rejected[reading.family.name] += 1
-                return None
-            return raw
-        return None
+        return [*super().read(uuid, answers), *self._clock_events(uuid, answers.get(Call(table.METRICS)) or {})]
 
     def _clock_events(self, uuid: str, metrics: Mapping[str, Any]) -> Iterator[Sample]:
         residency = self._residencies.setdefault(uuid, _Residency())
@@ -100,11 +71,3 @@ def _grown(last: Mapping[str, int], now: Mapping[str, int], name: str) -> int | 
     if name not in last or name not in now or now[name] < last[name]:
         return None
     return now[name] - last[name]
-
-
-def _part(answer: Any, source: Call) -> float | None:
-    value: Any = answer if answer is None or source.attribute is None else answer[source.attribute]
-    if isinstance(value, list):
-        items = cast("list[int | None]", value)
-        return max((item for item in items if item is not None), default=None)
-    return value

@@ -76,20 +76,21 @@ class Child:
     """One child process. Construction starts it. Raises :class:`OSError` when it cannot be started.
 
     Args:
-        package: the folder of the backend's ``child``, whose ``__main__.py`` it runs.
-        folders: in which it finds further packages.
+        program: what it runs, which calls :func:`laggard_exporter.gpus.child.serving.serve`. Its arguments are
+            folders in which it finds packages, this one's last, and the page of ``serve``.
+        folders: those of further packages.
         environment: its environment variables, by default the exporter's own.
     """
 
     def __init__(
-        self, package: Path, folders: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self, program: Path, folders: Sequence[str] = (), environment: Mapping[str, str] | None = None
     ) -> None:
         self._page = os.memfd_create("laggard-gpus")
         os.ftruncate(self._page, mmap.PAGESIZE)
         self._progress = mmap.mmap(self._page, mmap.PAGESIZE)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", package / "__main__.py", *folders, package.parents[2], str(self._page)],
+                [sys.executable, "-I", "-S", program, *folders, Path(__file__).parents[2], str(self._page)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(self._page,),

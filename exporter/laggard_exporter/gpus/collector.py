@@ -62,8 +62,8 @@ class GpuCollector(ABC, Generic[D]):
     #: Which GPUs the PCI bus should show, and what ``gpu_devices`` calls the two counts: the library's and the bus'.
     pci_kind: ClassVar[pci.Kind]
     sources: ClassVar[tuple[str, str]]
-    #: What is logged of each state of the session.
-    status_log: ClassVar[Mapping[str, tuple[int, str]]]
+    #: How each state of the session is logged, where its name alone does not say what to do.
+    status_log: ClassVar[Mapping[str, tuple[int, str]]] = {}
 
     def __init__(
         self,
@@ -205,7 +205,11 @@ class GpuCollector(ABC, Generic[D]):
         if status != AVAILABLE:
             self._retry_at = self._clock() + RETRY_SECONDS
         if status != self._logged_status:
-            level, message = self.status_log[status]
+            plain = (
+                logging.INFO if status == AVAILABLE else logging.WARNING,
+                f"{self._session.library.title}: {status}",
+            )
+            level, message = self.status_log.get(status, plain)
             _logger.log(level, "%s", message)
         self._status = self._logged_status = status
 

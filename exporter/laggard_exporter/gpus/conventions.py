@@ -390,7 +390,9 @@ class SessionFamilies(NamedTuple):
     rejected: Family
 
 
-def _session(name: str, library: str, vendor: str) -> SessionFamilies:
+def session_families(name: str, library: str, vendor: str) -> SessionFamilies:
+    """Return the families of a session, given the collector's name and those of library and vendor for people."""
+
     def family(suffix: str, kind: Literal["counter", "gauge"], text: str, *labels: str) -> Family:
         return Family(f"{PREFIX}_{name}_{suffix}", kind, text, labels)
 
@@ -423,8 +425,8 @@ def _session(name: str, library: str, vendor: str) -> SessionFamilies:
     )
 
 
-NVML = _session("nvml", "NVML", "NVIDIA")
-AMD_SMI = _session("amd_smi", "AMD SMI", "AMD")
+NVML = session_families("nvml", "NVML", "NVIDIA")
+AMD_SMI = session_families("amd_smi", "AMD SMI", "AMD")
 
 KERNEL_LOG_READABLE = Family(
     f"{PREFIX}_kernel_log_readable",

@@ -69,7 +69,7 @@ def start(environment: Mapping[str, str] | None = None) -> Child:
     found = importlib.util.find_spec("pynvml")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("nvidia-ml-py is missing; install laggard[exporter]")
-    return Child(Path(child.__path__[0]), [str(Path(found.origin).parent)], environment)
+    return Child(Path(child.__path__[0], "__main__.py"), [str(Path(found.origin).parent)], environment)
 
 
 class Nvml(Session):
