@@ -144,7 +144,9 @@ def main() -> int:
         DOCS / "cli.md": cli_page.document(),
         exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
         extending_path: quoting_document(extending_path.read_text(encoding="utf-8")),
-        gpu_path: _with_tables(gpu_path.read_text(encoding="utf-8"), sources=gpu_page.sources()),
+        gpu_path: _with_tables(
+            gpu_path.read_text(encoding="utf-8"), sources=gpu_page.sources(), amd_smi=gpu_page.amd_smi()
+        ),
     }
     if sys.argv[1:] == ["--check"]:
         old = [
