@@ -183,7 +183,12 @@ def _soaked(found: dict[str, Any]) -> list[str]:
 
 def _exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
     """Return the section on the node exporter."""
-    titles = {"laggard": "laggard-exporter", "nvitop": "nvitop-exporter", "node_exporter": "node_exporter (no GPUs)"}
+    titles = {
+        "laggard": "laggard-exporter",
+        "laggard-amd": "laggard-exporter, GPUs of AMD on our fake of AMD SMI",
+        "nvitop": "nvitop-exporter",
+        "node_exporter": "node_exporter (no GPUs)",
+    }
     columns = {
         "rss_mb": "memory of all processes (RSS), MB",
         "scrape_ms_median": "scrape, median, ms",
