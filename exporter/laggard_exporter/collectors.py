@@ -9,6 +9,7 @@ from laggard_exporter.hang import collector as hang
 from laggard_exporter.host import disk, facts, infiniband, oom, pressure
 from laggard_exporter.nvml import collector as nvml
 from laggard_exporter.ranks import cgroup, scheduling, state, workers
+from laggard_exporter.ras import collector as ras
 from laggard_exporter.samples import Family
 
 #: By the name in flags and metrics.
@@ -17,6 +18,7 @@ COLLECTORS: dict[str, Entry] = {
     "amd_smi": amd_smi.ENTRY,
     "state": state.ENTRY,
     "hang": hang.ENTRY,
+    "ras": ras.ENTRY,
     "workers": workers.ENTRY,
     "scheduling": scheduling.ENTRY,
     "cgroup": cgroup.ENTRY,

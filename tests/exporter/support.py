@@ -112,12 +112,16 @@ def dead_file(directory: Path, facts: Facts = FACTS, words: Mapping[int, int] | 
 
 @contextlib.contextmanager
 def live_rank(
-    directory: Path, facts: Facts = FACTS, words: Mapping[int, int] | None = None
+    directory: Path,
+    facts: Facts = FACTS,
+    words: Mapping[int, int] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Generator[subprocess.Popen[str], None, None]:
-    """Run a rank's process that holds its state file."""
+    """Run a rank's process that holds its state file, with more variables in its environment where told so."""
     plain = {**vars(facts), "boot_id": facts.boot_id.hex()}
     request = {"directory": str(directory), "facts": plain, "words": words or {}}
-    with running([sys.executable, str(Path(__file__).with_name("rank_process.py"))]) as process:
+    program = [sys.executable, str(Path(__file__).with_name("rank_process.py"))]
+    with running(program, env={**os.environ, **(environment or {})}) as process:
         ask(process, json.dumps(request))
         yield process
 

@@ -20,6 +20,7 @@ from tests.exporter.support import dead_file, exporter, fresh, live_rank, open_m
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_amd_smi import fake as amd
 from tests.fake_nvml.fake import EVERYTHING, Scenario
+from tests.support.fake_ras import answer, process, serving, until, world
 from tests.support.recorded_job import RecordedJob
 
 
@@ -58,7 +59,7 @@ def test_a_scrape_holds_what_the_tables_say(
 ) -> None:
     """With GPUs of both vendors and a rank every family is served once, as the tables say, and no other."""
     # Where a rank stands is said of one that stands still.
-    facts = fresh(start_boottime_ns=statefile.boottime_ns() - 5 * NANOSECONDS)
+    facts = fresh(start_boottime_ns=statefile.boottime_ns() - 60 * NANOSECONDS, pid=process(3)["pid"], world_size=4)
     words = {
         statefile.LAST_STEP: facts.start_boottime_ns,
         statefile.GROUPS: 1,
@@ -72,19 +73,30 @@ def test_a_scrape_holds_what_the_tables_say(
     dump = dumps.file_name(facts.run, facts.rank, facts.start_boottime_ns, 0, word)
     # How a process ended that was the rank before.
     dead_file(tmp_path / "ranks", replace(facts, start_boottime_ns=facts.start_boottime_ns - 1))
-    with live_rank(tmp_path / "ranks", facts, words) as rank:
+    with (
+        serving(answer(world([2, 2, 2, 1]))) as behind,
+        serving(answer(world([2] * 4, {1: False}))) as missing,
+        live_rank(tmp_path / "ranks", facts, words) as rank,
+        live_rank(tmp_path / "ranks", replace(facts, run="run-2")) as other,
+    ):
         job = RecordedJob({"0": (2, 3)}, [("0", "barrier")], stops={2: 0})
         recorded = job.dump(3)
         receive = {"record_id": 1, "profiling_name": "nccl:recv 1<-0", "is_p2p": True, "collective_seq_id": 2}
         recorded["entries"].append({**recorded["entries"][0], **receive})
         (tmp_path / "ranks" / dump).write_text(json.dumps(recorded))
         procfs = write_tree(tmp_path / "proc", {**HOST_PROCFS, **rank_procfs(rank.pid)})
+        for process_id, service in ((rank.pid, behind), (other.pid, missing)):
+            write_tree(procfs / str(process_id), {"environ": f"NCCL_RAS_ADDR=localhost:{service.port}\0"})
+        (procfs / "self" / "net").mkdir(parents=True)
+        (procfs / "self" / "net" / "tcp").symlink_to("/proc/self/net/tcp")
         sysfs = write_tree(tmp_path / "sys", {**INFINIBAND_SYSFS, **CGROUP_SYSFS})
         arguments += [f"--path.procfs={procfs}", f"--path.sysfs={sysfs}", f"--path.kernel-log={tmp_path / 'log'}"]
         amd.sysfs(tmp_path / "sys")
+        (tmp_path / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
         variables = amd_scenario.environment(fake_amd_smi) | scenario.environment(fake_nvml)
         variables["LD_LIBRARY_PATH"] = f"{fake_nvml.parent}:{fake_amd_smi.parent}"
         with exporter(*arguments, **variables) as node:
+            until(lambda: node.scrape()['laggard_exporter_ras_questions_total{result="answered"}'] == 2)
             node.scrape()
             # The activity of a GPU, and of a process, is that since the scrape before.
             scenario.write(*EVERYTHING, "1 nvmlDeviceGetProcessUtilization 4294967294:25:2")
