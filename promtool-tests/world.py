@@ -111,6 +111,9 @@ class Rank:
     transfer: bool = False
     #: Ranks with which that is.
     peers: tuple[int, ...] = ()
+    #: What NCCL's RAS service says of it: by how many collectives it is behind, and whether it does not answer.
+    ras_behind: int = 0
+    ras_missing: int = 0
     # What the rank has counted so far, in units.
     steps: int = 0
     seconds: dict[str, int] = field(default_factory=dict[str, int])
@@ -169,6 +172,10 @@ class Rank:
             yield "in_collective", {"process_group": group}, inside
         for group, operation in self.operations.items():
             yield "collective_operation", {"process_group": group}, operation
+        if self.ras_behind:
+            yield "ras_behind", {"communicator": "0xf00d"}, self.ras_behind
+        if self.ras_missing:
+            yield "ras_missing", {}, self.ras_missing
 
     def finish(self) -> None:
         """End cleanly: the state file says so, and the metrics endpoint is gone before the next scrape."""

@@ -168,6 +168,54 @@ def another_collective() -> Scenario:
     return scenario
 
 
+def fewer_collectives_of_nccl() -> Scenario:
+    """Where hooks see all in the same collective, names the rank that has issued fewer by NCCL's RAS service."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    scenario[1].ras_behind = 2
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(1, "communication", "host-a"))
+    scenario[1].ras_behind = 0
+    scenario.after(minutes=2)
+    scenario.fires(stalled())
+    return scenario
+
+
+def at_work_before_ras() -> Scenario:
+    """Who works while others wait is named before who is behind by RAS, which counts no sends and receives."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=2)
+    scenario[1].ras_behind = 2
+    scenario[3].ras_missing = 1
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(2, "forward", "host-a"))
+    return scenario
+
+
+def no_answer_to_ras() -> Scenario:
+    """Where nothing else tells ranks apart, names those that stopped answering NCCL's RAS service."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    scenario[2].ras_missing = scenario[3].ras_missing = 1
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(2, "communication", "host-b"), stalled(3, "communication", "host-b"))
+    return scenario
+
+
+def given_up_by_ras_before() -> Scenario:
+    """Whom RAS had given up before the run stood still trained on without it: nobody is named."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    stick(scenario, culprit=None)
+    scenario[2].ras_missing = 2
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled())
+    return scenario
+
+
 def two_sides() -> Scenario:
     """Where half of the ranks call another collective than the other half, nobody is named."""
     scenario = Scenario(ranks(4))
@@ -340,6 +388,10 @@ PLAYS: tuple[Play, ...] = (
     ended_before_the_others,
     fewer_collectives,
     another_collective,
+    fewer_collectives_of_nccl,
+    at_work_before_ras,
+    no_answer_to_ras,
+    given_up_by_ras_before,
     two_sides,
     nobody_stands_out,
     eight_groups,

@@ -36,8 +36,8 @@ RAS_BEHIND = family(
 RAS_MISSING = family(
     "ras_missing",
     "gauge",
-    "1 for a rank that does not answer NCCL's RAS service, 2 for one that it has given up after a minute, where more "
-    f"than half of the run answers. {_STALLED} {MAX_RANKS} ranks. Source: NCCL RAS.",
+    "1 for a rank that stopped answering NCCL's RAS service when the run came to a standstill, 2 for one that it had "
+    f"given up before, where more than half of the run answers. {_STALLED} {MAX_RANKS} ranks. Source: NCCL RAS.",
 )
 RAS_QUESTIONS = Family(
     "laggard_exporter_ras_questions_total",
@@ -61,12 +61,26 @@ Ask = Callable[[Question], Facts]
 
 @dataclass
 class _Standstill:
-    """A run that stands still on this host. The thread that asks writes ``found``."""
+    """A run that stands still on this host. The thread that asks writes ``found`` and ``lost``."""
 
     #: Since when each rank does, in nanoseconds since boot: another moment is another standstill.
     since: tuple[tuple[int, int], ...]
     asked: float | None = None
     found: Facts | None = None
+    #: Ranks that did not answer and were not given up yet: RAS does that after a minute.
+    lost: frozenset[int] = frozenset()
+
+    def add(self, found: Facts) -> None:
+        """Take what RAS says now."""
+        self.lost |= {rank for rank, dead in found.missing if not dead}
+        self.found = found
+
+    def samples(self, run: str) -> Iterator[Sample]:
+        """Yield what is exported of the run."""
+        for each in self.found.behind if self.found else ():
+            yield Sample(RAS_BEHIND, (run, str(each.rank), each.communicator), each.most - each.issued)
+        for each in self.found.missing if self.found else ():
+            yield Sample(RAS_MISSING, (run, str(each.rank)), 1 if each.rank in self.lost else 2)
 
 
 class RasCollector:
@@ -107,7 +121,7 @@ class RasCollector:
             known = before.get(run)
             standstill = known if known is not None and known.since == since else _Standstill(since)
             self._runs[run] = standstill
-            yield from _samples(run, standstill.found)
+            yield from standstill.samples(run)
             now = self._clock()
             if standstill.asked is None or now - standstill.asked >= max(AGAIN_SECONDS, age / 2):
                 due.append((standstill, _question(ranks, self._procfs)))
@@ -136,7 +150,7 @@ class RasCollector:
     def _answer(self, standstill: _Standstill, question: Question) -> str:
         """Ask, and return what became of it."""
         try:
-            standstill.found = self._ask(question)
+            standstill.add(self._ask(question))
         except NobodyError as error:
             self._log(logging.INFO, f"NCCL RAS: {error}")
             return "nobody"
@@ -160,13 +174,6 @@ def _question(ranks: Sequence[Rank], procfs: Path) -> Question:
     known = ((rank.file.facts.pid, rank.file.facts.rank) for rank in ranks if counts[rank.file.facts.pid] == 1)
     facts = first.file.facts
     return Question(str(procfs), first.file.holder_pid, first.user, facts.world_size, tuple(known))
-
-
-def _samples(run: str, found: Facts | None) -> Iterator[Sample]:
-    for each in found.behind if found else ():
-        yield Sample(RAS_BEHIND, (run, str(each.rank), each.communicator), each.most - each.issued)
-    for each in found.missing if found else ():
-        yield Sample(RAS_MISSING, (run, str(each.rank)), 2 if each.dead else 1)
 
 
 ENTRY = Entry(
