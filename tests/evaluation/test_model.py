@@ -235,7 +235,7 @@ def test_what_rules_read_is_exposed() -> None:
     assert read - shown <= _NOT_SIMULATED
 
 
-#: Facts of cost, of versions and of paths that no scenario is about, what flight recorders and RAS say, and how jobs ended.
+#: Facts of cost, of versions and of paths that no scenario is about, what recorders and RAS say, and how jobs ended.
 _NOT_SIMULATED = {
     "gpu_clock_event_active",
     "gpu_driver_info",

@@ -8,28 +8,25 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from laggard.shared import control, environment, statefile
 from laggard.shared import dumps as own_dumps
 from laggard.shared.phases import Phase, RankState
 from laggard_cli.errors import CommandError
+from laggard_cli.hang import ras, view
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable
 from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
-from laggard_exporter.hang.evidence import Wait
-from laggard_exporter.hang.verdict import Culprit, Verdict, judge, ranks_as_text
+from laggard_exporter.hang.verdict import judge
 
 #: Dumps come from elsewhere: what reads them gets so much memory and no more.
 _READER_BYTES = 4 * 2**30
-#: Lines of culprits, of waits and of files left out that a person reads.
-_SHOWN = 20
 #: A dump that laggard wrote: when its process started, where the rank stood, and the stem of the rank's files.
 _OWN_NAME = re.compile(
     rf"{own_dumps.PREFIX}(?P<start>[0-9a-f]+)-[0-9a-f]+-(?P<word>[0-9a-f]+)-(?P<stem>(?P<run>.+)-\d+)"
@@ -42,7 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
         "Reads what TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names, one file a rank, the rank at the "
-        "end of its name; pickle or JSON. Exit code 0 with a culprit, 1 without. docs/hang.md says how it judges."
+        "end of its name; pickle or JSON. What ncclras -f json wrote there is evidence. Exit code 0 with a culprit, "
+        "1 without. docs/hang.md says how it judges."
     )
     parser.add_argument("folder", type=Path, metavar="DUMP_DIR", help="folder of flight-recorder dumps")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks of the job (default: those the dumps speak of)")
@@ -67,38 +65,58 @@ def run(options: argparse.Namespace) -> int:
     directory: Path = options.state_dir or environment.state_directory()
     # A dump does not say which process wrote it; the state files of this host do, for the ranks of a run.
     name = choose(directory, options.name, None)[0] if options.stacks else ""
-    dumps, left_out = collect(options.folder)
+    answers = _answers(options.folder)
+    dumps, left_out = collect(options.folder, answers)
     if options.ranks is not None and (beyond := [rank for rank in dumps if rank >= options.ranks]):
         raise CommandError(f"--ranks {options.ranks}: there is a dump of rank {max(beyond)}")
     world_size = options.ranks or _world_size(options.folder, dumps)
     verdict = judge(dumps, world_size, gone=_gone(options.folder, world_size))
-    culprits = [(name, culprit.rank) for culprit in verdict.culprits[:_SHOWN]]
+    saved = ras.newest(answers, world_size or verdict.ranks or None, left_out)
+    if not dumps and saved is None:
+        raise CommandError(f"{options.folder}: no dump of a flight recorder in it{_first(left_out)}")
+    culprits = [(name, culprit.rank) for culprit in verdict.culprits[: view.SHOWN]]
     stacks = of_ranks(directory, culprits) if options.stacks else {}
     if options.json:
         told = {rank: [asdict(process) for process in found] for (_, rank), found in stacks.items()}
-        more = {"stacks": told} if options.stacks else {}
-        print(json.dumps({**_plain(verdict), "left_out": left_out, **more}, indent=2))
+        more = {**({"ras": ras.plain(saved)} if saved else {}), **({"stacks": told} if options.stacks else {})}
+        print(json.dumps({**view.plain(verdict), "left_out": left_out, **more}, indent=2))
     else:
-        parts = ["\n".join(_lines(verdict, left_out)), *text(stacks)]
+        witness = ["\n".join(ras.lines(saved, view.SHOWN))] if saved else []
+        parts = ["\n".join(view.lines(verdict, left_out)), *witness, *text(stacks)]
         print(printable("\n\n".join(parts)))
     return int(not verdict.culprits)
 
 
-def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
-    """Return the dumps of a folder by rank, and what was left out by name of the file, with the reason.
-
-    Raises:
-        CommandError: the folder cannot be read or has no dump.
-    """
+def _files(folder: Path) -> list[Path]:
     try:
-        paths = sorted(path for path in folder.iterdir() if path.is_file())
+        return sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
         raise CommandError(f"{folder}: {error.strerror}") from error
+
+
+def _answers(folder: Path) -> list[Path]:
+    """Return the answers of NCCL's RAS service in a folder."""
+    found: list[Path] = []
+    for path in _files(folder):
+        # Whoever reads it as a dump says why it cannot be read.
+        with contextlib.suppress(OSError):
+            found += [path] if ras.is_answer(path) else []
+    return found
+
+
+def collect(folder: Path, answers: Collection[Path] = ()) -> tuple[dict[int, Dump], dict[str, str]]:
+    """Return the dumps of a folder by rank, and what was left out by name of the file, with the reason.
+
+    ``answers`` are of NCCL's RAS service, and no dumps.
+
+    Raises:
+        CommandError: the folder cannot be read, or has neither a dump nor an answer.
+    """
     left_out: dict[str, str] = {}
     jobs: dict[str, dict[int, Path]] = {}
     starts = _starts(folder)
-    for path in paths:
-        if path.name.endswith(statefile.SUFFIX):
+    for path in _files(folder):
+        if path.name.endswith(statefile.SUFFIX) or path in answers:
             continue
         rank = rank_of(path)
         why = _unfit(path.name, rank, starts)
@@ -116,10 +134,13 @@ def collect(folder: Path) -> tuple[dict[int, Dump], dict[str, str]]:
             dumps[rank] = found
         else:
             left_out[chosen[rank].name] = found
-    if not dumps:
-        reason = next((f": {name}: {why}" for name, why in left_out.items()), "")
-        raise CommandError(f"{folder}: no dump of a flight recorder in it{reason}")
+    if not dumps and not answers:
+        raise CommandError(f"{folder}: no dump of a flight recorder in it{_first(left_out)}")
     return dumps, left_out
+
+
+def _first(left_out: Mapping[str, str]) -> str:
+    return next((f": {name}: {why}" for name, why in left_out.items()), "")
 
 
 def _unfit(name: str, rank: int | None, starts: Mapping[str, int]) -> str:
@@ -183,7 +204,7 @@ def _world_size(folder: Path, dumps: Iterable[int]) -> int | None:
         found[facts.run] = max(found.get(facts.run, (0, 0)), (facts.start_boottime_ns, facts.world_size))
     sizes = {size for _, size in found.values()}
     size = sizes.pop() if len(sizes) == 1 else 0
-    return size if size > max(dumps) else None
+    return size if size > max(dumps, default=-1) else None
 
 
 def _gone(folder: Path, ranks: int | None) -> set[int]:
@@ -241,72 +262,3 @@ def _read(path: Path, rank: int) -> Dump | str:
         return replace(read(path, rank), calling=None if phase is None else phase == Phase.COMMUNICATION)
     except DumpError as error:
         return str(error)
-
-
-def _lines(verdict: Verdict, left_out: dict[str, str]) -> list[str]:
-    lines = [f"{verdict.dumps} dumps of {verdict.ranks} ranks"]
-    lines += [f"  left out {name}: {reason}" for name, reason in list(left_out.items())[:_SHOWN]]
-    lines += [f"  and {len(left_out) - _SHOWN} more files"] if len(left_out) > _SHOWN else []
-    if verdict.culprits:
-        ranks = ranks_as_text(culprit.rank for culprit in verdict.culprits)
-        lines += ["", f"Culprit{'s' if len(verdict.culprits) > 1 else ''}: {ranks}"]
-        lines += [f"  rank {culprit.rank} {_because(culprit)}" for culprit in verdict.culprits[:_SHOWN]]
-        lines += [f"  and {len(verdict.culprits) - _SHOWN} more"] if len(verdict.culprits) > _SHOWN else []
-    else:
-        lines += ["", "No verdict: the dumps do not tell who is to blame."]
-    lines += [f"  {remark}" for remark in verdict.remarks]
-    if verdict.waits:
-        lines += ["", "Who waits for whom:"]
-        lines += [f"  {_wait(wait)}" for wait in verdict.waits[:_SHOWN]]
-        lines += [f"  and {len(verdict.waits) - _SHOWN} more collectives"] if len(verdict.waits) > _SHOWN else []
-    return lines
-
-
-def _because(culprit: Culprit) -> str:
-    wait = culprit.wait
-    last = "" if culprit.newest is None else f", the newest that it issued there is {culprit.newest}"
-    differs = f"; {culprit.difference}" if culprit.difference else ""
-    return f"{culprit.reason.value}: {_who_waits(wait)} in {wait}{last}{differs}"
-
-
-def _wait(wait: Wait) -> str:
-    calls = ", ".join(f"{name} on {count}" for name, count in wait.operations.items())
-    called = next(iter(wait.operations)) if len(wait.operations) == 1 else calls
-    nobody = "nobody known: other dumps are too short" if wait.unknown else "nobody: all members have issued it"
-    for_whom = ranks_as_text(wait.missing) if wait.missing else nobody
-    number = "" if wait.transfer else f" {wait.sequence}"
-    return f"{called}{number} of group {wait.group}: {_who_waits(wait)} for {for_whom}"
-
-
-def _who_waits(wait: Wait) -> str:
-    return f"{ranks_as_text(wait.waiting)} wait{'s' if len(wait.waiting) == 1 else ''}"
-
-
-def _plain(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "ranks": verdict.ranks,
-        "dumps": verdict.dumps,
-        "culprits": [
-            {
-                "rank": culprit.rank,
-                "reason": culprit.reason.name.lower(),
-                "group": str(culprit.wait.group),
-                "sequence": culprit.wait.sequence,
-                "newest": culprit.newest,
-                "waiting": list(culprit.wait.waiting),
-                **({"difference": culprit.difference} if culprit.difference else {}),
-            }
-            for culprit in verdict.culprits
-        ],
-        "waits": [
-            {
-                "group": str(wait.group),
-                "sequence": wait.sequence,
-                "operations": dict(wait.operations),
-                "waiting": list(wait.waiting),
-                "missing": list(wait.missing),
-            }
-            for wait in verdict.waits
-        ],
-        "remarks": list(verdict.remarks),
-    }
