@@ -103,7 +103,9 @@ def document(
         ]
     # In the order of the layers: a verdict needs one evaluation at most.
     files = [name for name in rule_files(RULES) if families is None or _family(name) in ("", *families)]
-    files += [f"optional/{name.partition('/')[2]}.yml" for name in families or () if name.startswith("optional/")]
+    optional = [f"{name}.yml" for name in families or () if name.startswith("optional/")]
+    adapters = [name for name in optional if name.startswith("optional/adapter-")]
+    files = [*adapters, *files, *(name for name in optional if name not in adapters)]
     groups = [group for name in files for group in _groups(name)]
     file: Yaml = {
         "rule_files": [str(RULES / name) for name in files],

@@ -73,6 +73,12 @@ FAULTS: Mapping[str, Fault] = {
 }  # fmt: skip
 
 _LOST = "what is gone is not exported any more"
+#: Of a source whose GPUs ranks do not name.
+_OF_NO_RANK = {
+    "slow": "ranks do not name such a GPU", "idle": "ranks do not name such a GPU",
+    "held": "ranks do not name such a GPU", "lost": _LOST + ", and there are no XIDs",
+    "driver": "ranks do not name the version of this driver",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,8 @@ class Source:
     gone: Mapping[str, float] = field(default_factory=dict[str, float])
     #: Series of each host.
     of_host: Callable[[str, str], dict[str, float]] = lambda _driver, _host: {}
+    #: Ranks name such a GPU as it does, so that its verdicts name the rank.
+    names_ranks: bool = True
     #: It shows who uses a GPU.
     knows_ranks: bool = False
     #: By fault, which series or labels show it that is no fact of a GPU at work.
@@ -104,6 +112,8 @@ class Source:
 
     def gpu(self, digits: str) -> str:
         """Return how our rules call the GPU with these last twelve digits."""
+        if not self.names_ranks:
+            return self.identity.format(digits)
         return f"GPU-{digits}" if self.is_amd else f"GPU-{self.identity.format(digits).removeprefix('GPU-')}"
 
     def of_rank(self, digits: str) -> str:
@@ -250,5 +260,38 @@ SOURCES: Mapping[str, Source] = {
             "ecc": "it counts no errors", "remap": "it says nothing of rows",
             "link": "it does not say what the link can", "driver": "a rank says its own",
         },
+    ),
+    "intel": Source(
+        "XPU Manager (Intel), optional", "uuid", "01000000-0000-0000-0000-{}",
+        {
+            "utilization": Shown("xpum_engine_ratio"), "memory_used": Shown("xpum_memory_used_bytes"),
+            "clock": Shown("xpum_frequency_mhz{location=gpu,type=actual}", _MHZ),
+            "uncorrected": Shown("xpum_cache_errors_total{type=uncorrectable}", counted=True),
+        },
+        "",
+        {
+            **_OF_NO_RANK, "hot": "it counts no time", "capped": "it counts no time",
+            "remap": "it says nothing of rows", "link": "it says nothing of the link",
+        },
+        lambda _number, _driver, _host: "dev_name=Intel(R) Data Center GPU Max 1550,pci_bdf=0000:4d:00.0",
+        names_ranks=False,
+    ),
+    "gaudi": Source(
+        "Gaudi's metric exporter, optional", "UUID", "01P4-HL2080A0-15-TNBS67-20-{}",
+        {
+            "utilization": Shown("habanalabs_utilization", _PERCENT),
+            "memory_used": Shown("habanalabs_memory_used_bytes"), "memory_free": Shown("habanalabs_memory_free_bytes"),
+            "clock": Shown("habanalabs_clock_soc_mhz", _MHZ), "clock_max": Shown("habanalabs_clock_soc_max_mhz", _MHZ),
+            "width": Shown("habanalabs_pci_link_width"),
+            "uncorrected": Shown("habanalabs_pending_rows_with_double_bit_ecc_errors", counted=True),
+        },
+        "",
+        {
+            **_OF_NO_RANK, "hot": "it counts no time", "capped": "it counts no time",
+            "remap": "it says that rows wait (`habanalabs_pending_rows_state`), not that none are left",
+            "link": "it does not say what the link can",
+        },
+        lambda number, driver, _host: f"Serial=AM{number:08},device=AM{number:08},id={number},driver={driver}",
+        names_ranks=False,
     ),
 }  # fmt: skip

@@ -8,7 +8,8 @@ from gpu_sources import FAULTS, GIB, HEALTHY, SOURCES, Source
 from scenario import Firing, Play, Scenario, ranks
 from world import Device, Rank
 
-FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi", "optional/adapter-all-smi", "telemetry")
+OPTIONAL = ("optional/adapter-all-smi", "optional/adapter-gaudi", "optional/adapter-intel")
+FAMILIES = ("amd", "dcgm", "gpu", "nvidia-smi", *OPTIONAL, "telemetry")
 EVERY = 60
 
 #: Number of a GPU that no run uses.
@@ -30,7 +31,7 @@ def _add(scenario: Scenario, source: Source, rank: Rank | None, number: int, dri
         device.gauges["gpu_up"] = 1
     if rank:
         rank.has_exporter = False
-        rank.hw_id = "" if source.knows_ranks else source.of_rank(_digits(number))
+        rank.hw_id = "" if source.knows_ranks or not source.names_ranks else source.of_rank(_digits(number))
     _show(source, device, HEALTHY)
     device.gauges |= source.xid(None) if source.xid else {}
     scenario.world.devices.append(device)
@@ -93,6 +94,8 @@ def _verdict(source: Source, name: str, on_gpus: list[str]) -> Firing:
 
 
 def _of_gpu(source: Source, alert: str, number: int, **labels: str) -> Firing:
+    if not source.names_ranks:
+        return Firing(alert, run="", more=(("uuid", source.gpu(_digits(number))), *labels.items()))
     return Firing(alert, number, host="host-a", more=(("uuid", source.gpu(_digits(number))), *labels.items()))
 
 
@@ -124,6 +127,41 @@ def amd_without_uuids() -> Scenario:
     _show(amd, idle, FAULTS["held"].changes)
     scenario.after(minutes=48)
     scenario.fires(Firing("TrainingGpuThrottled", run="", more=(("uuid", "host-a/0"), ("reason", "hw_thermal"))))
+    return scenario
+
+
+def tiles_and_cards() -> Scenario:
+    """A GPU of Intel's with two tiles is one GPU, and a card with two GPUs is none."""
+    scenario = Scenario(ranks(1), tick=30)
+    gpu = Device(
+        "01000000-0000-0000-0000-4d", label="uuid", more="dev_name=Max 1550",
+        gauges={
+            "xpum_power_watts": 512, "xpum_memory_used_bytes{sub_dev=0}": GIB, "xpum_memory_used_bytes{sub_dev=1}": GIB,
+            "xpum_frequency_mhz{location=gpu,type=actual,sub_dev=0}": 1600,
+            "xpum_frequency_mhz{location=gpu,type=actual,sub_dev=1}": 1500,
+            "xpum_frequency_mhz{location=gpu,type=request,sub_dev=1}": 500,
+        },
+    )  # fmt: skip
+    card = Device("2147483649", label="card", gauges={"xpum_power_watts": 1024})
+    scenario.world.devices += [gpu, card]
+    scenario.after(minutes=2)
+    for name, value in (("gpu_power_watts", 512.0), ("gpu_memory_used_bytes", 2 * GIB), ("gpu_clock_hertz", 1.5e9)):
+        scenario.value(f"max by (uuid) ({name})", {'{uuid="01000000-0000-0000-0000-4d"}': value})
+    scenario.never()
+    return scenario
+
+
+def rows_of_gaudi() -> Scenario:
+    """Rows of a Gaudi that wait to be replaced are a verdict, and zero of them none."""
+    scenario = Scenario(ranks(1), tick=30)
+    facts = {"habanalabs_device_config": 1, "habanalabs_pending_rows_state": 0}
+    gaudi = [Device(f"01P4-HL2080A0-{number}", label="UUID", gauges=dict(facts)) for number in range(2)]
+    scenario.world.devices += gaudi
+    scenario.after(minutes=12)
+    scenario.never()
+    gaudi[1].gauges["habanalabs_pending_rows_state"] = 1
+    scenario.after(minutes=12)
+    scenario.fires(Firing("TrainingGpuRowRemap", run="", more=(("uuid", "01P4-HL2080A0-1"), ("state", "pending"))))
     return scenario
 
 
@@ -173,4 +211,10 @@ def unread() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (*(_play(name, source) for name, source in SOURCES.items()), amd_without_uuids, unread)
+PLAYS: tuple[Play, ...] = (
+    *(_play(name, source) for name, source in SOURCES.items()),
+    amd_without_uuids,
+    tiles_and_cards,
+    rows_of_gaudi,
+    unread,
+)
