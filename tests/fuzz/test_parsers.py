@@ -28,7 +28,10 @@ from laggard_exporter.hang.facts import as_json, facts, from_json
 from laggard_exporter.hang.verdict import Verdict, judge
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml.xid import XidErrors
+from laggard_exporter.ras import answer as ras
+from laggard_exporter.ras.facts import facts as ras_facts
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration, load
+from tests.support import fake_ras
 from tests.support.kineto import Job, Work, write
 from tests.support.recorded_job import RecordedJob
 
@@ -123,6 +126,37 @@ def test_a_dump(content: bytes) -> None:
         assert isinstance(judge({1: found}), Verdict)
         told = outcome(lambda: facts(found), DumpError)
         assert isinstance(told, str) or from_json(as_json(told)) == told
+
+
+_ANSWER = fake_ras.answer(fake_ras.world([2, 2, 1], {2: False}), fake_ras.world([1, 2, 2], name=7))
+
+
+def _pieces(found: Any) -> list[tuple[Any, Any]]:
+    """Return each mapping or list with each of its keys, at any depth."""
+    inner: list[tuple[Any, Any]] = list(found.items() if isinstance(found, dict) else enumerate(found))
+    nested = [pair for _, value in inner if isinstance(value, (dict, list)) for pair in _pieces(value)]
+    return [*((found, key) for key, _ in inner), *nested]
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> bytes:
+    """An answer of NCCL RAS in which some values are others, or some bytes are gone."""
+    document = json.loads(_ANSWER)
+    for _ in range(draw(st.integers(0, 3))):
+        holder, key = draw(st.sampled_from(_pieces(document)))
+        holder[key] = draw(_scalars)
+    content = json.dumps(document).encode()
+    return content[draw(st.integers(0, 40)) : draw(st.integers(len(content) - 40, len(content)))]
+
+
+@fuzz
+@given(content=st.one_of(answers(), documents.map(json.dumps).map(str.encode), st.binary(max_size=200)))
+def test_an_answer_of_nccl_ras(content: bytes) -> None:
+    """An answer or a RasError of one line; and an answer has facts, of ranks of the job alone."""
+    found = outcome(lambda: ras.parse(content), ras.RasError)
+    if isinstance(found, ras.Answer):
+        told = ras_facts(found, 3, {})
+        assert {each.rank for each in (*told.behind, *told.missing)} <= {0, 1, 2}
 
 
 _records = st.one_of(
