@@ -126,8 +126,10 @@ def dump_trace(path: str | os.PathLike[str] = "") -> None:
         process.trace.request(name)
 
 
-def profile(steps: int = 5, path: str | os.PathLike[str] = "") -> None:
+def profile(steps: int = 5, path: str | os.PathLike[str] = "", *, stacks: bool = False) -> None:
     """Have the next steps profiled by torch's profiler. Its Chrome trace goes to ``path`` or to the state folder.
+
+    With ``stacks`` the Python functions are in it too, for code between the phases; that makes these steps slower.
 
     A step is here an update of an optimizer or a :class:`step`. Refused with one line while another profile runs.
     """
@@ -137,7 +139,7 @@ def profile(steps: int = 5, path: str | os.PathLike[str] = "") -> None:
     if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
         _logger.warning("laggard.profile(steps=%r) is ignored: not a whole number of 1 to %d", steps, MAX_STEPS)
         return
-    process.profiler.request(steps, name)
+    process.profiler.request(steps, name, stacks=bool(stacks))
 
 
 def summary() -> Summary:

@@ -32,6 +32,8 @@ class Host(Protocol):
     iterator_observers: list[Callable[[Any], None]]
     #: Called with True when the compiler begins to look at code, with False when it has. Must not raise.
     compilation_observers: list[Callable[[bool], None]]
+    #: Called with True before torch's profiler starts, with False after it has. Must not raise.
+    profiler_observers: list[Callable[[bool], None]]
     #: Whether exposed communication is seen; what times a wait counts it there.
     exposure: Exposure
     #: What is known of the ranks that do the same work.

@@ -54,6 +54,8 @@ class Process:
         self.backward_observers: list[Callable[[int, int], None]] = []
         self.iterator_observers: list[Callable[[Any], None]] = []
         self.compilation_observers: list[Callable[[bool], None]] = []
+        #: Told before and after torch's profiler looks which code calls a module: it keeps what it finds for good.
+        self.profiler_observers: list[Callable[[bool], None]] = []
         self.exposure = Exposure()
         self.peers = PeerGroup()
         self.at_step: Callable[[int], None] | None = None

@@ -48,6 +48,9 @@ class _Capture:
     path: Path
     answer: Answer
     deadline: float
+    stacks: bool = False
+    #: Who asked does not wait for it any more.
+    withdrawn: bool = False
     thread: int = 0
     profiler: Any = None
     #: Writes the file, once the last step has ended.
@@ -61,7 +64,7 @@ class Profiler(Hook):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._requests: deque[tuple[int, str, Answer]] = deque(maxlen=16)
+        self._requests: deque[tuple[int, str, Answer, bool]] = deque(maxlen=16)
         self._capture: _Capture | None = None
         self._starting = False
         #: The script names its steps, so that they count and not the updates of its optimizers.
@@ -78,14 +81,27 @@ class Profiler(Hook):
         super().uninstall()
         self._cancel("laggard was taken out of the process")
 
-    def request(self, steps: int, path: str = "", answer: Answer | None = None) -> None:
+    def request(self, steps: int, path: str = "", answer: Answer | None = None, *, stacks: bool = False) -> None:
         """Have the next steps profiled, to a file in the state folder unless ``path`` names another. On any thread."""
-        self._requests.append((steps, path, answer or _say))
+        self._requests.append((steps, path, answer or _say, stacks))
+
+    def withdraw(self, answer: Answer) -> None:
+        """Drop the profile that was asked for with ``answer``, at the next end of a step if it has begun."""
+        for request in list(self._requests):
+            if request[2] is answer:
+                self._requests.remove(request)
+        capture = self._capture
+        if capture is not None and capture.answer is answer:
+            # Only the thread that started it can stop it.
+            capture.withdrawn = True
 
     def report(self, report: Report) -> None:
         """Take up a request: from now on the ends of steps are looked at."""
         while self._requests:
-            steps, path, answer = self._requests.popleft()
+            if self._capture is not None and self._capture.withdrawn:
+                # It makes room at the next end of a step, without which there is nothing to profile either.
+                return
+            steps, path, answer, stacks = self._requests.popleft()
             if self._capture is not None:
                 answer("profile refused: another one is not finished")
             elif "torch" not in sys.modules:
@@ -93,7 +109,7 @@ class Profiler(Hook):
             else:
                 importlib.import_module("torch.profiler")  # not on the training thread
                 target = Path(path) if path else default_path(report.identity, "profile")
-                self._capture = _Capture(steps, target, answer, time.monotonic() + _PATIENCE_SECONDS)
+                self._capture = _Capture(steps, target, answer, time.monotonic() + _PATIENCE_SECONDS, stacks)
                 self.host.at_step = self._at_step
 
     def finish(self, *, export: bool) -> None:
@@ -103,7 +119,7 @@ class Profiler(Hook):
             return
         if export and capture.export is not None:
             capture.export.join(_EXPORT_SECONDS)
-        elif export and capture.profiler is not None and capture.thread == get_ident():
+        elif export and not capture.withdrawn and capture.profiler is not None and capture.thread == get_ident():
             try:
                 self._stop(capture)
                 self._export(capture)
@@ -128,7 +144,9 @@ class Profiler(Hook):
         try:
             if self.named_steps and code != STEP_END:
                 return
-            if capture.profiler is None:
+            if capture.withdrawn:
+                self._drop(capture)
+            elif capture.profiler is None:
                 self._start(capture)
             elif capture.thread == get_ident():
                 capture.steps -= 1
@@ -151,12 +169,19 @@ class Profiler(Hook):
             return
         self._starting = True
         try:
-            profiler = torch.profiler.profile()
+            profiler = torch.profiler.profile(with_stack=capture.stacks)
             profiler.start()
         finally:
             self._starting = False
         capture.thread = get_ident()
         capture.profiler = profiler
+
+    def _drop(self, capture: _Capture) -> None:
+        if capture.profiler is None:
+            self._end(capture, "profile withdrawn")
+        elif capture.thread == get_ident():
+            self._stop(capture)
+            self._end(capture, "profile withdrawn")
 
     def _stop(self, capture: _Capture) -> None:
         self.host.at_step = None
@@ -169,13 +194,17 @@ class Profiler(Hook):
         temporary = path.with_name(f".{secrets.token_hex(8)}{''.join(path.suffixes[-2:])}")
         try:
             capture.profiler.export_chrome_trace(str(temporary))
-            temporary.replace(path)
+            if capture.withdrawn:
+                temporary.unlink()
+            else:
+                temporary.replace(path)
         except Exception as error:
             temporary.unlink(missing_ok=True)
             self._end(capture, f"profile cannot be written to {path}: {error}")
         else:
-            self._end(capture, "")
-            _logger.info("a profile is in %s", path)
+            self._end(capture, "profile withdrawn" if capture.withdrawn else "")
+            if not capture.withdrawn:
+                _logger.info("a profile is in %s", path)
 
     def _cancel(self, reason: str) -> None:
         capture = self._capture
@@ -203,6 +232,8 @@ class Profiler(Hook):
         profile: Any = module.profile
         prepare = "_prepare_trace" if hasattr(profile, "_prepare_trace") else "__enter__"
         self.replace(profile, prepare, self._wrap_prepare)
+        if hasattr(profile, "_start_trace"):
+            self.replace(profile, "_start_trace", self._wrap_start)
         self.replace(profile, "__exit__", self._wrap_exit)
 
     def _wrap_prepare(self, prepare: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,6 +245,19 @@ class Profiler(Hook):
             return prepare(profile, *args, **kwargs)
 
         return prepare_trace
+
+    def _wrap_start(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(start)
+        def _start_trace(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            for observer in self.host.profiler_observers:
+                observer(True)
+            try:
+                return start(profile, *args, **kwargs)
+            finally:
+                for observer in self.host.profiler_observers:
+                    observer(False)
+
+        return _start_trace
 
     def _wrap_exit(self, leave: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(leave)

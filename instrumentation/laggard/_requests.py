@@ -16,7 +16,7 @@ from laggard.shared.control import Reply, Request
 if TYPE_CHECKING:
     from laggard._profile import Profiler
     from laggard._report import Report
-    from laggard._trace import TraceDump
+    from laggard._trace import Answer, TraceDump
 
 _logger = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class ControlFile(Part):
         self._replies: deque[Reply] = deque()
         self._seen: tuple[int, int, int] | None = None
         self._handled: deque[str] = deque(maxlen=64)
+        #: Of the newest profile, whose request may be taken back.
+        self._profile: Answer | None = None
         #: What was asked of an earlier process of the same rank is not for this one.
         self._not_before = time.time_ns()
 
@@ -40,7 +42,9 @@ class ControlFile(Part):
         """Look for a request, and write replies, also those to earlier ones."""
         stem = control.stem(report.identity.run, report.identity.rank)
         directory = environment.state_directory()
-        self._look(directory / f"{stem}{control.REQUEST_SUFFIX}")
+        if not self._look(directory / f"{stem}{control.REQUEST_SUFFIX}"):
+            # Nobody waits for a reply any more, nor would remove it.
+            self._replies.clear()
         while self._replies:
             reply = self._replies.popleft()
             try:
@@ -51,19 +55,26 @@ class ControlFile(Part):
     def forked(self) -> None:
         """Forget the parent's requests."""
         self._replies.clear()
+        self._profile = None
         self._not_before = time.time_ns()
 
-    def _look(self, path: Path) -> None:
+    def _look(self, path: Path) -> bool:
+        """Take the request that is there, if it is new; return whether there is one."""
         try:
             status = os.lstat(path)
         except OSError:
-            return
+            if self._profile is not None:
+                self._profiler.withdraw(self._profile)
+                self._profile = None
+            return False
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        if status.st_mtime_ns < self._not_before:
-            return
+        if seen != self._seen:
+            self._seen = seen
+            if status.st_mtime_ns >= self._not_before:
+                self._take(path)
+        return True
+
+    def _take(self, path: Path) -> None:
         try:
             request = control.read_request(path, environment.user(environment.LAGGARD_CONTROL_USER))
         except control.ControlError as error:
@@ -86,4 +97,5 @@ class ControlFile(Part):
         if part is self._trace:
             self._trace.request(request.path, answer)
         else:
-            self._profiler.request(request.steps, request.path, answer)
+            self._profile = answer
+            self._profiler.request(request.steps, request.path, answer, stacks=request.stacks)

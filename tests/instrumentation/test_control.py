@@ -29,10 +29,16 @@ class Asked:
     def __init__(self) -> None:
         self.requests: list[tuple[Any, ...]] = []
         self.answer: Any = None
+        self.stacks: list[bool] = []
+        self.withdrawn: list[Any] = []
 
-    def request(self, *arguments: Any) -> None:
+    def request(self, *arguments: Any, stacks: bool = False) -> None:
         self.requests.append(arguments[:-1])
         self.answer = arguments[-1]
+        self.stacks.append(stacks)
+
+    def withdraw(self, answer: Any) -> None:
+        self.withdrawn.append(answer)
 
 
 class Reported:
@@ -82,6 +88,28 @@ def test_a_request_is_handled_once_and_answered(asked: tuple[Asked, Asked, Contr
     look(hook)
     assert control.read_reply(reply, os.geteuid()) == Reply("three", "failed", "hook profile is off in this process")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a%2Fb-3.control", "a%2Fb-3.reply"]
+
+
+def test_a_request_stands_while_its_file_does(asked: tuple[Asked, Asked, ControlFile], tmp_path: Path) -> None:
+    """Without its file the profile is withdrawn, once, and no reply is left for nobody to remove."""
+    _, profiler, hook = asked
+    path, reply = tmp_path / "a%2Fb-3.control", tmp_path / "a%2Fb-3.reply"
+    control.write(path, Request("one", "profile", stacks=True))
+    look(hook)
+    assert (profiler.stacks, profiler.withdrawn) == ([True], [])
+    answer = profiler.answer
+    path.unlink()
+    reply.unlink()
+    look(hook)
+    answer("profile withdrawn")
+    look(hook)
+    assert profiler.withdrawn == [answer]
+    assert list(tmp_path.iterdir()) == []
+    control.write(path, Request("two", "profile"))
+    assert "stacks" not in json.loads(path.read_text())
+    look(hook)
+    assert control.read_reply(reply, os.geteuid()) == Reply("two", "accepted")
+    assert profiler.stacks == [True, False]
 
 
 def test_a_request_to_an_earlier_process_is_not_taken(

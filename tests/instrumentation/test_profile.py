@@ -17,6 +17,7 @@ from torch import nn
 import laggard
 from laggard import _identity, _process
 from laggard._events import UPDATE
+from tests.support.launch import PROGRAMS, Launcher
 
 IDENTITY = _identity.Identity("r/1", 3, 1, 8, 0, "", "", "")
 
@@ -177,6 +178,68 @@ def test_another_thread_does_not_stop_it(process: _process.Process, tmp_path: Pa
     wait_for((tmp_path / "p.json").exists)
 
 
+def test_a_withdrawn_profile_stops_and_leaves_no_file(process: _process.Process, tmp_path: Path) -> None:
+    """Before its first step, in the middle and while its file is written; the next request is served, not refused."""
+    answers: list[str] = []
+
+    def ask(steps: int) -> Callable[[str], None]:
+        def answer(reason: str) -> None:
+            answers.append(reason)
+
+        process.profiler.request(steps, str(tmp_path / "p.json"), answer)
+        return answer
+
+    loop = Loop()
+    process.profiler.withdraw(ask(9))  # the drain has not seen it
+    drain(process)
+    loop.steps(2)
+    for before in (0, 2):
+        asked = ask(9)
+        drain(process)
+        loop.steps(before)
+        process.profiler.withdraw(asked)
+        ask(1)
+        drain(process)
+        assert torch.autograd.profiler._is_profiler_enabled == bool(before)
+        loop.steps(1)
+        assert not torch.autograd.profiler._is_profiler_enabled
+        assert answers.pop() == "profile withdrawn"
+        drain(process)
+        loop.steps(3)
+        wait_for(lambda: answers)
+        assert answers.pop() == ""
+        (tmp_path / "p.json").unlink()
+    asked = ask(1)
+    drain(process)
+    capture = process.profiler._capture
+    assert capture is not None
+    loop.steps(1)
+    profiler = capture.profiler
+    write = profiler.export_chrome_trace
+
+    def export(path: str) -> None:
+        process.profiler.withdraw(asked)
+        write(path)
+
+    profiler.export_chrome_trace = export
+    loop.steps(1)
+    wait_for(lambda: answers)
+    assert (answers, list(tmp_path.iterdir())) == (["profile withdrawn"], [])
+    assert process.at_step is None
+
+
+def test_stacks_are_recorded_where_asked_for(process: _process.Process, tmp_path: Path) -> None:
+    """The trace has the Python function between the phases, and the losses are those of a run without it."""
+    plain = Loop().steps(6)
+    laggard.profile(steps=2, path=tmp_path / "p.json", stacks=True)
+    drain(process)
+    assert Loop().steps(6) == plain
+    wait_for((tmp_path / "p.json").exists)
+    events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
+    functions = {event["name"] for event in events if event.get("cat") == "python_function"}
+    assert any(name.endswith(": steps") and "test_profile.py" in name for name in functions)
+
+
 def test_a_profiler_that_fails_costs_one_line(
     process: _process.Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,3 +288,12 @@ def test_the_end_of_the_process_keeps_what_there_is(process: _process.Process, t
     _process.uninstrument()
     assert answers == ["profile ended early: laggard was taken out of the process"]
     assert not torch.autograd.profiler._is_profiler_enabled
+
+
+@pytest.mark.parametrize("path", ["native", "python"])
+def test_a_script_that_records_stacks_sees_its_modules(path: str, tmp_path: Path) -> None:
+    """The profiler looks for a module in the frame that calls it, and finds the script's, also in the first steps."""
+    with Launcher(tmp_path) as launcher:
+        printed = launcher.run_forked(PROGRAMS / "stacks_of_modules.py", LAGGARD_HOT_PATH=path)
+    modules = ["nn.Module: Linear_0", "nn.Module: Linear_1", "nn.Module: Model_0"]
+    assert json.loads(printed) == [modules, modules]

@@ -72,6 +72,7 @@ class ForwardHook(Hook):
         #: The compiler has looked at code: from then on no loader starts a search.
         self._compiles = False
         self._observer = self.guarded(self._suspend)
+        self._unpatched = self.guarded(self.suspend)
         self._begins = self.guarded(self._iterator_begins)
         self._finds = self.guarded(self._found)
 
@@ -115,6 +116,7 @@ class ForwardHook(Hook):
         self._module_class = torch.nn.Module
         self._graph_module_class = torch.fx.GraphModule
         self.observe(self.host.compilation_observers, self._observer)
+        self.observe(self.host.profiler_observers, self._unpatched)
         self.observe(self.host.iterator_observers, self._begins)
         self._wrap(torch.nn.parallel.DistributedDataParallel)
         self._search()
@@ -218,9 +220,10 @@ class ForwardHook(Hook):
             _evaluates,
         )
 
+        # torch's profiler looks in the frame for a local called self, and ends the process where there is none.
         @functools.wraps(call)
-        def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
-            return timed(*args, **kwargs)
+        def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
+            return timed(self, *args, **kwargs)
 
         # What a compiler follows is not timed, and has to be a function of Python for it.
         show_compiler(call, __call__)

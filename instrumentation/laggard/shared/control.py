@@ -3,9 +3,9 @@
 ``laggard profile`` writes one file a rank into the state folder, ``RUN-RANK.control``; the rank looks for it once a
 second and answers in ``RUN-RANK.reply``. Only the standard library is imported, since both sides use this module.
 
-A request is a JSON object with ``id``, ``request`` (``trace`` or ``profile``), and where wanted ``path`` (absolute)
-and ``steps``. It is accepted from the rank's own user and from root, and without a path from one more user whom the
-rank is told of. A rank handles an id once.
+A request is a JSON object with ``id``, ``request`` (``trace`` or ``profile``), and where wanted ``path`` (absolute),
+``steps`` and ``stacks``. It stands for as long as its file is there. It is accepted from the rank's own user and from
+root, and without a path from one more user whom the rank is told of. A rank handles an id once.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class ControlError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What a rank is asked for. An empty path means the state folder; ``steps`` counts for a profile."""
+    """What a rank is asked for. An empty path means the state folder; what follows counts for a profile."""
 
     id: str
     request: Literal["trace", "profile"]
     path: str = ""
     steps: int = 5
+    stacks: bool = False
+    """Whether Python functions are recorded too, which makes the steps slower."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ def new_id() -> str:
 
 def write(path: Path, content: Request | Reply) -> None:
     """Write a request or a reply, whole from the moment on which it has its name. Raises :class:`OSError`."""
-    write_atomically(path, [json.dumps(asdict(content))])
+    fields = asdict(content)
+    if not fields.get("stacks", True):
+        # Ranks of a version without it refuse a field that they do not know.
+        del fields["stacks"]
+    write_atomically(path, [json.dumps(fields)])
 
 
 def read_request(path: Path, other_user: int | None = None) -> Request:
@@ -84,7 +90,7 @@ def read_request(path: Path, other_user: int | None = None) -> Request:
     with this process's rights.
     """
     owner, fields = _read(path, {os.geteuid(), 0, other_user})
-    request = Request(**_checked(path, fields, {"id": str, "request": str, "path": str, "steps": int}))
+    request = Request(**_checked(path, fields, {"id": str, "request": str, "path": str, "steps": int, "stacks": bool}))
     if not _ID.match(request.id):
         raise ControlError(f"{path}: id {request.id!r} is not 1 to 64 letters, digits, - and _")
     if request.request not in _KINDS:

@@ -1,4 +1,7 @@
-"""Two ranks train with gloo until a file appears; rank 1 is slow in its backward pass. Arguments: the file, a store."""
+"""Two ranks train with gloo until a file appears; rank 1 is slow in its backward pass.
+
+Arguments: the file, a store, and ``other`` where it is to be slow between the phases.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 rank = int(os.environ["RANK"])
+slow = sys.argv[3] if len(sys.argv) > 3 else "backward"
 
 
 class Work(torch.autograd.Function):
@@ -23,7 +27,7 @@ class Work(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.16 if rank == 1 else 0.01)
+        time.sleep(0.16 if rank == 1 and slow == "backward" else 0.01)
         return gradient.clone()
 
 
@@ -34,6 +38,11 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(Work.apply(self.first(x)))
+
+
+def write_a_log(_: float) -> None:
+    """Take the time of rank 1 where it is slow between the phases."""
+    time.sleep(0.16 if rank == 1 and slow == "other" else 0.0)
 
 
 def main() -> None:
@@ -51,6 +60,7 @@ def main() -> None:
             model(batch).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+            write_a_log(0.0)
         # Both end after the same step.
         over.fill_(float(end.exists() or time.monotonic() > deadline))
         torch.distributed.all_reduce(over)
