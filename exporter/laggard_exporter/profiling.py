@@ -82,12 +82,12 @@ class Profiling:
         self._asked: OrderedDict[str, _Asked] = OrderedDict()
         self._lock = threading.Lock()
 
-    def request(self, run: str, rank: int, steps: int) -> str:
+    def request(self, run: str, rank: int, steps: int, *, stacks: bool = False) -> str:
         """Ask a rank for a profile of its next steps; return the request's id. Raises :class:`ProfilingError`."""
         if not 1 <= steps <= MAX_STEPS:
             raise ProfilingError(HTTPStatus.BAD_REQUEST, f"steps {steps} is not 1 to {MAX_STEPS}")
         with self._lock:
-            request = Request(control.new_id(), "profile", steps=steps)
+            request = Request(control.new_id(), "profile", steps=steps, stacks=stacks)
             asked = _Asked(request.id, run, rank, self._live(run, rank).user, time.time(), time.monotonic())
             for other in self._asked.values():
                 if other.stem == asked.stem and not self._look(other).over:
@@ -108,6 +108,15 @@ class Profiling:
         """Return what became of a request and, where it failed, why. Raises :class:`ProfilingError`."""
         with self._lock:
             asked = self._look(self._known(id_))
+            return asked.status, asked.reason
+
+    def withdraw(self, id_: str) -> tuple[str, str]:
+        """Take a request back, and return as :meth:`status` does. Raises :class:`ProfilingError`."""
+        with self._lock:
+            asked = self._look(self._known(id_))
+            if not asked.over:
+                asked.status, asked.reason = "failed", "profile withdrawn"
+                self._remove(asked)
             return asked.status, asked.reason
 
     def trace(self, id_: str) -> tuple[BinaryIO, int]:
@@ -145,11 +154,14 @@ class Profiling:
         if not asked.over and (reason := self._hopeless(asked)):
             asked.status, asked.reason = "failed", reason
         if asked.over:
-            for suffix in (control.REQUEST_SUFFIX, control.REPLY_SUFFIX):
-                # The reply of a rank of another user stays: its folder lets only the owner remove it.
-                with contextlib.suppress(OSError):
-                    (self._directory / f"{asked.stem}{suffix}").unlink()
+            self._remove(asked)
         return asked
+
+    def _remove(self, asked: _Asked) -> None:
+        for suffix in (control.REQUEST_SUFFIX, control.REPLY_SUFFIX):
+            # The reply of a rank of another user stays: its folder lets only the owner remove it.
+            with contextlib.suppress(OSError):
+                (self._directory / f"{asked.stem}{suffix}").unlink()
 
     def _hopeless(self, asked: _Asked) -> str:
         """Return why nothing more is to come; empty while something may."""

@@ -75,7 +75,7 @@ def test_a_rank_that_does_not_answer_is_named(tmp_path: Path, capsys: pytest.Cap
         assert process.stdout.readline() == "ready\n"
         assert main(["profile", "--run", "r", "--state-dir", str(tmp_path / "s"), "--timeout", "1.5"]) == 1
     assert sorted(capsys.readouterr().out.splitlines()) == [
-        "asked rank 1, 2, 3 of r for 5 steps",
+        "asked ranks 1-3 of r for 5 steps",
         "rank 1: ended before its profile was there",
         "rank 2: profile refused: busy",
         "rank 3: does not answer",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -66,6 +69,53 @@ def test_two_ranks_of_this_host_are_compared(state: Path, tmp_path: Path, capsys
     assert len(list(tmp_path.iterdir())) == 2
     _assert_differs_in_backward(said)
     assert min(_steps(state)) > before
+
+
+def test_an_interrupt_stops_the_profiles(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ranks drop what was asked for and write nothing, and the next one who asks is served."""
+    place = ["--state-dir", str(state), "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "laggard_cli.main", "profile", "--steps", "1000", *place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        assert said[0] == "asked ranks 0, 1 of test for 1000 steps\n"
+        assert sorted(said[1:]) == [f"rank {rank}: profiles its next steps\n" for rank in (0, 1)]
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)
+    assert rest == ("interrupted: ranks 0, 1 of test drop their profiles with the next step\n", "")
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
+    assert {file.suffix for file in state.iterdir()} == {".state"}
+    time.sleep(1.5)  # ranks look once a second
+    assert main(["profile", "--steps", "1", "--ranks", "0", *place]) == 0
+    assert f"rank 0: {tmp_path}/" in capsys.readouterr().out
+
+
+def test_functions_show_a_fault_between_the_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the verdict is on other, no operator is to blame: stacks are recorded, and the function is named."""
+    output = tmp_path / "output"
+    output.mkdir()
+    alert = firing("TrainingStraggler", "test", "1")
+    alert["labels"]["training_phase"] = "other"
+    with Launcher(tmp_path) as launcher, fake_prometheus(known("test", {0: 0.01, 1: 0.2}), [alert]) as address:
+        arguments = [PROGRAMS / "slow_rank.py", tmp_path / "end", tmp_path / "store", "other"]
+        _ = [launcher.fork(*arguments, RANK=rank) for rank in "01"]
+        deadline = time.monotonic() + 60
+        while len(steps := _steps(launcher.state_directory)) < 2 or min(steps) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        place = ["--state-dir", str(launcher.state_directory), "--output", str(output)]
+        assert main(["profile", "--prometheus", address, "--steps", "4", *place]) == 0
+        said = capsys.readouterr().out
+        assert main(["profile", "--prometheus", address, "--steps", "2", "--no-stacks", *place]) == 0
+        without = capsys.readouterr().out
+    assert said.startswith("TrainingStraggler names other of rank 1 of test; rank 0 is a healthy peer\n")
+    (function,) = (line for line in said.splitlines() if line.endswith(": write_a_log"))
+    assert "slow_rank.py(" in function
+    more = re.search(r"\+(\d+\.?\d*) ms", function)
+    assert more is not None
+    assert 100 < float(more[1]) < 250
+    assert "write_a_log" not in without
 
 
 def _guarded(folder: Path) -> tuple[Authority, Path, Path]:
@@ -157,6 +207,40 @@ def test_the_peer_is_the_usual_one_of_the_culprits_group() -> None:
     assert chosen(alone, [firing("TrainingStraggler", "r", "1")]) == (
         "rank 1 of r has no peer that no verdict names; give --ranks"
     )
+
+
+def test_the_gravest_verdict_is_looked_into() -> None:
+    """A critical verdict on a rank goes before a straggler, and what a verdict says of the phase is kept."""
+    series = known("r", {0: 0.1, 1: 0.11, 2: 0.2, 3: 0.12})
+    slow = firing("TrainingStraggler", "r", "2")
+    slow["labels"]["training_phase"] = "data"
+    lost = firing("TrainingGpuLost", "r", "3", severity="critical")
+    assert chosen(series, [slow, lost]) == Choice(Run("", "r"), culprit=3, peer=0, alert="TrainingGpuLost")
+    choice = chosen(series, [slow])
+    assert choice == Choice(Run("", "r"), culprit=2, peer=1, alert="TrainingStraggler", phase="data")
+    assert isinstance(choice, Choice)
+    assert choice.in_code
+
+
+@pytest.mark.parametrize("ranks", [[], ["--ranks", "0,1"]])
+def test_a_stalled_run_is_not_profiled(ranks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said at once, with what shows where it stands; nobody is asked. Another run's culprit is chosen."""
+    alerts = [firing("TrainingStalled", "my run", "3", severity="critical"), firing("TrainingStraggler", "r", "1")]
+    series = known("my run", {0: 0.1, 3: 0.1})
+    with fake_prometheus(series, alerts) as address:
+        place = ["--state-dir", str(tmp_path / "state"), "--output", str(tmp_path)]
+        assert main(["profile", "--prometheus", address, "--run", "my run", *ranks, *place]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "laggard profile: error: my run is stalled (TrainingStalled): no step ends that could be profiled; "
+        "laggard stacks --run 'my run' --ranks 3 shows where it stands\n"
+    )
+    both = {
+        **known("r", {0: 0.1, 1: 0.2}),
+        "count by (cluster, training_run)": [({"training_run": run}, 1) for run in ("my run", "r")],
+    }
+    assert chosen(both, alerts) == Choice(Run("", "r"), culprit=1, peer=0, alert="TrainingStraggler")
 
 
 def test_a_run_is_needed_where_several_have_a_culprit() -> None:

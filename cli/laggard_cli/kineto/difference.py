@@ -52,12 +52,13 @@ def pair(ranks: Sequence[TracedRank], slow: int | None = None) -> tuple[TracedRa
 
 
 def differences(slow: TracedRank, other: TracedRank) -> list[Line]:
-    """Return what differs: phases in their order, then operators and kernels, those that differ most first."""
+    """Return what differs: phases in their order, then operators, kernels and functions, by how much they differ."""
     least = _SHARE * float(np.median([rank.steps.length.mean() for rank in (slow, other)]))
     lines = [Line("phase", phase.label, slow.mean(phase), other.mean(phase)) for phase in _ORDER]
     for kind, mine, theirs in (
         ("operator", slow.costs.host, other.costs.host),
         ("kernel", slow.costs.device, other.costs.device),
+        ("function", slow.costs.code, other.costs.code),
     ):
         found = [Line(kind, name, mine.get(name, 0.0), theirs.get(name, 0.0)) for name in mine.keys() | theirs.keys()]
         found = [line for line in found if abs(line.more) >= least]

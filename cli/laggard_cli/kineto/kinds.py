@@ -43,10 +43,12 @@ class Kind(IntEnum):
     COPY = 13
     MEMSET = 14
     LAUNCH = 15
+    #: A function of Python, where stacks were recorded.
+    FUNCTION = 16
 
 
 #: By category: what a name begins with, to what the event is, and what it is else.
-_PREFIXES: dict[Any, tuple[tuple[tuple[str | tuple[str, ...], Kind], ...], Kind]] = {
+_PREFIXES: dict[Any, tuple[tuple[tuple[str | tuple[str, ...], Kind | None], ...], Kind]] = {
     "cpu_op": (
         (
             (
@@ -71,6 +73,8 @@ _PREFIXES: dict[Any, tuple[tuple[tuple[str | tuple[str, ...], Kind], ...], Kind]
         ),
         Kind.ANNOTATION,
     ),
+    # What is built in is the function's that calls it.
+    "python_function": ((("<built-in", None),), Kind.FUNCTION),
 }
 
 #: What runs on the device.

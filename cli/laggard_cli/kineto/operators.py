@@ -1,8 +1,8 @@
-"""What each operator and kernel costs in itself, without what it calls."""
+"""What each operator, kernel and function of Python costs in itself, without what it calls."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Costs:
     host: dict[str, float]
     #: Of the device, of kernels and copies.
     device: dict[str, float]
+    #: On the training thread, of functions of Python; empty where no stacks were recorded.
+    code: dict[str, float]
 
 
 def costs(trace: Trace, steps: Steps) -> Costs:
@@ -36,10 +38,23 @@ def costs(trace: Trace, steps: Steps) -> Costs:
     begin, end = steps.window
     inside = trace.events[(trace.events.begin >= begin) & (trace.events.begin < end)]
     host, device = inside.of(*_HOST), inside.of(*DEVICE)
+    code = _code(trace, begin, end)
+    own, functions = _own(code), code.kind == Kind.FUNCTION
     return Costs(
         _by_name(trace, host, _own(host), len(steps)),
         _by_name(trace, device, device.end - device.begin, len(steps)),
+        _by_name(trace, code[functions], own[functions], len(steps)),
     )
+
+
+def _code(trace: Trace, begin: float, end: float) -> Events:
+    """Return functions and operators on the training thread, cut to the steps: a training loop is longer than those.
+
+    With operators, for what they take is not the function's that calls them.
+    """
+    events = trace.events.of(*_HOST, Kind.FUNCTION)
+    events = events[(events.thread == trace.training) & (events.end > begin) & (events.begin < end)]
+    return replace(events, begin=np.maximum(events.begin, begin), end=np.minimum(events.end, end))
 
 
 def _by_name(trace: Trace, events: Events, lengths: Times, steps: int) -> dict[str, float]:

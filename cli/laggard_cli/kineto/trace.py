@@ -99,7 +99,7 @@ def read(path: Path) -> Trace:
     if not columns.count:
         raise CommandError(f"{path}: no trace of torch's profiler: it has no {EVENTS}")
     events = columns.events()
-    if not len(events):
+    if not (events.kind != Kind.FUNCTION).any():
         raise CommandError(f"{path}: no operators and no kernels among {columns.count} events; was the profiler on?")
     distributed = facts.get("distributedInfo")
     info = cast("dict[str, Any]", distributed) if isinstance(distributed, dict) else {}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from laggard.shared import environment
 from laggard.shared.control import MAX_STEPS
@@ -18,16 +19,19 @@ from laggard_cli.console import stdout
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
-from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers
+from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers, spans
 from laggard_cli.past.times import seconds as seconds_of
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
+from laggard_cli.progress import Progress
 from laggard_cli.prometheus import Prometheus, add_server, connect, is_named
 from laggard_cli.terminal import printable
 
 _COMPARED = 2
 #: How far back the clusters of a run are looked for.
 _LIVE_SECONDS = 300.0
+#: What node exporters may take to withdraw requests.
+_STOP_SECONDS = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=5, help="steps to profile (default %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where the ranks write (default: state folder)")
+    parser.add_argument(
+        "--stacks",
+        action=argparse.BooleanOptionalAction,
+        help="record Python functions, which slows these steps (default: where the verdict is on data or other)",
+    )
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
     parser.add_argument("--timeout", default="5m", metavar="DURATION", help="how long to wait (default %(default)s)")
     add_server(parser, "a server that runs laggard's rules, to know the culprit and other hosts")
@@ -72,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"--output must be a folder, got {output}")
     if not is_named(options):
         name, ranks = choose(directory, options.name, options.ranks)
-        plan = _Plan(name, ranks, (), None)
+        plan = _Plan(name, ranks, (), None, in_code=False)
     else:
         with contextlib.closing(connect(options)) as prometheus:
             plan = _planned(prometheus, options, directory)
@@ -91,22 +100,27 @@ class _Plan:
     elsewhere: Sequence[RemoteRank]
     #: The rank that a verdict names.
     culprit: int | None
+    #: Whether that names a phase in which no operator of torch runs.
+    in_code: bool
 
 
 def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Path) -> _Plan:
     culprit: int | None = None
     run: Run | None = None
     name: str | None = options.name
+    in_code = False
     if options.ranks is None:
         chosen = choice.choose_pair(prometheus, name, options.cluster)
         run, culprit, numbers = chosen.run, chosen.culprit, sorted((chosen.culprit, chosen.peer))
-        name = run.name
-        shown = printable(f"{chosen.alert} names rank {culprit} of {run}; rank {chosen.peer} is a healthy peer")
+        name, in_code = run.name, chosen.in_code
+        where = f"{chosen.phase} of " if chosen.phase else ""
+        shown = printable(f"{chosen.alert} names {where}rank {culprit} of {run}; rank {chosen.peer} is a healthy peer")
         print(shown, flush=True)
     else:
         numbers = rank_numbers(options.ranks)
         if name is None:
             raise CommandError("--run is needed beside --ranks and --prometheus")
+        choice.refuse_stalled(prometheus, name, options.cluster)
     here: Mapping[int, LocalRank] = {}
     if directory.is_dir():
         here = local_ranks(directory).get(name, {})
@@ -122,25 +136,45 @@ def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Pat
         )
         known = choice.addresses(prometheus, run, missing)
         elsewhere = [exporters.rank(name, number, known.get(number)) for number in missing]
-    return _Plan(name, local, elsewhere, culprit)
+    return _Plan(name, local, elsewhere, culprit, in_code)
 
 
 def _asked(plan: _Plan, options: argparse.Namespace, directory: Path, output: Path) -> dict[int, Path]:
     """Ask all ranks at once, so that they profile the same time; return the files by rank."""
     steps, seconds = int(options.steps), seconds_of("--timeout", options.timeout)
     found: dict[int, Path] = {}
+    settings: dict[str, Any] = {
+        "output": output,
+        "steps": steps,
+        "seconds": seconds,
+        "stacks": plan.in_code if options.stacks is None else options.stacks,
+        "progress": Progress(),
+    }
+    stopped = threading.Event()
 
     def request_there(rank: RemoteRank) -> None:
-        found.update(request_from_exporter(rank, output=output, steps=steps, seconds=seconds))
+        found.update(request_from_exporter(rank, stopped=stopped, **settings))
 
-    # They end with this process: an interrupt must not wait for them.
+    # They end with this process: an interrupt must not wait long for them.
     threads = [threading.Thread(target=request_there, args=(rank,), daemon=True) for rank in plan.elsewhere]
     for thread in threads:
         thread.start()
-    if plan.here:
-        found |= ask("profile", plan.run, plan.here, directory=directory, output=output, steps=steps, seconds=seconds)
-    for thread in threads:
-        thread.join()
+    try:
+        if plan.here:
+            found |= ask("profile", plan.run, plan.here, directory=directory, **settings)
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        stopped.set()
+        until = time.monotonic() + _STOP_SECONDS
+        for thread in threads:
+            thread.join(max(until - time.monotonic(), 0))
+        numbers = sorted(each.number for each in (*plan.here, *plan.elsewhere))
+        who = f"{'ranks' if len(numbers) > 1 else 'rank'} {spans(numbers)} of {plan.run}"
+        what = "drop their profiles" if len(numbers) > 1 else "drops its profile"
+        settings["progress"].result(f"interrupted: {who} {what} with the next step")
+        raise
+    settings["progress"].end()
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
+import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import httpx
 
 from laggard.shared import control
 from laggard_cli.errors import CommandError
+from laggard_cli.progress import Progress
 from laggard_cli.terminal import printable
 
 _PATH = "/-/profile"
@@ -94,17 +96,30 @@ def _credentials(path: Path) -> tuple[str, str]:
     return user, password
 
 
-def request_from_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds: float) -> dict[int, Path]:
-    """Have a rank profile its next steps, print what becomes of it, and return the file by the rank, or nothing."""
+def request_from_exporter(
+    rank: RemoteRank,
+    *,
+    output: Path,
+    steps: int,
+    seconds: float,
+    stacks: bool,
+    progress: Progress,
+    stopped: threading.Event,
+) -> dict[int, Path]:
+    """Have a rank profile its next steps, print what becomes of it, and return the file by the rank, or nothing.
+
+    Once ``stopped`` is set, or where the time is over, the rank is told to drop its profile.
+    """
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     target = output / f"{control.stem(rank.run, rank.number)}.{moment}.profile.json"
     try:
         with rank.exporters.client(rank.url) as client:
-            asked = _post(client, {"run": rank.run, "rank": rank.number, "steps": steps})
+            fields = {"run": rank.run, "rank": rank.number, "steps": steps}
+            # Node exporters of a version without it refuse a field that they do not know.
+            asked = _post(client, {**fields, "stacks": True} if stacks else fields)
             id_ = str(asked.get("id"))  # one that nobody gave is refused
-            where = printable(f"{rank.run} for {steps} steps, at {rank.url}")
-            print(f"asked rank {rank.number} of {where}", flush=True)
-            reason = _wait(client, rank, id_, seconds)
+            progress.result(f"asked rank {rank.number} of {rank.run} for {steps} steps, at {rank.url}")
+            reason = _wait(client, rank, id_, seconds=seconds, progress=progress, stopped=stopped)
             if not reason:
                 _download(client, id_, target)
     except _RefusedError as error:
@@ -113,7 +128,7 @@ def request_from_exporter(rank: RemoteRank, *, output: Path, steps: int, seconds
         reason = f"{printable(rank.url)}: {error or type(error).__name__}"
     except OSError as error:
         reason = f"{target}: {error.strerror}"
-    print(f"rank {rank.number}: {reason or target}", flush=True)
+    progress.result(f"rank {rank.number}: {reason or target}")
     return {} if reason else {rank.number: target}
 
 
@@ -121,7 +136,9 @@ class _RefusedError(Exception):
     """An exporter says no; the text is its own."""
 
 
-def _wait(client: httpx.Client, rank: RemoteRank, id_: str, seconds: float) -> str:
+def _wait(
+    client: httpx.Client, rank: RemoteRank, id_: str, *, seconds: float, progress: Progress, stopped: threading.Event
+) -> str:
     """Return an empty text when the profile is there, else why there is none."""
     began = time.monotonic()
     accepted = False
@@ -134,11 +151,18 @@ def _wait(client: httpx.Client, rank: RemoteRank, id_: str, seconds: float) -> s
             return printable(str(answer.get("reason") or "failed")[:_SHOWN])
         if status == "accepted" and not accepted:
             accepted = True
-            print(f"rank {rank.number}: profiles its next steps", flush=True)
+            progress.result(f"rank {rank.number}: profiles its next steps")
         passed = time.monotonic() - began
-        if passed > (seconds if accepted else min(_ACCEPT_SECONDS, seconds)):
+        late = passed > (seconds if accepted else min(_ACCEPT_SECONDS, seconds))
+        if late or stopped.is_set():
+            # One of a version that cannot refuses.
+            with contextlib.suppress(_RefusedError):
+                _post(client, {"id": id_, "withdraw": True})
+            if stopped.is_set():
+                return "profile withdrawn"
             return f"no profile after {passed:.0f} s" if accepted else "does not answer"
-        time.sleep(_POLL_SECONDS)
+        progress.waits(f"rank {rank.number} {'profiles' if accepted else 'is asked'}; {passed:.0f} s")
+        stopped.wait(_POLL_SECONDS)
 
 
 def _post(client: httpx.Client, content: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 | body | answer |
 |---|---|
-| ``{"run": …, "rank": …, "steps": …}`` | 202 and ``{"id": …}`` |
+| ``{"run": …, "rank": …, "steps": …}``, also ``"stacks": true`` | 202 and ``{"id": …}`` |
 | ``{"id": …}`` | ``{"status": "asked", "accepted", "done" or "failed", "reason": …}`` |
+| ``{"id": …, "withdraw": true}`` | the same; the rank stops |
 | ``{"id": …, "trace": true}`` | the file |
 """
 
@@ -21,8 +22,9 @@ from laggard_exporter.web.application import Request, Response, text
 PATH = "/-/profile"
 
 _JSON = "application/json"
-_ASK: Mapping[str, type] = {"run": str, "rank": int, "steps": int}
-_LOOK: Mapping[str, type] = {"id": str, "trace": bool}
+_ASK: Mapping[str, type] = {"run": str, "rank": int, "steps": int, "stacks": bool}
+_MAY_LACK = frozenset({"stacks"})
+_LOOK: Mapping[str, type] = {"id": str, "trace": bool, "withdraw": bool}
 
 
 class ProfilePage:
@@ -45,12 +47,14 @@ class ProfilePage:
 
     def _answer(self, fields: Mapping[str, Any]) -> Response:
         if "id" not in fields:
-            id_ = self._profiling.request(fields["run"], fields["rank"], fields["steps"])
+            stacks = fields.get("stacks", False)
+            id_ = self._profiling.request(fields["run"], fields["rank"], fields["steps"], stacks=stacks)
             return _json(HTTPStatus.ACCEPTED, {"id": id_})
         if fields.get("trace"):
             file, size = self._profiling.trace(fields["id"])
             return Response(HTTPStatus.OK, headers={"Content-Type": _JSON}, file=file, size=size)
-        status, reason = self._profiling.status(fields["id"])
+        look = self._profiling.withdraw if fields.get("withdraw") else self._profiling.status
+        status, reason = look(fields["id"])
         return _json(HTTPStatus.OK, {"status": status, "reason": reason})
 
 
@@ -69,8 +73,9 @@ def _fields(body: bytes) -> dict[str, Any]:
             raise ValueError(f"no field {name[:40]!r}; there are {', '.join(kinds)}")
         if type(value) is not kinds[name]:
             raise ValueError(f"{name} must be of type {kinds[name].__name__}")
-    if kinds is _ASK and len(fields) < len(kinds):
-        raise ValueError(f"give {', '.join(kinds)}")
+    needed = [name for name in kinds if name not in _MAY_LACK]
+    if kinds is _ASK and not fields.keys() >= set(needed):
+        raise ValueError(f"give {', '.join(needed)}")
     return fields
 
 

@@ -138,6 +138,18 @@ def test_a_profile_from_request_to_file(node: Node) -> None:
         assert node.said({"id": json.loads(text)["id"]}) == (200, '{"status": "failed", "reason": "busy"}')
 
 
+def test_a_profile_is_withdrawn(node: Node) -> None:
+    """The request goes, by which the rank drops it, the next one is taken, and functions are asked for by name."""
+    with live_rank(node.state, fresh()):
+        id_ = json.loads(node.said(ASK)[1])["id"]
+        withdrawn = (200, '{"status": "failed", "reason": "profile withdrawn"}')
+        assert node.said({"id": id_, "withdraw": True}) == withdrawn
+        assert node.said({"id": id_}) == withdrawn
+        assert list(node.state.glob("*.control")) == []
+        assert node.said({**ASK, "stacks": True})[0] == 202
+        assert control.read_request(node.state / "run-1-3.control").stacks
+
+
 def test_no_link_and_no_file_of_another_user_is_handed_out(node: Node) -> None:
     """What lies under the name of a rank's profile is a file of the rank's user, or nothing is given."""
     secret = node.state.parent / "secret"
@@ -180,7 +192,7 @@ def test_a_rank_that_does_not_answer_is_given_up(node: Node, monkeypatch: pytest
         (b"[" * 4096, 400, "no JSON object"),
         (b"5", 400, "no JSON object"),
         ({}, 400, "give run, rank, steps"),
-        ({**ASK, "path": "/etc/passwd"}, 400, "no field 'path'; there are run, rank, steps"),
+        ({**ASK, "path": "/etc/passwd"}, 400, "no field 'path'; there are run, rank, steps, stacks"),
         ({**ASK, "rank": True}, 400, "rank must be of type int"),
         ({**ASK, "run": 5}, 400, "run must be of type str"),
         ({**ASK, "steps": 0}, 400, "steps 0 is not 1 to 100"),
@@ -188,7 +200,7 @@ def test_a_rank_that_does_not_answer_is_given_up(node: Node, monkeypatch: pytest
         ({**ASK, "run": "../run-1"}, 404, "rank 3 of '../run-1' does not live on this node"),
         (ASK, 404, "rank 3 of 'run-1' does not live on this node"),
         ({"id": "../../etc/passwd", "trace": True}, 404, "no request '../../etc/passwd'"),
-        ({"id": "x", "run": "run-1"}, 400, "no field 'run'; there are id, trace"),
+        ({"id": "x", "run": "run-1"}, 400, "no field 'run'; there are id, trace, withdraw"),
         (b" " * 4097, 413, ""),
     ],
 )
