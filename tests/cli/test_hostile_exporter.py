@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from laggard_cli.profile import remote
 from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
+from laggard_cli.progress import Progress
 from tests.fuzz.test_parsers import fuzz
 from tests.support.answering import Answer, Answering, answering
 
@@ -46,8 +48,15 @@ def ask(rank: RemoteRank, output: Path) -> tuple[dict[int, Path], list[str]]:
     output.mkdir(exist_ok=True)
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr("laggard_cli.profile.remote.time.sleep", lambda _: None)
-        found = request_from_exporter(rank, output=output, steps=5, seconds=0.05)
+        patch.setattr("laggard_cli.profile.remote._POLL_SECONDS", 0.0)
+        arguments: dict[str, Any] = {
+            "output": output,
+            "steps": 5,
+            "seconds": 0.05,
+            "stacks": False,
+            "progress": Progress(),
+        }
+        found = request_from_exporter(rank, stopped=threading.Event(), **arguments)
     assert list(output.glob(".*")) == []
     assert "\x1b" not in said.getvalue()
     return found, said.getvalue().splitlines()
