@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -16,7 +15,7 @@ import httpx
 
 from laggard_cli.errors import CommandError
 from laggard_cli.http_config import client_options
-from laggard_cli.labels import CLUSTER, add_labels, in_ours, in_templates, parse_names, renamed
+from laggard_cli.labels import CLUSTER, in_ours, in_templates, renamed
 from laggard_cli.ways import Ways
 
 #: To an answer's next bytes, and to its last ones.
@@ -77,39 +76,6 @@ def quoted(text: str) -> str:
     """Return a text as a string of PromQL, which is also how the text format writes the value of a label."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def add_server(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the arguments that say which server is asked, and how it is reached."""
-    parser.add_argument(
-        "--prometheus", metavar="URL", help=f"{text} (default ${VARIABLE} where that is set, else {DEFAULT})"
-    )
-    parser.add_argument(
-        "--http.config.file",
-        dest="http_config",
-        type=Path,
-        metavar="FILE",
-        help="password, token, certificates or headers for the server, in the form that promtool takes",
-    )
-    add_labels(parser, "another name for a label, as the rules were rendered with, for example cluster=k8s_cluster")
-
-
-def is_named(options: argparse.Namespace) -> bool:
-    """Return whether a person named a server, by an argument or in the environment."""
-    return options.prometheus is not None or bool(os.environ.get(VARIABLE))
-
-
-def address(options: argparse.Namespace) -> tuple[str, str]:
-    """Return the server that the arguments name, the environment, or else the usual one; and which of them did."""
-    if options.prometheus is not None:
-        return options.prometheus, "--prometheus"
-    return os.environ.get(VARIABLE) or DEFAULT, VARIABLE
-
-
-def connect(options: argparse.Namespace) -> Prometheus:
-    """Return the server that the arguments of :func:`add_server` name, the environment, or else the usual one."""
-    url, source = address(options)
-    return Prometheus(url, options.http_config, parse_names(options.label), source)
 
 
 class Prometheus:

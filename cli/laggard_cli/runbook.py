@@ -14,7 +14,8 @@ from laggard_cli.clusters import add_cluster
 from laggard_cli.errors import CommandError
 from laggard_cli.labels import CLUSTER, parse_names, renamed
 from laggard_cli.pack import alert, pack_folder
-from laggard_cli.prometheus import add_server, address, connect, is_named, quoted
+from laggard_cli.prometheus import quoted
+from laggard_cli.servers import add_server, address, connect, is_named
 from laggard_cli.terminal import printable
 
 #: Word of a page to the label of an alert that says it.

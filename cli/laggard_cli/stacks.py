@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from laggard.shared import environment
 from laggard_cli.errors import CommandError
 from laggard_cli.local import LocalRank, choose, local_ranks, spans
+from laggard_cli.servers import add_folder, state_directory
 from laggard_cli.terminal import printable
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.children import Children
@@ -58,13 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Example: laggard stacks --run pretrain-7 --ranks 3. Needs py-spy: pip install 'laggard[stacks]'."
     parser.add_argument("--run", dest="name", metavar="NAME", help="the run; may be left out where one run is here")
     parser.add_argument("--ranks", metavar="R,R…", help="the ranks, for example 0,3 (default: all on this host)")
+    add_folder(parser)
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the stacks; return 1 where one of them could not be read."""
-    name, ranks = choose(options.state_dir or environment.state_directory(), options.name, options.ranks)
+    name, ranks = choose(state_directory(options), options.name, options.ranks)
     spy = find_spy()
     found = {rank.number: processes_of(spy, name, rank) for rank in ranks}
     if options.json:

@@ -7,7 +7,7 @@ import argparse
 from laggard_cli.clusters import add_cluster
 from laggard_cli.diagnose.command import run as diagnose
 from laggard_cli.diagnose.watch import KEYS
-from laggard_cli.prometheus import add_server
+from laggard_cli.servers import add_server
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -50,3 +50,9 @@ def _one_value_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Prometheus, "ranges", looked_over)
     yield
     assert not found
+
+
+@pytest.fixture(autouse=True)
+def _no_run_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+    """Find no local run that somebody has at work beside the tests."""
+    monkeypatch.setattr("laggard_cli.live.PREFIX", "laggard-none-")

@@ -95,7 +95,8 @@ def test_a_slow_rank_is_named_on_the_terminal_and_on_the_card(tmp_path: Path) ->
     told = [line for line in ours[:card] if "instrumented already" not in line]
     assert (output, process.returncode, len(told)) == ("", 0, 2), errors
     assert re.fullmatch(
-        r"laggard: run four: verdicts come here; more: laggard diagnose --prometheus http://127\.0\.0\.1:\d+", told[0]
+        r"laggard: run four: verdicts come here; more: laggard top in another terminal, " r"http://127\.0\.0\.1:\d+",
+        told[0],
     )
     assert re.match(r"laggard: warning: TrainingStraggler: Rank 2 of run four .* as its peers in data", told[1])
     text = " ".join(line.removeprefix("laggard: ").strip() for line in ours[card:])

@@ -111,7 +111,7 @@ def test_a_wrong_run_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[
 
 def test_which_server_is_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The argument goes before the environment, and that before the usual address; an error names what it read."""
-    monkeypatch.setattr("laggard_cli.prometheus.DEFAULT", "http://127.0.0.1:1")
+    monkeypatch.setattr("laggard_cli.servers.DEFAULT", "http://127.0.0.1:1")
     monkeypatch.delenv("LAGGARD_PROMETHEUS", raising=False)
     refused = "cannot be reached: [Errno 111] Connection refused"
     assert said(capsys, "diagnose")[2] == (

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from laggard.shared import environment
 from laggard_cli.clusters import add_cluster
 from laggard_cli.console import stdout
 from laggard_cli.diagnose.model import Diagnosis, diagnose
@@ -19,7 +18,8 @@ from laggard_cli.diagnose.view import view
 from laggard_cli.diagnose.watch import watch
 from laggard_cli.errors import CommandError
 from laggard_cli.past.times import MOMENTS, moment, seconds
-from laggard_cli.prometheus import Prometheus, add_server, connect
+from laggard_cli.prometheus import Prometheus
+from laggard_cli.servers import add_server, connect, state_directory
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import one_line, printable, to_json
 
@@ -112,8 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _query(prometheus: Prometheus, options: argparse.Namespace) -> _Answer:
     diagnoses = diagnose(prometheus, options.name, options.at, options.cluster)
-    directory = options.state_dir or environment.state_directory()
-    return _Answer(diagnoses, _stacks(diagnoses, directory) if options.stacks else {})
+    return _Answer(diagnoses, _stacks(diagnoses, state_directory(options)) if options.stacks else {})
 
 
 def _print(answer: _Answer, *, as_json: bool) -> None:

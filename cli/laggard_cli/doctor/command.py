@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from laggard_cli.doctor import ranks, rules, server, targets
 from laggard_cli.doctor.findings import FAULT, UNKNOWN, Finding, lines, plain
 from laggard_cli.errors import CommandError
-from laggard_cli.prometheus import Prometheus, add_server, connect
+from laggard_cli.prometheus import Prometheus
+from laggard_cli.servers import add_server, connect
 from laggard_cli.terminal import one_line, to_json
 
 #: Alerts on telemetry that a check here says in other words, and one that always fires.

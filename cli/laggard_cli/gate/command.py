@@ -22,7 +22,7 @@ from laggard_cli.gate.steps import read_steps, step_files
 from laggard_cli.gate.verdict import PAUSES, WHOLE, Outcome, judge
 from laggard_cli.gate.view import markdown, show
 from laggard_cli.past.times import percentage, seconds
-from laggard_cli.prometheus import add_server, connect
+from laggard_cli.servers import add_server, connect
 from laggard_cli.terminal import to_json
 
 #: Exit code for a verdict that there are too few steps for; 2 is bad input, as everywhere.

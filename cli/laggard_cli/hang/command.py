@@ -14,12 +14,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from laggard.shared import control, environment, statefile
+from laggard.shared import control, statefile
 from laggard.shared import dumps as own_dumps
 from laggard.shared.phases import Phase, RankState
 from laggard_cli.errors import CommandError
 from laggard_cli.hang import ras, view
 from laggard_cli.local import choose
+from laggard_cli.servers import state_directory
 from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable
 from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the verdict; return 1 when nobody can be named."""
     if options.ranks is not None and not 1 <= options.ranks <= MAX_RANKS:
         raise CommandError(f"--ranks {options.ranks}: a job has 1 to {MAX_RANKS} ranks")
-    directory: Path = options.state_dir or environment.state_directory()
+    directory = state_directory(options)
     # A dump does not say which process wrote it; the state files of this host do, for the ranks of a run.
     name = choose(directory, options.name, None)[0] if options.stacks else ""
     answers = _answers(options.folder)

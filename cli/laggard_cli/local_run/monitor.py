@@ -16,6 +16,7 @@ from collections.abc import Generator
 
 from laggard_cli.diagnose.model import firing
 from laggard_cli.errors import CommandError
+from laggard_cli.live import Announcement, LiveRun
 from laggard_cli.local_run import card_view
 from laggard_cli.local_run.card import Card
 from laggard_cli.local_run.ending import Ending
@@ -60,6 +61,7 @@ class Monitor:
         self._fresh = time.monotonic()
         self._blind = ""
         """Why there are no verdicts, while there are none."""
+        self._announcement: Announcement | None = None
 
     def run(self) -> None:
         """Watch until the job has ended and the card is printed."""
@@ -84,7 +86,7 @@ class Monitor:
         servers.start()
         self._servers = servers
         self._connect(servers)
-        self._say(f"run {self._plan.run}: verdicts come here; more: laggard diagnose --prometheus {servers.address}")
+        self._say(f"run {self._plan.run}: verdicts come here; more: laggard top in another terminal, {servers.address}")
 
     def _watch(self) -> None:
         """Print what began or ended since the last time; restart the servers where one has ended."""
@@ -151,8 +153,16 @@ class Monitor:
         if self._prometheus is not None:
             self._prometheus.close()
         self._prometheus = Prometheus(servers.address)
+        with self._guarded("laggard top does not find this run by itself"):
+            place = self._plan.place
+            self._announcement = self._announcement or Announcement(place.shared)
+            self._announcement.say(
+                LiveRun(self._plan.run, str(place.folder), str(place.state_directory), servers.address, self._began)
+            )
 
     def _end_servers(self) -> None:
+        if self._announcement is not None:
+            self._announcement.end()
         if self._servers is not None:
             self._servers.end()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from laggard.shared import environment, statefile
 from laggard_cli.errors import CommandError
+from laggard_cli.live import PREFIX
 
 #: Beneath the working folder, as trainers have theirs.
 DEFAULT_FOLDER = "laggard-runs"
@@ -28,9 +29,9 @@ class Place:
     """The folder of one run."""
 
     folder: Path
+    shared: Path
+    """In shared memory, gone at the end: says that the run is at work; its state files unless others are named."""
     state_directory: Path
-    own_state: bool
-    """Whether the folder of state files was made for this run."""
 
     @property
     def report(self) -> Path:
@@ -44,8 +45,7 @@ class Place:
 
     def clean(self, *, keep: bool) -> None:
         """Remove what only the servers needed, unless it is to be kept, and a folder in which nothing is left."""
-        if self.own_state:
-            _remove(self.state_directory)
+        _remove(self.shared)
         if not keep:
             _remove(self.servers)
         # There may be something in them, or they are somebody else's.
@@ -69,12 +69,11 @@ def make(parent: Path | None, run: str) -> Place:
         parent.mkdir(parents=True, exist_ok=True)
         folder = _new(parent.resolve(), name)
         (folder / "servers").mkdir()
-        shared = statefile.default_directory().parent
-        state = Path(given) if given else Path(tempfile.mkdtemp(prefix=f"laggard-local-{os.getpid()}-", dir=shared))
+        shared = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=statefile.default_directory().parent))
     except OSError as error:
         where = error.filename or parent
         raise CommandError(f"--folder {parent}: {where}: {error.strerror}; name a folder to write to") from error
-    return Place(folder, state, own_state=not given)
+    return Place(folder, shared, Path(given).absolute() if given else shared)
 
 
 def _new(parent: Path, name: str) -> Path:

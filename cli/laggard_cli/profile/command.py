@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laggard.shared import environment
 from laggard.shared.control import MAX_STEPS
 from laggard_cli.asking import ask
 from laggard_cli.clusters import Run, add_cluster, find_run
@@ -19,12 +18,14 @@ from laggard_cli.console import stdout
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
+from laggard_cli.live import live_run
 from laggard_cli.local import LocalRank, choose, local_ranks, permitted, rank_numbers, spans
 from laggard_cli.past.times import seconds as seconds_of
 from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
 from laggard_cli.progress import Progress
-from laggard_cli.prometheus import Prometheus, add_server, connect, is_named
+from laggard_cli.prometheus import Prometheus
+from laggard_cli.servers import add_server, connect, is_named, state_directory
 from laggard_cli.terminal import printable
 
 _COMPARED = 2
@@ -75,11 +76,13 @@ def run(options: argparse.Namespace) -> int:
     """Ask, follow the replies, compare two traces, and return 1 where a rank gave none."""
     if not 1 <= options.steps <= MAX_STEPS:
         raise CommandError(f"--steps {options.steps} is not 1 to {MAX_STEPS}")
-    directory: Path = (options.state_dir or environment.state_directory()).absolute()
+    directory = state_directory(options).absolute()
     output: Path = (options.output or directory).absolute()
     if not output.is_dir():
         raise CommandError(f"--output must be a folder, got {output}")
-    if not is_named(options):
+    live = live_run(options.local_folder)
+    # A local run's server knows of its ranks alone.
+    if not is_named(options) and (live is None or live.state_directory != str(directory)):
         name, ranks = choose(directory, options.name, options.ranks)
         plan = _Plan(name, ranks, (), None, in_code=False)
     else:

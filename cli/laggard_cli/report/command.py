@@ -15,7 +15,7 @@ from laggard_cli.console import stderr
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, kind
 from laggard_cli.past.times import MOMENTS, moment, seconds
-from laggard_cli.prometheus import Prometheus, add_server, connect
+from laggard_cli.prometheus import Prometheus
 from laggard_cli.report import history as runs
 from laggard_cli.report.causes import cause
 from laggard_cli.report.costs import cost, losses
@@ -24,6 +24,7 @@ from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import Report, Told, page
 from laggard_cli.report.span import EXPECTED, Span, find, seconds_back
 from laggard_cli.report.verdicts import read
+from laggard_cli.servers import add_server, connect
 from laggard_cli.terminal import printable
 
 #: Kinds of memory that a verdict names, as the ranks export them.

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from laggard.shared import control, environment
+from laggard.shared import control
 from laggard_cli.asking import ask
 from laggard_cli.errors import CommandError
 from laggard_cli.local import choose
 from laggard_cli.past.times import seconds
+from laggard_cli.servers import add_folder, state_directory
 from laggard_cli.terminal import printable
 from laggard_cli.trace.clocks import Skew, skews
 from laggard_cli.trace.files import RankTrace, events_of, read
@@ -31,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the trace goes")
     parser.add_argument("--run", dest="name", metavar="NAME", help="the run; may be left out where one run is here")
     parser.add_argument("--ranks", metavar="R,R…", help="the ranks, for example 0,3 (default: all on this host)")
+    add_folder(parser)
     parser.add_argument("--state-dir", type=Path, metavar="FOLDER", help="folder of the ranks' state files")
     parser.add_argument("--timeout", default="30s", metavar="DURATION", help="how long to wait (default %(default)s)")
 
@@ -48,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         _join(options.files, output)
         return 0
     waited = seconds("--timeout", options.timeout)
-    directory: Path = (options.state_dir or environment.state_directory()).absolute()
+    directory = state_directory(options).absolute()
     name, ranks = choose(directory, options.name, options.ranks)
     found: dict[int, Path] = {}
     try:

@@ -1,0 +1,104 @@
+"""Which server a command asks, and in which folder it looks for ranks of this host, where nothing names them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from laggard.shared import environment
+from laggard_cli.errors import CommandError
+from laggard_cli.labels import add_labels, parse_names
+from laggard_cli.live import LiveRun, live_run
+from laggard_cli.local import local_ranks
+from laggard_cli.prometheus import DEFAULT, VARIABLE, Prometheus
+from laggard_cli.terminal import one_line
+
+
+def add_server(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the arguments that say which server is asked, and how it is reached."""
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help=f"{text} (default ${VARIABLE}, else that of the newest laggard run --local at work here, else {DEFAULT})",
+    )
+    add_folder(parser)
+    parser.add_argument(
+        "--http.config.file",
+        dest="http_config",
+        type=Path,
+        metavar="FILE",
+        help="password, token, certificates or headers for the server, in the form that promtool takes",
+    )
+    add_labels(parser, "another name for a label, as the rules were rendered with, for example cluster=k8s_cluster")
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a local run."""
+    parser.add_argument(
+        "--folder",
+        dest="local_folder",
+        type=Path,
+        metavar="FOLDER",
+        help="of a laggard run --local at work: its own, or the one around it",
+    )
+
+
+def is_named(options: argparse.Namespace) -> bool:
+    """Return whether a person named a server: by its address, in the environment or by a local run's folder."""
+    return options.prometheus is not None or options.local_folder is not None or bool(os.environ.get(VARIABLE))
+
+
+def address(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the server that is asked, and what named it.
+
+    Raises:
+        CommandError: ``--folder`` names no run at work, or beside ``--prometheus``.
+    """
+    if options.prometheus is not None:
+        if options.local_folder is not None:
+            raise CommandError("--prometheus and --folder each name a server; give one of them")
+        return options.prometheus, "--prometheus"
+    if options.local_folder is None and (named := os.environ.get(VARIABLE)):
+        return named, VARIABLE
+    run = live_run(options.local_folder)
+    return (DEFAULT, VARIABLE) if run is None else (run.prometheus, str(run))
+
+
+def connect(options: argparse.Namespace) -> Prometheus:
+    """Return the server that the arguments of :func:`add_server` name, or what stands in for them; say which run's."""
+    url, source = address(options)
+    if source not in ("--prometheus", VARIABLE):
+        _say(options, f"asks the local run {source}")
+    return Prometheus(url, options.http_config, parse_names(options.label), source)
+
+
+def state_directory(options: argparse.Namespace) -> Path:
+    """Return the folder of the state files of ranks on this host: the named one, else where ranks live.
+
+    Raises:
+        CommandError: ``--folder`` names no run at work.
+    """
+    given: Path | None = options.state_dir
+    folder: Path | None = getattr(options, "local_folder", None)
+    usual = environment.state_directory()
+    if given is not None:
+        return given
+    run: LiveRun | None = live_run(folder)
+    if run is None or (folder is None and (environment.text(environment.LAGGARD_STATE_DIR) or _lives(usual))):
+        return usual
+    if getattr(options, "prometheus", None) is None:
+        _say(options, f"looks at the local run {run}")
+    return Path(run.state_directory)
+
+
+def _lives(directory: Path) -> bool:
+    return directory.is_dir() and bool(local_ranks(directory))
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    """Say once which run was taken."""
+    if not getattr(options, "said", False):
+        options.said = True
+        print(one_line(f"laggard: {text}"), file=sys.stderr, flush=True)
