@@ -6,9 +6,11 @@ import base64
 import dataclasses
 import http.server
 import json
+import re
 import ssl
 import subprocess
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -29,6 +31,7 @@ from laggard_cli.report import causes, costs, heat, raster
 from laggard_cli.report.history import Counted
 from laggard_cli.report.judgement import judged, missing
 from laggard_cli.report.page import page
+from laggard_cli.report.runbooks import to_html
 from laggard_cli.report.sentences import wrong
 from laggard_cli.report.span import Span
 from laggard_cli.report.verdicts import Firing
@@ -359,6 +362,35 @@ def test_hostile_names_stay_text() -> None:
     report = run()
     told = dataclasses.replace(report.told[0], problem=wrong)
     assert "javascript" not in page(dataclasses.replace(report, told=(told,)))
+
+
+def test_every_runbook_is_html_that_leads_somewhere() -> None:
+    """Headings, tables and commands are elements, links lead to pages beside it, and no Markdown is left."""
+    elements: Counter[str] = Counter()
+    for path in sorted(Path("rules/runbooks").glob("*.md")):
+        made = to_html(path.read_text(), f"https://site/{path}")
+        found = _Attributes()
+        found.feed(made)
+        elements.update(found.elements)
+        assert f">{path.stem}</h" not in made
+        prose = re.sub(r"<(pre|code)\b.*?</\1>", "", made, flags=re.DOTALL)
+        assert not re.search(r"^#|```|\]\(|^\|", prose, re.MULTILINE), path.name
+        links = [value for name, value in found.attributes if name == "href"]
+        assert all(link.startswith(("https://", "http://")) for link in links)
+        beside = [Path(link.removeprefix("https://site/")) for link in links if link.startswith("https://site/")]
+        assert all(page.with_name(page.name.partition("#")[0]).is_file() for page in beside), links
+    assert min(elements[name] for name in ("h4", "pre", "code", "a", "li", "table")) > 0
+    assert not {"h1", "h2", "script", "img"} & set(elements)
+
+
+@pytest.mark.parametrize("url", ["", "javascript:alert(1)", "file:///etc/passwd"])
+def test_a_runbook_without_a_place_has_no_links(url: str) -> None:
+    """Relative links lead nowhere from a file, and what looks like HTML is text."""
+    page = "# A\n\n## B\n\n[one](B.md) and [*two*](https://here/) `x` [c](javascript:alert(1)) <script>x</script>\n"
+    assert to_html(page, url) == (
+        '<h4>B</h4>\n<p>one and <a href="https://here/" rel="noreferrer"><em>two</em></a> <code>x</code> '
+        "[c](javascript:alert(1)) &lt;script&gt;x&lt;/script&gt;</p>\n"
+    )
 
 
 class _Fake(http.server.BaseHTTPRequestHandler):

@@ -22,7 +22,7 @@ from laggard_cli.local_servers.processes import how_it_ended
 from laggard_cli.local_servers.programs import find_prometheus
 
 #: Of the monitor and of the node exporter, whose extras an installation may lack.
-_NEEDED = ("httpx", "numpy", "promql_parser", "rich", "yaml", "prometheus_client", "psutil")
+_NEEDED = ("httpx", "markdown_it", "numpy", "promql_parser", "rich", "yaml", "prometheus_client", "psutil")
 #: A page, a card and the end of the servers; a minute where the machine is busy.
 _END_SECONDS = 60.0
 #: Ranks of one machine, twice over.

@@ -18,6 +18,7 @@ from laggard_cli.report.history import History
 from laggard_cli.report.judgement import Judged
 from laggard_cli.report.markup import details, element, facts, figure, table, text
 from laggard_cli.report.pictures import Axis, timeline
+from laggard_cli.report.runbooks import to_html
 from laggard_cli.report.sentences import clock, sentence, short, wrong
 from laggard_cli.report.verdicts import Problem
 from laggard_cli.units import duration
@@ -160,13 +161,14 @@ def _problem(number: int, told: Told) -> str:
     if problem.runbook_url.startswith(("https://", "http://")):
         link = element("a", text(problem.runbook_url), href=problem.runbook_url, rel="noreferrer")
         pairs.append(("runbook", link))
+    runbook = to_html(problem.runbook, problem.runbook_url)
     return element(
         "article",
         element("p", text(f"{problem.severity}: {problem.alert}"), class_=f"tag {problem.severity}"),
         element("h3", text(told.says)),
         facts(pairs),
         _beside(problem, told.beside) if told.beside else "",
-        details("Runbook", element("pre", text(problem.runbook))) if problem.runbook else "",
+        details("Runbook", element("div", runbook, class_="runbook")) if runbook else "",
         class_=problem.severity,
         id=f"problem-{number}",
     )
