@@ -40,7 +40,7 @@ DEMO ?=
 CUDA ?=
 # Flags for the benchmarks of overhead: BENCH=--quick for one short round. And which of the figures are made.
 BENCH ?=
-FIGURES ?= overhead verdicts diagnosis cost
+FIGURES ?= overhead verdicts diagnosis cost local
 # Flags for the chaos suite, such as CHAOS="--placements 3 --json chaos.json".
 CHAOS ?=
 # Flags for the measurement of scale, such as SCALE="--ranks 10000 --json scale.json".
@@ -59,7 +59,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
 .PHONY: demo check test test-lab test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
-	bench-diagnosis bench-cost evaluate chaos scale \
+	bench-diagnosis bench-cost bench-local evaluate chaos scale \
 	dashboards rules pictures docs release lint clean servers tools
 
 demo: $(INSTALLED) servers
@@ -174,6 +174,10 @@ bench-diagnosis: $(INSTALLED) servers
 bench-cost: $(INSTALLED)
 	scripts/tools/build_rule_engine.sh
 	python -m lab.evaluation.cost --document docs/accuracy.md --picture docs/cost.svg
+
+bench-local: $(INSTALLED) servers
+	python -m lab.benchmarks.local_run
+	python -m lab.benchmarks.local_steps
 
 evaluate: $(INSTALLED)
 	scripts/tools/build_rule_engine.sh
