@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from laggard.shared import environment
 from laggard.version import __version__
 from laggard_cli.errors import CommandError
+from laggard_cli.manifests import Manifest, extend, put
 from laggard_cli.run import defaults
 
 Object = dict[str, Any]
@@ -71,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
     source = "standard input" if options.file == "-" else options.file
     if not 1 <= options.ranks <= 64:  # noqa: PLR2004 - no machine has more
         raise CommandError(f"--ranks {options.ranks}: not between 1 and 64")
-    documents = _read(options.file, source)
-    pods = list(_pods(documents, {}))
+    manifest = _read(options.file, source)
+    pods = list(_pods(manifest.documents, {}))
     if not pods:
         raise CommandError(f"{source}: no document has a pod template (spec.containers)")
     for owner, pod in pods:
@@ -83,31 +82,21 @@ def run(options: argparse.Namespace) -> int:
             "deploy/docker/instrumentation.Dockerfile and name it by --image",
             file=sys.stderr,
         )
-    # A manifest is UTF-8, whatever the terminal's encoding is.
+    if not manifest.with_comments:
+        print("laggard kubernetes: anchors are written out at each place, without comments", file=sys.stderr)
     sys.stdout.flush()
-    sys.stdout.buffer.write(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, encoding="utf-8"))
+    sys.stdout.buffer.write(manifest.text())
     sys.stdout.buffer.flush()
     return 0
 
 
-def _read(file: str, source: str) -> list[Any]:
+def _read(file: str, source: str) -> Manifest:
     try:
         text = sys.stdin.buffer.read().decode() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return [_unshared(document) for document in yaml.safe_load_all(text) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CommandError(f"{source}: {reason}") from error
-    except RecursionError:
-        raise CommandError(f"{source}: an anchor contains itself") from None
-
-
-def _unshared(value: Any) -> Any:
-    """Return a document in which what is said once and referred to again (anchors) stands at each place for itself."""
-    if isinstance(value, dict):
-        return {name: _unshared(entry) for name, entry in cast(Object, value).items()}
-    if isinstance(value, list):
-        return [_unshared(entry) for entry in cast("list[Any]", value)]
-    return value
+    return Manifest(text, source)
 
 
 def _pods(value: Any, owner: Object) -> Iterator[tuple[Object, Object]]:
@@ -129,7 +118,7 @@ def _pods(value: Any, owner: Object) -> Iterator[tuple[Object, Object]]:
 def _entries(node: Object, name: str, source: str) -> list[Object]:
     """Return a list of a manifest to add to, whose entries are mappings; a new one where there is none."""
     if node.get(name) is None:
-        node[name] = []
+        put(node, name, [])
     value: Any = node[name]
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[Any]", value)):
         raise CommandError(f"{source}: {name} must be a list of mappings")
@@ -141,15 +130,18 @@ def _instrument(owner: Object, pod: Object, options: argparse.Namespace, source:
     initial = _entries(pod, "initContainers", source)
     if any(entry.get("name") == _VOLUME for entry in initial):
         raise CommandError(f"{source}: container {container.get('name')!r} is instrumented already")
-    initial.append(
-        {
-            "name": _VOLUME,
-            "image": options.image,
-            "command": ["cp", "-r", f"{_FOLDER}/.", "/target"],
-            "volumeMounts": [{"name": _VOLUME, "mountPath": "/target"}],
-            "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-            "securityContext": _security(container),
-        }
+    extend(
+        initial,
+        [
+            {
+                "name": _VOLUME,
+                "image": options.image,
+                "command": ["cp", "-r", f"{_FOLDER}/.", "/target"],
+                "volumeMounts": [{"name": _VOLUME, "mountPath": "/target"}],
+                "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+                "securityContext": _security(container),
+            }
+        ],
     )
     volumes: list[Object] = [{"name": _VOLUME, "emptyDir": {}}]
     mounts: list[Object] = [{"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
@@ -157,14 +149,15 @@ def _instrument(owner: Object, pod: Object, options: argparse.Namespace, source:
         # The folder is made where no node exporter has made it: then it is nobody's, and a rank does without.
         volumes.append({"name": _STATE_VOLUME, "hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}})
         mounts.append({"name": _STATE_VOLUME, "mountPath": _STATE})
-    _entries(pod, "volumes", source).extend(volumes)
-    _entries(container, "volumeMounts", source).extend(mounts)
+    extend(_entries(pod, "volumes", source), volumes)
+    extend(_entries(container, "volumeMounts", source), mounts)
     pushes = _add_environment(owner, container, options, source)
     if not pushes:
-        _entries(container, "ports", source).extend(
+        ports: list[Object] = [
             {"name": f"{_PORT}-{rank}", "containerPort": environment.PROMETHEUS_PORT + rank}
             for rank in range(options.ranks)
-        )
+        ]
+        extend(_entries(container, "ports", source), ports)
 
 
 def _security(container: Object) -> Object:
@@ -214,16 +207,18 @@ def _add_environment(owner: Object, container: Object, options: argparse.Namespa
     label = _RUN_LABELS.get(str(owner.get("kind")))
     if label and environment.LAGGARD_RUN not in wanted:
         fields["KUBERNETES_JOB_UID"] = f"metadata.labels['{label}']"
-    added = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    added: list[Object] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
+    ]
     added += [{"name": name, "value": value} for name, value in wanted.items()]
-    container["env"] = [entry for entry in added if entry["name"] not in present] + entries
-    _extend_python_path(container["env"], present.get("PYTHONPATH"), source)
+    extend(entries, [entry for entry in added if entry["name"] not in present], first=True)
+    _extend_python_path(entries, present.get("PYTHONPATH"), source)
     return pushes
 
 
 def _extend_python_path(entries: list[Object], entry: Object | None, source: str) -> None:
     if entry is None:
-        entries.append({"name": "PYTHONPATH", "value": _PYTHON_PATH})
+        extend(entries, [{"name": "PYTHONPATH", "value": _PYTHON_PATH}])
     elif "value" in entry:
         entry["value"] = f"{_PYTHON_PATH}:{entry['value']}"
     else:

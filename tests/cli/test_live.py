@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ KNOWN: dict[str, Series] = {"count by (cluster, training_run)": [({"training_run
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in place of shared memory, in which no run of this machine is."""
     folder = tmp_path / "shm"
     folder.mkdir()

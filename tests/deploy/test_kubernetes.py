@@ -307,3 +307,92 @@ def test_the_environment_of_the_manifest_instruments_a_plain_script(
             assert "training_steps_total" in text
         finally:
             process.kill()
+
+
+COMMENTED = """\
+# Our nightly run. Ask team-a before you change it.
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: "nightly"  # seen on the dashboard
+  annotations: {note: "yes"}
+spec:
+  # One retry is enough.
+  backoffLimit: 1
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        # The one that trains.
+        - name: train
+          args:
+            - --mode=0644
+            - 0o17
+            - on
+          # Eight of them.
+          resources:
+            limits:
+              nvidia.com/gpu: 8
+          image: registry.example/train:2  # pinned
+        - name: sidecar  # uploads
+          image: registry.example/sidecar:1
+  # The whole job, in seconds.
+  activeDeadlineSeconds: 3600
+---
+# Where it is reached.
+apiVersion: v1
+kind: Service
+metadata:
+  name: nightly
+spec:
+  clusterIP: None
+# the end
+"""
+
+
+@pytest.mark.parametrize("last", ["sidecar", "train", "flat"])
+def test_what_a_person_wrote_stays(last: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Each line of a manifest is in what is printed, in its order: comments, quotes, and words of YAML 1.1."""
+    text = COMMENTED
+    if last != "sidecar":
+        # The comment on the job's deadline then follows what is added to.
+        text = text.replace("        - name: sidecar  # uploads\n          image: registry.example/sidecar:1\n", "")
+    if last == "flat":
+        # Lists that stand where their name does.
+        text = text.replace(
+            "args:\n            - --mode=0644\n            - 0o17\n            - on\n", "args: [0o17, on]\n"
+        )
+        text = "".join(line[2:] if line.startswith(" " * 8) else line for line in text.splitlines(keepends=True))
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    assert main(["kubernetes", str(file), "--image", "i", "--run", "on", "--workload", "1e3", "--ranks", "1"]) == 0
+    printed, errors = (each.decode() for each in capfdbinary.readouterr())
+    assert errors == ""
+    assert printed.endswith("# the end\n")
+    left = iter(printed.splitlines())
+    assert [line for line in text.splitlines() if line not in left] == []
+    lines = printed.splitlines()
+    assert lines[lines.index("  # The whole job, in seconds.") + 1] == "  activeDeadlineSeconds: 3600"
+    job, service = yaml.safe_load_all(printed)
+    original, unchanged = yaml.safe_load_all(text)
+    assert service == unchanged
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    values = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert (values["LAGGARD_RUN"], values["LAGGARD_WORKLOAD"]) == ("on", "1e3")
+    before = original["spec"]["template"]["spec"]["containers"][0]
+    assert {name: container[name] for name in before} == before
+
+
+def test_anchors_are_written_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is added to one place must not be added to the other; it is said that comments are gone."""
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "kind: Job\nspec:\n  containers:\n  - &one  # a comment\n    name: a\n    image: x\n"
+        "---\nkind: Job\nspec: &spec\n  containers: [{name: b, image: &image y}, {name: c, image: *image}]\n"
+    )
+    assert main(["kubernetes", str(file), "--image", "i"]) == 0
+    printed, errors = capfd.readouterr()
+    assert errors == "laggard kubernetes: anchors are written out at each place, without comments\n"
+    _, second = yaml.safe_load_all(printed)
+    assert [entry["image"] for entry in second["spec"]["containers"]] == ["y", "y"]
+    assert "env" not in second["spec"]["containers"][1]
