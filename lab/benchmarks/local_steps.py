@@ -1,6 +1,6 @@
 """A job by itself, with ``laggard run``, and with ``laggard run --local``: time of a step, and the losses, bit by bit.
 
-    python -m lab.benchmarks.local_steps --rounds 5
+    python -m lab.benchmarks.local_steps --rounds 3
 
 Two ranks train with gloo. The ways take turns, each in processes of its own; stated is the median over the rounds of
 what a way adds to the step of the job by itself in the same round. Losses are compared as they are in memory.
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 RANKS = 2
-STEPS = 300
-#: Of each rank, which are the start-up's.
-WARM_UP = 50
+STEPS = 4000
+#: Steps of each rank while the servers start.
+WARM_UP = 2500
 BARE, LOCAL = "by itself", "laggard run --local"
 #: By what a way is called, the words before the job's.
 WAYS = {
@@ -97,7 +97,7 @@ def train(way: str, steps: int = STEPS) -> Trained:
 def main() -> None:
     """Print what each way adds to a step, and whether the losses are the same."""
     parser = argparse.ArgumentParser(prog="python -m lab.benchmarks.local_steps")
-    parser.add_argument("--rounds", type=int, default=5, help="(default %(default)d)")
+    parser.add_argument("--rounds", type=int, default=3, help="(default %(default)d)")
     parser.add_argument("--steps", type=int, default=STEPS, help="of a job (default %(default)d)")
     options = parser.parse_args()
     ways = list(WAYS)
