@@ -2,7 +2,7 @@
 #
 #   make demo     train a real model on 4 ranks, break it, and name the culprit
 #   make check    the tests that need no torch, no process and no server: a minute
-#   make test     all tests; those of lab/ where that has changed of late
+#   make test     all tests; those of a measuring program in lab/ where that has changed of late
 #   make test-lab what only measures: benchmarks, chaos, evaluation, scale
 #   make test-cuda  what only a GPU can show; says so and does nothing where there is none
 #   make test-install   wheel and sdist in fresh environments, with each extra; the README's commands from the wheels; needs Go
@@ -96,7 +96,7 @@ endif
 
 test-with-deadlines:
 	pytest $(REPEAT) $(TIMED)
-	pytest $(REPEAT) $(TOGETHER) $$(scripts/tests/lab_changed.sh || printf ' --ignore=%s' $(LAB_TESTS))
+	pytest $(REPEAT) $(TOGETHER) $$(scripts/tests/unchanged_labs.sh)
 
 test-lab: $(INSTALLED) servers tools
 	pytest $(REPEAT) -m "not field and not timed" $(BESIDE) $(LAB_TESTS)

@@ -2,7 +2,7 @@
 
     python promtool-tests/generate.py FOLDER [MODULE ...]    one file for each module of plays
     promtool test rules FOLDER/*.yml
-    promtool test rules FOLDER/said/*.yml                the same, with what the alerts say (for Prometheus 2.53)
+    python promtool-tests/generate.py --said FOLDER          the scenarios that wording.py chose, with what alerts say
     python promtool-tests/generate.py --second job FOLDER    the same, with every series on a second path
     python promtool-tests/generate.py --clusters FOLDER      the same, beside a cluster with runs of the same names
 
@@ -61,12 +61,12 @@ def document(
     module: str,
     wording: Wording,
     *,
-    only: Play | None = None,
+    only: Sequence[Play] = (),
     vmalert: bool = False,
     path: str = "",
     clusters: bool = False,
 ) -> str:
-    """Return a promtool file that plays the scenarios of a module of ``plays``, or one of them.
+    """Return a promtool file that plays the scenarios of a module of ``plays``, or some of them.
 
     A module may say with which families of rules, beside the core; without a word it plays with all of them. Where the
     groups of its alerts take their time, it may say as well every how many seconds they are evaluated.
@@ -75,8 +75,11 @@ def document(
     For vmalert-tool without the wording of annotations, which is Prometheus' templates and tested there.
     """
     content = importlib.import_module(f"plays.{module}")
-    plays: tuple[Play, ...] = (only,) if only else content.PLAYS
-    plays = tuple(play for play in plays if not vmalert or f"{module}.{play.__name__}" not in DIFFERENT_UNDER_VMALERT)
+    plays = tuple(
+        play
+        for play in only or _plays(module)
+        if not vmalert or f"{module}.{play.__name__}" not in DIFFERENT_UNDER_VMALERT
+    )
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
     worded = wording.get(module, {})
     every: int = getattr(content, "EVERY", _played(plays[0]).world.tick)
@@ -164,6 +167,10 @@ def _together(places: Sequence[Play], plays: Sequence[Play], path: str, cluster:
     }
 
 
+def _plays(module: str) -> tuple[Play, ...]:
+    return importlib.import_module(f"plays.{module}").PLAYS
+
+
 def _name(play: Play) -> str:
     return f"{play.__name__}: {(play.__doc__ or '').split(chr(10), 1)[0]}"
 
@@ -194,16 +201,21 @@ def main() -> int:
     )
     parser.add_argument("--clusters", action="store_true", help="beside another cluster with runs of the same names")
     parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
+    parser.add_argument(
+        "--said", action="store_true", help="the scenarios whose wording is written down, with what their alerts say"
+    )
     options = parser.parse_args()
+    if options.said and (options.second or options.clusters or options.vmalert):
+        parser.error("--said must stand alone: words are those of one path, one cluster and Prometheus")
     folder: Path = options.folder
-    (folder / "said").mkdir(parents=True, exist_ok=True)
-    wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    for module in options.modules or sorted(path.stem for path in (HERE / "plays").glob("*.py")):
-        text = document(module, {}, vmalert=options.vmalert, path=options.second, clusters=options.clusters)
+    folder.mkdir(parents=True, exist_ok=True)
+    wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) if options.said else {}
+    for module in options.modules or sorted(wording or (path.stem for path in (HERE / "plays").glob("*.py"))):
+        only = [play for play in _plays(module) if play.__name__ in wording.get(module, ())]
+        text = document(
+            module, wording, only=only, vmalert=options.vmalert, path=options.second, clusters=options.clusters
+        )
         (folder / f"{module}.yml").write_text(text)
-        if not (options.vmalert or options.second or options.clusters):
-            said = document(module, wording) if module in wording else text
-            (folder / "said" / f"{module}.yml").write_text(said)
     return 0
 
 

@@ -2,8 +2,7 @@
 
     python promtool-tests/wording.py PROMTOOL
 
-Unit tests then expect these words, in one version: the last digit of a rate differs between versions. Run it after a
-change of an annotation, and read the difference.
+Unit tests then expect these words. Run it after a change of an annotation, and read the difference.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _said(promtool: Path, module: str, play: Play, alerts: list[str]) -> dict[st
     wording = {module: {play.__name__: {alert: list[Yaml]() for alert in alerts}}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "wording.yml"
-        path.write_text(document(module, wording, only=play), encoding="utf-8")
+        path.write_text(document(module, wording, only=[play]), encoding="utf-8")
         done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
     _, *parts = _ALERTNAME.split(done.stdout + done.stderr)
     return {
