@@ -108,6 +108,7 @@ test-without-deadlines:
 test-plays: $(INSTALLED) servers tools
 	EVERY_PATH=1 pytest tests/rules/test_promtool.py tests/rules/test_vmalert.py --numprocesses=$(shell nproc) --timeout=3600
 
+test-all: export EVERY_CASE = 1
 test-all: test test-lab test-plays test-python-hot-path test-pythons test-install field
 	$(MAKE) test-oldest TEST=tests/instrumentation
 

@@ -27,7 +27,9 @@ if [ $# -eq 0 ]; then
         tests/exporter/test_xid.py tests/exporter/host tests/cli/test_main.py tests/cli/test_gate.py \
         tests/rules/test_pack.py tests/rules/test_render.py \
         --deselect=tests/cli/test_gate.py::test_a_real_training_loop \
-        --deselect=tests/rules/test_render.py::test_fast_names_a_straggler_and_a_stall
+        --deselect=tests/rules/test_render.py::test_fast_names_a_straggler_and_a_stall \
+        --deselect=tests/rules/test_render.py::test_large_names_a_straggler_and_a_stall \
+        --deselect=tests/rules/test_render.py::test_rendered_loads
 fi
 
 if [ -z "${PYTHONS:-}" ]; then

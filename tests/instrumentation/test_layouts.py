@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +46,12 @@ MATRIX = {
     "tensor_parallel": ("tp-0", "tp-1", "tp-0", "tp-1"),
     "pipeline": ("pp-0", "pp-0", "pp-1", "pp-1"),
 }
-CONFIGURATIONS = ("eager-amp", "eager-accumulation", "compiled-amp", "compiled-accumulation")
+#: Each of both ways to run and each of both ways to step in one of them; before a release every pair (`EVERY_CASE=1`).
+CONFIGURATIONS = (
+    ("eager-amp", "eager-accumulation", "compiled-amp", "compiled-accumulation")
+    if os.environ.get("EVERY_CASE")
+    else ("eager-accumulation", "compiled-amp")
+)
 #: Layouts that differ from one of the matrix in one respect, all in one launch: one configuration, fewer places.
 VARIANTS = (
     "fsdp2_keep",
@@ -103,10 +109,10 @@ def _launch(layout: str, folder: Path) -> list[Rank]:
     size = 1 if layout == "single" else 4
     program: list[str | Path] = [PROGRAMS / "recorded.py", folder, PROGRAMS / "layouts.py"]
     if layout == "variants":
-        program += [",".join(VARIANTS), "--modes", "accumulation", "--compiled", "0"]
+        program += [",".join(VARIANTS), "--configurations", VARIANT_CONFIGURATION]
         program += ["--places", ",".join(VARIANT_PLACES)]
     else:
-        program += [layout]
+        program += [layout, "--configurations", ",".join(CONFIGURATIONS)]
     program += ["--slow-rank", str(slow), "--out", folder]
     with Launcher(folder) as launcher:
         launcher.run_ranks(size, *program)

@@ -18,9 +18,12 @@ from laggard_cli.main import main
 from laggard_cli.rules import RulesError, render, rules_folder
 from laggard_cli.rules.profiles import load_profile
 from laggard_cli.rules.render import render_expression, rule_files
+from tests.rules.conftest import NEWEST, VERSIONS
 from tests.rules.pack import ROOT, RULES
 
 FAST_TESTS = Path(__file__).with_name("fast.yml")
+#: Versions between these have plays of their own, which ask for more.
+ENDS = (VERSIONS[0], NEWEST)
 
 
 @functools.cache
@@ -143,6 +146,7 @@ def test_rendered_loads(promtool: Path, tmp_path: Path, profile: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("promtool", ENDS, indirect=True)
 def test_fast_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> None:
     """In the fast profile a slow rank is named within half a minute, and a stall within ten seconds."""
     rules = tmp_path / "rules"
@@ -154,6 +158,7 @@ def test_fast_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("promtool", ENDS, indirect=True)
 def test_large_names_a_straggler_and_a_stall(promtool: Path, tmp_path: Path) -> None:
     """So are the same runs in the large profile, fifteen times as slow, and the stall within a minute of its limit."""
     rules = tmp_path / "rules"

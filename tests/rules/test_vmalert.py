@@ -13,22 +13,26 @@ from tests.rules.pack import ROOT
 
 TOOL = ROOT / ".cache" / "tools" / "vmalert-tool"
 
+EVERYTHING = bool(os.environ.get("EVERY_PATH"))
+
 #: Modules of plays that ask for most of what engines could differ in, and are quick: this engine takes five times as
 #: long as Prometheus. With EVERY_PATH=1 all of them.
 PLAYS = (
     sorted(path.stem for path in (ROOT / "promtool-tests" / "plays").glob("*.py"))
-    if os.environ.get("EVERY_PATH")
+    if EVERYTHING
     else ["health", "processes"]
 )
 
+#: By which second path plays come: each by one of them, or all without one too.
+SECOND = ("", "turns") if EVERYTHING else ("turns",)
 
 #: Its fixture is dear: one process for all of them.
 pytestmark = pytest.mark.xdist_group("vmalert")
 
 
-@pytest.fixture(scope="module", params=["", "turns"], ids=["one path", "a second path"])
+@pytest.fixture(scope="module", params=SECOND, ids=lambda second: "a second path" if second else "one path")
 def generated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with vmalert-tool's files, of one path and with a second one."""
+    """Return the folder with vmalert-tool's files."""
     if not TOOL.exists():
         text = "no vmalert-tool: run scripts/tools/fetch_tools.sh"
         pytest.fail(text) if os.environ.get("CI") else pytest.skip(text)

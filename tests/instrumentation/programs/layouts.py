@@ -311,9 +311,10 @@ LAYOUTS: dict[str, Layout] = {
 UNSCALED = ("pipeline", "tensor_parallel")
 
 
-def run(layout: str, mode: str, places: list[str], *, compiled: bool, slow: bool) -> list[dict[str, Any]]:
+def run(layout: str, configuration: str, places: list[str], *, slow: bool) -> list[dict[str, Any]]:
     """Train in one configuration and return the stopwatch of its steps, in nanoseconds."""
     torch.manual_seed(0)
+    compiled, mode = configuration.startswith("compiled-"), configuration.partition("-")[2]
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0) if mode == "amp" else None
     parameters, train = LAYOUTS[layout](compiled, scaler)
     if layout in UNSCALED:
@@ -350,7 +351,7 @@ def run(layout: str, mode: str, places: list[str], *, compiled: bool, slow: bool
             rows.append(
                 {
                     "layout": layout,
-                    "configuration": f"{'compiled' if compiled else 'eager'}-{mode}",
+                    "configuration": configuration,
                     "place": place,
                     "started": started,
                     "ended": ended,
@@ -366,8 +367,7 @@ def main() -> None:
     parser.add_argument("layouts")
     parser.add_argument("--slow-rank", type=int, required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--modes", default="amp,accumulation")
-    parser.add_argument("--compiled", default="0,1")
+    parser.add_argument("--configurations", required=True)
     parser.add_argument("--places", default=",".join(PLACES))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -377,9 +377,8 @@ def main() -> None:
         rank = dist.get_rank()
     rows: list[dict[str, Any]] = []
     for layout in arguments.layouts.split(","):
-        for compiled, mode in itertools.product(arguments.compiled.split(","), arguments.modes.split(",")):
-            places = arguments.places.split(",")
-            rows += run(layout, mode, places, compiled=compiled == "1", slow=rank == arguments.slow_rank)
+        for configuration in arguments.configurations.split(","):
+            rows += run(layout, configuration, arguments.places.split(","), slow=rank == arguments.slow_rank)
     Path(arguments.out, f"stopwatch-{rank}.json").write_text(json.dumps(rows))
     if dist.is_initialized():
         dist.barrier()
