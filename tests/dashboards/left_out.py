@@ -14,6 +14,7 @@ import numpy as np
 
 from lab.evaluation.model.blocks import Array
 from lab.evaluation.model.target import Target
+from laggard_exporter.web.address import PORT
 
 _Labels = dict[str, str]
 #: Seconds between two values; and share of their time for which workers work where no batch is ready.
@@ -31,6 +32,9 @@ _OF_HOSTS: tuple[tuple[str, _Labels, float, float], ...] = (
     ("host_infiniband_transmit_bytes_total", _PORT, 0, 1e9),
     ("host_infiniband_receive_packets_total", _PORT, 0, 1e5),
     ("host_pressure_seconds_total", {"resource": "io", "tasks": "some"}, 0, 0.02),
+)
+#: And its node exporter, which the scrape tells from others.
+_OF_EXPORTERS: tuple[tuple[str, _Labels, float, float], ...] = (
     ("laggard_exporter_build_info", {"version": "1"}, 1, 0),
     ("laggard_exporter_collector_success", {"collector": "nvml"}, 1, 0),
     ("laggard_exporter_collector_duration_seconds", {"collector": "nvml"}, 0.01, 0),
@@ -59,6 +63,11 @@ def left_out(targets: Iterable[Target]) -> list[Target]:
             for host in sorted(hosts)
             for name, labels, value, growth in (*_OF_HOSTS, *(_OF_BAD_LINKS if host.startswith(_BAD_LINKS) else ()))
             ]  # fmt: skip
+    rows += [
+        (name, {"instance": f"{host}:{PORT}", **labels}, value, growth)
+        for host in sorted(hosts)
+        for name, labels, value, growth in _OF_EXPORTERS
+    ]
     rows += [
         ("laggard_threshold_override", {"name": "gpu_hour_price", "training_run": run}, 2.5, 0) for run in sorted(runs)
     ]

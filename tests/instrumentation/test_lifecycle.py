@@ -121,7 +121,7 @@ def test_children_of_a_rank_export_nothing(arguments: tuple[str, ...], launcher:
 
 def test_first_batch_of_an_epoch_is_kept_apart(launcher: Launcher, receiver: Receiver) -> None:
     """Of three epochs the first is warm-up; the step with the first batch of the others is counted and excluded."""
-    launcher.run("python", LOOP, "finish", **receiver.environment)
+    launcher.run_forked(LOOP, "finish", **receiver.environment)
     assert receiver.value("training.steps.excluded", training__reason="first_batch") == 2
     assert receiver.value("training.steps.excluded", training__reason="warmup") == 3
     # The epoch's last fetch, which only finds the end, closed the last step.

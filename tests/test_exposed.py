@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lab.evaluation import load
 from lab.evaluation.model.exposition import incarnations
@@ -18,9 +19,12 @@ from lab.evaluation.scenarios import SCENARIOS
 from lab.scale.values import name_and_labels
 from laggard._log import WATCHED
 from laggard.shared.metrics import DROP_REASONS, EXCLUSION_REASONS, QUANTILES, SIGNALS
-from laggard.shared.phases import Phase, RankState
+from laggard.shared.phases import STILL_SECONDS, Phase, RankState
 from laggard_exporter.nvml.table import CLOCK_EVENT_BITS, CLOCK_EVENT_FIELDS, READINGS
-from tests.rules.pack import FOREIGN, ROOT, emitted
+from tests.dashboards.left_out import left_out
+from tests.dashboards.world import FAULTS
+from tests.rules import engine
+from tests.rules.pack import FOREIGN, INPUTS, ROOT, emitted
 
 _PROMTOOL_TESTS = ROOT / "promtool-tests"
 #: What a scrape adds, and what a site may.
@@ -64,6 +68,28 @@ def _of_the_model() -> _Series:
             yield from map(name_and_labels, target.series)
 
 
+def _of_the_live_runs() -> _Series:
+    play = engine.Play()
+    pages = [play.exposition()]
+    play.stuck = 1
+    play._edge -= 2 * STILL_SECONDS
+    pages.append(play.exposition())
+    play.state = "finished"
+    pages.append(play.exposition())
+    for family in text_string_to_metric_families("".join(pages)):
+        for sample in family.samples:
+            yield sample.name, sample.labels
+
+
+def _of_the_dashboards() -> _Series:
+    """What panels read and the model leaves out."""
+    everything: Any = _Everything()
+    jobs = [case.job for case in cases(1, FAULTS, [8])]
+    targets = [target for job in jobs for each in incarnations(job) for target in each.targets(everything)]
+    for target in left_out(targets):
+        yield from map(name_and_labels, target.series)
+
+
 def _of_the_plays() -> _Series:
     generate = importlib.import_module("generate")
     for module in sorted((_PROMTOOL_TESTS / "plays").glob("*.py")):
@@ -82,7 +108,9 @@ def _device_words() -> Mapping[str, frozenset[str]]:
     return {name: frozenset(words) for name, words in found.items()}
 
 
-@pytest.mark.parametrize("simulated", [_of_the_load, _of_the_model, _of_the_plays])
+@pytest.mark.parametrize(
+    "simulated", [_of_the_load, _of_the_model, _of_the_plays, _of_the_live_runs, _of_the_dashboards]
+)
 def test_what_is_simulated_is_exposed(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each series has a name, labels and words in them that the product gives."""
     monkeypatch.syspath_prepend(_PROMTOOL_TESTS)
@@ -91,8 +119,8 @@ def test_what_is_simulated_is_exposed(simulated: Any, monkeypatch: pytest.Monkey
     seen = 0
     for name, labels in simulated():
         seen += 1
-        if name == EXCESS:
-            continue  # a user's series, too many of them
+        if name == EXCESS or name in INPUTS:
+            continue  # a user's series, too many of them; and what a user records beside the pack
         if name not in known:
             wrong.add(name)
             continue
