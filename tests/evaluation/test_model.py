@@ -256,7 +256,7 @@ _NOT_SIMULATED = {
 
 
 def test_every_alert_has_its_cases() -> None:
-    """With two seeds each judged alert has twenty runs in which it must fire, and twenty near misses."""
+    """With two seeds each alert of the pack has twenty runs in which it must fire, and twenty near misses."""
     positives: Counter[str] = Counter()
     near: Counter[str] = Counter()
     for case in (*cases(1, SCENARIOS, SIZES[:4]), *cases(2, SCENARIOS, SIZES[:4])):
@@ -264,6 +264,7 @@ def test_every_alert_has_its_cases() -> None:
         positives.update(alerts)
         near.update(case.near)
         assert alerts.isdisjoint(case.near), case.job.run
+        assert alerts | {*case.near, *case.allowed} <= ALL, case.job.run
         culprits = [culprit for each in case.expected for culprit in each.culprits]
         assert all(culprit < case.job.ranks for culprit in culprits if isinstance(culprit, int))
         assert all(each.begin < case.job.horizon - 120 for each in case.expected), case.job.run

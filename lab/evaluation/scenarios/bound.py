@@ -8,7 +8,7 @@ from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Supply, Transfer
 from lab.evaluation.model.job import Case, Expectation, Loader, Pause
 from lab.evaluation.scenarios.healthy import well
-from lab.evaluation.scenarios.registry import BUSY, COMMUNICATION, INPUT, STORAGE, STRAGGLER, drawn, scenario
+from lab.evaluation.scenarios.registry import drawn, scenario
 from laggard.shared.phases import Phase
 
 
@@ -25,8 +25,15 @@ def _input(draw: Draw, *, busy: bool | None = None, **changes: Any) -> Case:
             faults=(Supply(begin=begin, factor=factor),),
             **changes,
         ),
-        expected=(Expectation(INPUT, begin=begin), Expectation(BUSY if busy else STORAGE, begin=begin)),
-        near=(STRAGGLER, COMMUNICATION, STORAGE if busy else BUSY),
+        expected=(
+            Expectation("TrainingInputBound", begin=begin),
+            Expectation("TrainingInputWorkersBusy" if busy else "TrainingInputStorageSlow", begin=begin),
+        ),
+        near=(
+            "TrainingStraggler",
+            "TrainingCommunicationBound",
+            "TrainingInputStorageSlow" if busy else "TrainingInputWorkersBusy",
+        ),
         facts={"effect": factor},
     )
 
@@ -72,7 +79,7 @@ def nearly_input_bound(draw: Draw) -> Case:
     """All loaders deliver a little too slowly: up to a tenth of the step."""
     return well(
         draw,
-        near=(INPUT, STRAGGLER, BUSY, STORAGE),
+        near=("TrainingInputBound", "TrainingStraggler", "TrainingInputWorkersBusy", "TrainingInputStorageSlow"),
         minutes=14,
         loader=Loader(4, share=0.6, computing=draw.between(0.1, 0.97)),
         faults=(Supply(begin=draw.begin(), factor=draw.between(1.0, 1.1)),),
@@ -88,8 +95,8 @@ def long_transfer(draw: Draw, *, slow: float = 1.0, **changes: Any) -> Case:
     horizon = begin + 256 * step + max(900.0, draw.patience(slow / (1 - share)) + 600) + 300
     return Case(
         draw.job(horizon, faults=(Transfer(begin=begin, share=share), *changes.pop("faults", ())), **changes),
-        expected=(Expectation(COMMUNICATION, begin=begin),),
-        near=(STRAGGLER, INPUT),
+        expected=(Expectation("TrainingCommunicationBound", begin=begin),),
+        near=("TrainingStraggler", "TrainingInputBound"),
         facts={"effect": 1 / (1 - share)},
     )
 
@@ -124,4 +131,4 @@ def communication_bound_pushed(draw: Draw) -> Case:
 def nearly_communication_bound(draw: Draw) -> Case:
     """The transfer takes up to 15 % of the step, now the same in each and now not."""
     share, cv = draw.between(0.12, 0.15), draw.between(0.01, 0.1)
-    return well(draw, near=(COMMUNICATION,), minutes=14, transfer=share, transfer_cv=cv)
+    return well(draw, near=("TrainingCommunicationBound",), minutes=14, transfer=share, transfer_cv=cv)

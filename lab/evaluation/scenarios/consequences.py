@@ -17,7 +17,6 @@ from lab.evaluation.model.blocks import Maker
 from lab.evaluation.model.faults import Bursts, Death, Hang, Recompile, Transfer
 from lab.evaluation.model.job import OWN, Case, Expectation, Job
 from lab.evaluation.model.schedule import ends
-from lab.evaluation.scenarios.registry import COPY, GOODPUT, IMBALANCE, INPUT, JITTER, SAVES, SERIAL, STAGE, TAIL
 from laggard.shared.phases import Phase
 from laggard_cli.pack import threshold
 
@@ -31,9 +30,9 @@ _AGREEMENT = 1.05
 _FORWARD, _BACKWARD = OWN.index(Phase.FORWARD), OWN.index(Phase.BACKWARD)
 #: Phases whose share of the step makes an alert, where it is not what the case is about, and the threshold of each.
 _SHARES = {
-    Phase.DATA: (INPUT, "input_bound_share"),
-    Phase.H2D: (COPY, "copy_bound_share"),
-    Phase.OTHER: (SERIAL, "serialization_share"),
+    Phase.DATA: ("TrainingInputBound", "input_bound_share"),
+    Phase.H2D: ("TrainingCopyBound", "copy_bound_share"),
+    Phase.OTHER: ("TrainingHiddenSerialization", "serialization_share"),
 }
 #: Seconds for a verdict on steps that differ.
 _UNSTEADY_SECONDS = 1500.0
@@ -101,14 +100,14 @@ def _steps(found: _Found, before: _Truth, now: _Truth) -> None:
         steady = now.agreement < _AGREEMENT
         # The rule takes the least transfer of these steps for the usual one, and so a little more for waiting.
         waiting = tuple(1.15 * each.imbalance for each in (before, now))
-        found.judge(IMBALANCE, waiting, threshold("imbalance_share"), enough=enough and steady)
+        found.judge("TrainingDataImbalance", waiting, threshold("imbalance_share"), enough=enough and steady)
     enough = found.left > _UNSTEADY_SECONDS + 600 * job.own
     for phase in now.jitter:
         # The quantiles of one rank are taken over so few steps that they vary themselves.
         least, most = now.jitter[phase]
         jitter = before.jitter[phase][1], most, least
-        found.judge(JITTER, jitter, threshold("jitter_share"), enough=enough, detail=phase)
-        found.judge(TAIL, (before.tail[phase], now.tail[phase]), 0.75 * threshold("long_tail_share"))
+        found.judge("TrainingJitter", jitter, threshold("jitter_share"), enough=enough, detail=phase)
+        found.judge("TrainingLongTail", (before.tail[phase], now.tail[phase]), 0.75 * threshold("long_tail_share"))
     for phase, (alert, limit) in _SHARES.items():
         found.judge(alert, (now.shares[phase.label],), threshold(limit))
 
@@ -121,7 +120,9 @@ def _stages(found: _Found) -> None:
         enough = not job.faults and found.left > 900 + 60 * job.own
         # Of two stages whose ranks differ by 2 % themselves.
         limit = 1 + 0.9 * (threshold("stage_score") - 1)
-        found.judge(STAGE, (ratio,), limit, enough=enough, culprits=(culprit,), begin=job.start + job.startup)
+        found.judge(
+            "TrainingStageSlow", (ratio,), limit, enough=enough, culprits=(culprit,), begin=job.start + job.startup
+        )
 
 
 def _losses(found: _Found, waiting: float) -> None:
@@ -129,7 +130,7 @@ def _losses(found: _Found, waiting: float) -> None:
     lived = job.horizon - job.start - job.startup
     shares = {pause: min(pause.seconds / pause.every, 1) for pause in job.pauses}
     saving = sum(share for pause, share in shares.items() if pause.phase is Phase.CHECKPOINT)
-    found.judge(SAVES, (saving * min(1.0, lived / 3600),), threshold("checkpoint_share"))
+    found.judge("TrainingCheckpointSlow", (saving * min(1.0, lived / 3600),), threshold("checkpoint_share"))
     starting = (job.startup + job.compile + job.warmup * job.own) / 3600
     stopped = any(isinstance(fault, (Hang, Death)) for fault in job.faults) or bool(job.restarts)
     # What compiles anew, and what waits for the first batch of an epoch.
@@ -137,7 +138,7 @@ def _losses(found: _Found, waiting: float) -> None:
     again += job.epochs[1] / job.epochs[0] if job.epochs else 0
     goodput = (1 - sum(shares.values()) - again) * (1 - waiting) - starting
     if lived > threshold("goodput_seconds") and (stopped or goodput < threshold("goodput_ratio") / _NEAR):
-        found.judge(GOODPUT, (1.0,), 1.0)
+        found.judge("TrainingGoodputLow", (1.0,), 1.0)
 
 
 def _uneven(job: Job, at: float) -> NDArray[np.float64]:

@@ -7,27 +7,23 @@ from typing import Any
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Death
 from lab.evaluation.model.job import Case, Expectation, Job
-from lab.evaluation.scenarios.registry import (
-    CLASH,
-    COMMUNICATION,
-    DIED,
-    FAILED,
-    FROZEN,
-    MISSING,
-    RESTARTS,
-    STALLED,
-    STRAGGLER,
-    TELEMETRY,
-    drawn,
-    scenario,
-)
+from lab.evaluation.scenarios.registry import drawn, scenario
 
 
 def _ends(draw: Draw, **changes: Any) -> Case:
     end = draw.begin() + draw.between(30, 200)
     return Case(
         draw.job(end + 30 * draw.plain.own + 420, end=end, apart=draw.between(5, 60), pauses=(), **changes),
-        near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FAILED, FROZEN, RESTARTS),
+        near=(
+            "TrainingStalled",
+            "TrainingRankMissing",
+            "TrainingTelemetryDown",
+            "TrainingStraggler",
+            "TrainingRankDied",
+            "TrainingRunFailed",
+            "TrainingRankFrozen",
+            "TrainingRestartLoop",
+        ),
     )
 
 
@@ -52,9 +48,12 @@ def ends_unseen(draw: Draw) -> Case:
 def _death(draw: Draw, ranks: tuple[int, ...], *, with_host: bool = False) -> Case:
     begin = draw.begin()
     limit = max(15.0, 10 * draw.plain.own * (1 + draw.plain.common) / (1 - draw.plain.transfer))
-    expected: tuple[Expectation, ...] = (Expectation(MISSING, ranks, begin=begin),)
+    expected: tuple[Expectation, ...] = (Expectation("TrainingRankMissing", ranks, begin=begin),)
     if not with_host:
-        expected += (Expectation(STALLED, ranks, begin=begin), Expectation(DIED, ranks, begin=begin))
+        expected += (
+            Expectation("TrainingStalled", ranks, begin=begin),
+            Expectation("TrainingRankDied", ranks, begin=begin),
+        )
     return Case(
         draw.job(
             begin + draw.plain.own + 1.6 * limit + 300,
@@ -64,8 +63,8 @@ def _death(draw: Draw, ranks: tuple[int, ...], *, with_host: bool = False) -> Ca
         ),
         expected=expected,
         # Where the host is gone, nobody is left to say which rank the others wait for.
-        allowed=(STALLED,) if with_host else (),
-        near=(TELEMETRY, COMMUNICATION, FAILED, FROZEN),
+        allowed=("TrainingStalled",) if with_host else (),
+        near=("TrainingTelemetryDown", "TrainingCommunicationBound", "TrainingRunFailed", "TrainingRankFrozen"),
         facts={"limit": limit},
     )
 
@@ -107,14 +106,28 @@ def failed(draw: Draw) -> Case:
     ways = (("unknown", ""), ("exception", "ValueError"), ("exit", "3"))
     job = _whole(draw, begin, *ways[draw.random.integers(len(ways))])
     (first,) = job.of(Death)[0].ranks
-    return Case(job, expected=(Expectation(FAILED, (first,), begin=begin),), near=(STALLED, MISSING, FROZEN, TELEMETRY))
+    return Case(
+        job,
+        expected=(Expectation("TrainingRunFailed", (first,), begin=begin),),
+        near=("TrainingStalled", "TrainingRankMissing", "TrainingRankFrozen", "TrainingTelemetryDown"),
+    )
 
 
 @drawn(11)
 def cancelled(draw: Draw) -> Case:
     """Somebody asks all ranks to end, within seconds of each other."""
     job = _whole(draw, draw.begin(), "request", "SIGTERM")
-    return Case(job, near=(FAILED, STALLED, MISSING, DIED, FROZEN, TELEMETRY))
+    return Case(
+        job,
+        near=(
+            "TrainingRunFailed",
+            "TrainingStalled",
+            "TrainingRankMissing",
+            "TrainingRankDied",
+            "TrainingRankFrozen",
+            "TrainingTelemetryDown",
+        ),
+    )
 
 
 @scenario
@@ -129,7 +142,16 @@ def restart(draw: Draw) -> Case:
             moves=draw.chance(0.5),
             pauses=(),
         ),
-        near=(STALLED, MISSING, TELEMETRY, STRAGGLER, DIED, FROZEN, RESTARTS, CLASH),
+        near=(
+            "TrainingStalled",
+            "TrainingRankMissing",
+            "TrainingTelemetryDown",
+            "TrainingStraggler",
+            "TrainingRankDied",
+            "TrainingRankFrozen",
+            "TrainingRestartLoop",
+            "TrainingRankClash",
+        ),
     )
 
 
@@ -146,5 +168,5 @@ def restart_smaller(draw: Draw) -> Case:
             pauses=(),
             push=False,
         ),
-        near=(MISSING, STALLED, TELEMETRY),
+        near=("TrainingRankMissing", "TrainingStalled", "TrainingTelemetryDown"),
     )

@@ -7,38 +7,24 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Death, Fault, GpuFault, Throttle
 from lab.evaluation.model.job import Case, Expectation, Gpus
-from lab.evaluation.scenarios.registry import (
-    CAPPED,
-    CLOCK,
-    DIED,
-    ECC,
-    GPU_LOST,
-    MISSING,
-    NVLINK,
-    PCIE,
-    POWER,
-    RECOVERY,
-    REMAP,
-    STALLED,
-    STRAGGLER,
-    TENSOR,
-    THERMAL,
-    THROTTLED,
-    UNDERUSED,
-    XID_CONTAINED,
-    XID_CRITICAL,
-    drawn,
-)
+from lab.evaluation.scenarios.registry import drawn
 
 #: Alert -> faults that it must name, with the least and the greatest size of each.
 _FAULTS: dict[str, tuple[tuple[str, float, float], ...]] = {
-    ECC: (("ecc", 0.2, 3), ("sram", 1, 1)),
-    RECOVERY: (("reset", 1, 1),),
-    REMAP: (("remap_failed", 1, 1), ("remap_pending", 1, 1)),
-    PCIE: (("width", 4, 8), ("generation", 3, 3), ("replays", 8, 100)),
-    NVLINK: (("links", 1, 4), ("recoveries", 0.3, 4), ("fabric", 1, 1)),
+    "TrainingGpuEccErrors": (("ecc", 0.2, 3), ("sram", 1, 1)),
+    "TrainingGpuRecoveryNeeded": (("reset", 1, 1),),
+    "TrainingGpuRowRemap": (("remap_failed", 1, 1), ("remap_pending", 1, 1)),
+    "TrainingGpuPcieDegraded": (("width", 4, 8), ("generation", 3, 3), ("replays", 8, 100)),
+    "TrainingGpuNvlinkDegraded": (("links", 1, 4), ("recoveries", 0.3, 4), ("fabric", 1, 1)),
 }
-_HEALTH = (*_FAULTS, GPU_LOST, XID_CRITICAL, XID_CONTAINED, THROTTLED, CLOCK)
+_HEALTH = (
+    *_FAULTS,
+    "TrainingGpuLost",
+    "TrainingGpuXidCritical",
+    "TrainingGpuXidContained",
+    "TrainingGpuThrottled",
+    "TrainingGpuClockLow",
+)
 
 
 def _gpus(draw: Draw) -> Gpus:
@@ -87,7 +73,10 @@ def _gone(draw: Draw, alerts: tuple[str, ...], kinds: tuple[tuple[str, float], .
     begin, (rank,) = draw.begin(), draw.some(1)
     death = Death(begin=begin + draw.between(1, 20), ranks=(rank,))
     faults = tuple(GpuFault(begin=begin, rank=rank, kind=kind, size=size) for kind, size in kinds)
-    dead = tuple(Expectation(alert, (rank,), begin=death.begin) for alert in (DIED, STALLED, MISSING))
+    dead = tuple(
+        Expectation(alert, (rank,), begin=death.begin)
+        for alert in ("TrainingRankDied", "TrainingStalled", "TrainingRankMissing")
+    )
     named = tuple(Expectation(alert, (rank,), begin=begin) for alert in alerts)
     job = draw.job(begin + 500, faults=(*faults, death), gpus=_gpus(draw), push=False, pauses=())
     return Case(job, (*named, *dead), near=tuple(set(_HEALTH) - set(alerts)))
@@ -96,13 +85,13 @@ def _gone(draw: Draw, alerts: tuple[str, ...], kinds: tuple[tuple[str, float], .
 @drawn(11)
 def gpu_lost(draw: Draw) -> Case:
     """A GPU falls off the bus, and the process of its rank dies."""
-    return _gone(draw, (GPU_LOST, XID_CRITICAL), (("lost", 0), ("xid_79", 1)))
+    return _gone(draw, ("TrainingGpuLost", "TrainingGpuXidCritical"), (("lost", 0), ("xid_79", 1)))
 
 
 @drawn(11)
 def gpu_contained(draw: Draw) -> Case:
     """A GPU contains an error of its memory by ending the process of its rank."""
-    return _gone(draw, (XID_CONTAINED,), (("xid_94", 1),))
+    return _gone(draw, ("TrainingGpuXidContained",), (("xid_94", 1),))
 
 
 def _held_back(draw: Draw, reasons: tuple[str, ...], celsius: tuple[float, float]) -> Case:
@@ -123,13 +112,17 @@ def _held_back(draw: Draw, reasons: tuple[str, ...], celsius: tuple[float, float
         gpus=replace(_gpus(draw), capped=draw.between(0, 0.25)),
     )  # fmt: skip
     expected = (
-        Expectation(STRAGGLER, (rank,), "", begin),
-        Expectation(THERMAL if "thermal" in reason else POWER, (rank,), "", begin),
-        *((Expectation(THROTTLED, (rank,), "", begin),) if reason != "sw_power_cap" else ()),
+        Expectation("TrainingStraggler", (rank,), "", begin),
+        Expectation("TrainingThermalSlowdown" if "thermal" in reason else "TrainingPowerSlowdown", (rank,), "", begin),
+        *((Expectation("TrainingGpuThrottled", (rank,), "", begin),) if reason != "sw_power_cap" else ()),
         # With two ranks nobody knows whose clock is the usual one.
-        *(() if draw.pair else (Expectation(CLOCK, (rank,), "", begin),)),
+        *(() if draw.pair else (Expectation("TrainingGpuClockLow", (rank,), "", begin),)),
     )
-    near = (POWER if "thermal" in reason else THERMAL, PCIE, NVLINK)
+    near = (
+        "TrainingPowerSlowdown" if "thermal" in reason else "TrainingThermalSlowdown",
+        "TrainingGpuPcieDegraded",
+        "TrainingGpuNvlinkDegraded",
+    )
     return Case(job, expected, near=near, facts={"effect": 1 + 0.9 * (1 / clock - 1)})
 
 
@@ -156,7 +149,16 @@ def lukewarm(draw: Draw) -> Case:
     )  # fmt: skip
     gpus = Gpus(capped=draw.between(0.5, 0.9), clock=0.94)
     job = draw.job(begin + draw.patience() + 720, faults=(throttle,), gpus=gpus, push=False, pauses=())
-    return Case(job, near=(THERMAL, POWER, THROTTLED, CLOCK, STRAGGLER))
+    return Case(
+        job,
+        near=(
+            "TrainingThermalSlowdown",
+            "TrainingPowerSlowdown",
+            "TrainingGpuThrottled",
+            "TrainingGpuClockLow",
+            "TrainingStraggler",
+        ),
+    )
 
 
 @drawn(20)
@@ -173,11 +175,13 @@ def inefficient(draw: Draw) -> Case:
     )
     gpus = replace(gpus, tensor=gpus.sm * (draw.between(0.005, 0.08) if which == 1 else draw.between(0.25, 0.6)))
     expected = (
-        *((Expectation(CAPPED, begin=begin),) if capped else ()),
-        *((Expectation(UNDERUSED, begin=begin),) if which == 0 else ()),
-        *((Expectation(TENSOR, begin=begin),) if which == 1 else ()),
+        *((Expectation("TrainingGpuPowerCapped", begin=begin),) if capped else ()),
+        *((Expectation("TrainingGpuUnderused", begin=begin),) if which == 0 else ()),
+        *((Expectation("TrainingGpuTensorIdle", begin=begin),) if which == 1 else ()),
     )
-    near = tuple({CAPPED, UNDERUSED, TENSOR} - {each.alert for each in expected})
+    near = tuple(
+        {"TrainingGpuPowerCapped", "TrainingGpuUnderused", "TrainingGpuTensorIdle"} - {each.alert for each in expected}
+    )
     return Case(draw.job(begin + 2400, gpus=gpus, pauses=(), push=False, transfer=0.05), expected, near=near)
 
 
@@ -190,7 +194,11 @@ def idle_cores(draw: Draw) -> Case:
     sm = draw.between(0.08, 0.32) if idle else draw.between(0.65, 0.85)
     gpus = Gpus(sm=sm, tensor=sm * (0.4 if idle else draw.between(0.005, 0.08)))
     job = draw.job(begin + 2400, gpus=gpus, pauses=(), push=False, transfer=0.05)
-    return Case(job, (Expectation(UNDERUSED if idle else TENSOR, begin=begin),), near=(CAPPED,))
+    return Case(
+        job,
+        (Expectation("TrainingGpuUnderused" if idle else "TrainingGpuTensorIdle", begin=begin),),
+        near=("TrainingGpuPowerCapped",),
+    )
 
 
 @drawn(11)
@@ -200,4 +208,7 @@ def nearly_inefficient(draw: Draw) -> Case:
     sm = draw.between(0.48, 0.6)
     gpus = Gpus(sm=sm, tensor=sm * draw.between(0.125, 0.2), capped=draw.between(0.2, 0.42), clock=draw.between(0.8, 1))
     begin = draw.plain.start + draw.plain.startup + draw.plain.compile
-    return Case(draw.job(begin + 2400, gpus=gpus, pauses=(), push=False), near=(CAPPED, UNDERUSED, TENSOR))
+    return Case(
+        draw.job(begin + 2400, gpus=gpus, pauses=(), push=False),
+        near=("TrainingGpuPowerCapped", "TrainingGpuUnderused", "TrainingGpuTensorIdle"),
+    )

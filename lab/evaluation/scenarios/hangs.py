@@ -8,18 +8,7 @@ from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Hang
 from lab.evaluation.model.job import Case, Expectation, Pause
 from lab.evaluation.scenarios.healthy import well
-from lab.evaluation.scenarios.registry import (
-    COMMUNICATION,
-    DIED,
-    FROZEN,
-    MISSING,
-    STALLED,
-    STRAGGLER,
-    TAIL,
-    TELEMETRY,
-    drawn,
-    scenario,
-)
+from lab.evaluation.scenarios.registry import drawn, scenario
 from laggard.shared.metrics import RECENT_STEPS
 from laggard.shared.phases import Phase
 
@@ -36,14 +25,16 @@ def _hang(draw: Draw, phase: Phase, *, named: bool = True, stopped: bool = False
             **changes,
         ),
         expected=(
-            Expectation(STALLED, (rank,) if named else (), phase.label if named else "", begin),
-            *((Expectation(FROZEN, (rank,), phase.label, begin),) if stopped else ()),
+            Expectation("TrainingStalled", (rank,) if named else (), phase.label if named else "", begin),
+            *((Expectation("TrainingRankFrozen", (rank,), phase.label, begin),) if stopped else ()),
         ),
         # With long steps a rank may be silent for the limit while the others are still on their way to it.
-        allowed=(FROZEN,),
+        allowed=("TrainingRankFrozen",),
         # No TrainingStraggler: a run that stands still has no step to be late in, but what was slow before is said a
         # little longer.
-        near=(MISSING, COMMUNICATION, DIED) if stopped else (MISSING, TELEMETRY, COMMUNICATION, DIED),
+        near=("TrainingRankMissing", "TrainingCommunicationBound", "TrainingRankDied")
+        if stopped
+        else ("TrainingRankMissing", "TrainingTelemetryDown", "TrainingCommunicationBound", "TrainingRankDied"),
         facts={"limit": limit},
     )
 
@@ -90,7 +81,7 @@ def hang_unseen(draw: Draw) -> Case:
     case = _hang(draw, Phase.FORWARD, named=False, exporter=False)
     limit = max(600.0, case.facts["limit"])
     job = draw.job(case.job.horizon + limit + 400, faults=case.job.faults, pauses=(), exporter=False, push=False)
-    return Case(job, case.expected, near=(MISSING, TELEMETRY), facts={"limit": limit})
+    return Case(job, case.expected, near=("TrainingRankMissing", "TrainingTelemetryDown"), facts={"limit": limit})
 
 
 @scenario
@@ -105,19 +96,24 @@ def short_pause(draw: Draw) -> Case:
         for number in range(3)
     )  # fmt: skip
     # Two such steps in the newest hundred or two are what a long tail is.
-    allowed = (TAIL,) if 5 * limit + 60 < RECENT_STEPS * own else ()
+    allowed = ("TrainingLongTail",) if 5 * limit + 60 < RECENT_STEPS * own else ()
     job = draw.job(begin + 3 * (5 * limit + 60), faults=faults, pauses=())
-    return Case(job, near=(STALLED, MISSING, FROZEN), allowed=allowed)
+    return Case(job, near=("TrainingStalled", "TrainingRankMissing", "TrainingRankFrozen"), allowed=allowed)
 
 
 @scenario
 def long_checkpoint(draw: Draw) -> Case:
     """A checkpoint takes minutes."""
     pauses = (Pause(Phase.CHECKPOINT, draw.between(250, 400), draw.between(60, 400), draw.chance(0.5)),)
-    return well(draw, near=(STALLED, STRAGGLER, COMMUNICATION), pauses=pauses)
+    return well(draw, near=("TrainingStalled", "TrainingStraggler", "TrainingCommunicationBound"), pauses=pauses)
 
 
 @scenario
 def slow_start(draw: Draw) -> Case:
     """The start and the first step take minutes."""
-    return well(draw, near=(STALLED, MISSING, TELEMETRY), startup=draw.between(120, 500), compile=draw.between(30, 90))
+    return well(
+        draw,
+        near=("TrainingStalled", "TrainingRankMissing", "TrainingTelemetryDown"),
+        startup=draw.between(120, 500),
+        compile=draw.between(30, 90),
+    )

@@ -7,14 +7,23 @@ from typing import Any
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Roaming, Slow
 from lab.evaluation.model.job import Case, Loader, Pause
-from lab.evaluation.scenarios.registry import COMMUNICATION, CORE, INPUT, STALLED, STRAGGLER, drawn, scenario
+from lab.evaluation.scenarios.registry import drawn, scenario
 from laggard.shared.phases import Phase
 
 #: Extra work roams where each rank has it in an eighth of the steps at most.
 _ROAMING_RANKS = 8
+#: What nobody must be told where all is well.
+_CORE = (
+    "TrainingStraggler",
+    "TrainingStalled",
+    "TrainingRankMissing",
+    "TrainingInputBound",
+    "TrainingCommunicationBound",
+    "TrainingTelemetryDown",
+)
 
 
-def well(draw: Draw, *, near: tuple[str, ...] = CORE, minutes: float = 8, **changes: Any) -> Case:
+def well(draw: Draw, *, near: tuple[str, ...] = _CORE, minutes: float = 8, **changes: Any) -> Case:
     """Return a case of which nothing must be said."""
     return Case(draw.job(draw.begin() + draw.patience() + 60 * minutes, **changes), near=near)
 
@@ -44,7 +53,7 @@ def healthy_pauses(draw: Draw) -> Case:
 @scenario
 def healthy_loader(draw: Draw) -> Case:
     """Workers deliver just in time."""
-    return well(draw, near=(INPUT, STRAGGLER), loader=Loader(4, share=draw.between(0.6, 0.85)))
+    return well(draw, near=("TrainingInputBound", "TrainingStraggler"), loader=Loader(4, share=draw.between(0.6, 0.85)))
 
 
 @scenario
@@ -66,7 +75,7 @@ def hardlyslow_ranks(draw: Draw) -> Case:
     factor, begin = draw.between(1.02, 1.08), draw.begin()
     return well(
         draw,
-        near=(STRAGGLER,),
+        near=("TrainingStraggler",),
         faults=(Slow(begin=begin, ranks=draw.some(1), phase=Phase.FORWARD, factor=factor),),
     )
 
@@ -79,7 +88,7 @@ def one_hiccup(draw: Draw) -> Case:
     factor = draw.between(1.5, 5.0)
     return well(
         draw,
-        near=(STRAGGLER, STALLED, COMMUNICATION),
+        near=("TrainingStraggler", "TrainingStalled", "TrainingCommunicationBound"),
         faults=(Slow(begin=begin, end=begin + length, ranks=draw.some(1), phase=Phase.DATA, factor=factor),),
     )
 
@@ -89,7 +98,7 @@ def roaming(draw: Draw) -> Case:
     """In every step another rank has more to do."""
     return well(
         draw,
-        near=(STRAGGLER, COMMUNICATION, INPUT),
+        near=("TrainingStraggler", "TrainingCommunicationBound", "TrainingInputBound"),
         cv=min(draw.plain.cv, 0.1),
         faults=(Roaming(factor=draw.between(1.15, 2.0)),) if draw.ranks >= _ROAMING_RANKS else (),
     )
@@ -99,7 +108,7 @@ def roaming(draw: Draw) -> Case:
 def stages_differ(draw: Draw) -> Case:
     """One pipeline stage has more to do by design, and its ranks no peer that has less."""
     stages = (1.0, draw.between(1.2, 1.6)) if draw.fills(2) else (1.0,)
-    return well(draw, near=(STRAGGLER,), stages=stages)
+    return well(draw, near=("TrainingStraggler",), stages=stages)
 
 
 @scenario
@@ -107,7 +116,7 @@ def unmeasured(draw: Draw) -> Case:
     """A rank is slow, but no rank can measure its waits."""
     return well(
         draw,
-        near=(STRAGGLER, COMMUNICATION),
+        near=("TrainingStraggler", "TrainingCommunicationBound"),
         measures_communication=False,
         faults=(Slow(begin=draw.begin(), ranks=draw.some(1), phase=Phase.FORWARD, factor=1.5),),
     )

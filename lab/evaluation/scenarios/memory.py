@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Fault, Leak, Memory
 from lab.evaluation.model.job import GIB, Case, Expectation, Job, Usage
-from lab.evaluation.scenarios.registry import FRAGMENTS, HEADROOM, LEAK, OUT_OF_MEMORY, drawn
+from lab.evaluation.scenarios.registry import drawn
 
 _KINDS = ("device_allocated", "host_rss", "worker_rss")
 _WATCHED = 5400.0
@@ -50,9 +50,9 @@ def leaking(draw: Draw) -> Case:
     named = ranks if ranks is not None and not draw.pair else ()
     return Case(
         replace(job, faults=(fault,), horizon=job.start + _WATCHED),
-        (Expectation(LEAK, named, kind, job.start),),
-        allowed=(HEADROOM,),
-        near=(FRAGMENTS, OUT_OF_MEMORY),
+        (Expectation("TrainingMemoryLeak", named, kind, job.start),),
+        allowed=("TrainingMemoryHeadroom",),
+        near=("TrainingMemoryFragmentation", "TrainingOutOfMemory"),
         facts={"growth": fault.speed * 900 / GIB},
     )
 
@@ -69,7 +69,7 @@ def not_leaking(draw: Draw) -> Case:
     else:
         fault = _leaking(draw, job, _KINDS[draw.random.integers(3)], None, draw.between(32, 90))
         job = replace(job, faults=(fault,))
-    return Case(replace(job, horizon=job.start + _WATCHED), near=(LEAK,))
+    return Case(replace(job, horizon=job.start + _WATCHED), near=("TrainingMemoryLeak",))
 
 
 def _shortage(draw: Draw, *, real: bool) -> Case:
@@ -83,7 +83,7 @@ def _shortage(draw: Draw, *, real: bool) -> Case:
     if not real or draw.chance(0.75):
         full = draw.between(0.962, 0.995) if real else draw.between(0.8, 0.92)
         faults.append(Memory(begin=begin, kind="device_peak", value=full * usage.device, rank=rank))
-        expected.append(Expectation(HEADROOM, (), "device", begin))
+        expected.append(Expectation("TrainingMemoryHeadroom", (), "device", begin))
     if not real or draw.chance(0.75):
         part = draw.between(0.3, 0.55) if real else draw.between(0.1, 0.2)
         reserved = min(usage.allocated / (1 - part), usage.device)
@@ -91,13 +91,20 @@ def _shortage(draw: Draw, *, real: bool) -> Case:
             Memory(begin=begin, kind="device_reserved", value=reserved, rank=rank),
             Memory(begin=begin, kind="allocation_retries", value=draw.between(0.5, 10), rank=rank),
         ]
-        expected.append(Expectation(FRAGMENTS, begin=begin))
+        expected.append(Expectation("TrainingMemoryFragmentation", begin=begin))
     if real and draw.chance(0.75):
         faults.append(Memory(begin=begin, kind="out_of_memory", value=draw.between(0.3, 3), rank=rank))
-        expected.append(Expectation(OUT_OF_MEMORY, begin=begin))
+        expected.append(Expectation("TrainingOutOfMemory", begin=begin))
     job = replace(job, faults=tuple(faults), horizon=begin + 1800)
-    near = tuple({HEADROOM, FRAGMENTS, OUT_OF_MEMORY} - {each.alert for each in expected})
-    return Case(job, tuple(expected) if real else (), near=near if real else (HEADROOM, FRAGMENTS, OUT_OF_MEMORY))
+    near = tuple(
+        {"TrainingMemoryHeadroom", "TrainingMemoryFragmentation", "TrainingOutOfMemory"}
+        - {each.alert for each in expected}
+    )
+    return Case(
+        job,
+        tuple(expected) if real else (),
+        near=near if real else ("TrainingMemoryHeadroom", "TrainingMemoryFragmentation", "TrainingOutOfMemory"),
+    )
 
 
 @drawn(22)

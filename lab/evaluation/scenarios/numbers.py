@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import NotFinite, Spike
 from lab.evaluation.model.job import Case, Expectation, Job, Numbers
-from lab.evaluation.scenarios.registry import GRADIENT_NAN, GRADIENT_SPIKE, LOSS_NAN, LOSS_SPIKE, drawn
+from lab.evaluation.scenarios.registry import drawn
 
 
 def _late(draw: Draw) -> Job:
@@ -26,11 +26,17 @@ def numbers_not_finite(draw: Draw) -> Case:
     """Losses, gradients or both are no longer finite, for good or now and then."""
     job, begin, which = _late(draw), draw.begin(), draw.random.integers(3)
     faults = [NotFinite(begin=begin, number=name, rate=draw.between(0.6, 10)) for name in ("loss", "gradient")]
-    expected = [Expectation(LOSS_NAN, (), "", begin), Expectation(GRADIENT_NAN, (), "", begin)]
+    expected = [
+        Expectation("TrainingLossNotFinite", (), "", begin),
+        Expectation("TrainingGradientNotFinite", (), "", begin),
+    ]
     # One of them alone, or both.
     if which < len(faults):
         del faults[which], expected[which]
-    near = tuple({LOSS_SPIKE, GRADIENT_SPIKE, LOSS_NAN, GRADIENT_NAN} - {each.alert for each in expected})
+    near = tuple(
+        {"TrainingLossSpike", "TrainingGradientNormSpike", "TrainingLossNotFinite", "TrainingGradientNotFinite"}
+        - {each.alert for each in expected}
+    )
     return Case(replace(job, faults=tuple(faults), horizon=begin + 900), tuple(expected), near=near)
 
 
@@ -39,8 +45,15 @@ def all_numbers_not_finite(draw: Draw) -> Case:
     """Losses and gradients are no longer finite."""
     job, begin = _late(draw), draw.begin()
     faults = tuple(NotFinite(begin=begin, number=name, rate=draw.between(0.6, 10)) for name in ("loss", "gradient"))
-    expected = (Expectation(LOSS_NAN, begin=begin), Expectation(GRADIENT_NAN, begin=begin))
-    return Case(replace(job, faults=faults, horizon=begin + 900), expected, near=(LOSS_SPIKE, GRADIENT_SPIKE))
+    expected = (
+        Expectation("TrainingLossNotFinite", begin=begin),
+        Expectation("TrainingGradientNotFinite", begin=begin),
+    )
+    return Case(
+        replace(job, faults=faults, horizon=begin + 900),
+        expected,
+        near=("TrainingLossSpike", "TrainingGradientNormSpike"),
+    )
 
 
 @drawn(11)
@@ -54,7 +67,10 @@ def numbers_finite(draw: Draw) -> Case:
         NotFinite(begin=begin, end=begin + 75, number="loss", rate=1.0),
         NotFinite(begin=begin - 60, number="gradient", rate=draw.between(0.5, 3)),
     )
-    return Case(replace(job, numbers=numbers, faults=faults, horizon=begin + 900), near=(LOSS_NAN, GRADIENT_NAN))
+    return Case(
+        replace(job, numbers=numbers, faults=faults, horizon=begin + 900),
+        near=("TrainingLossNotFinite", "TrainingGradientNotFinite"),
+    )
 
 
 def _jump(draw: Draw, loss: float, gradient: float) -> Case:
@@ -69,14 +85,17 @@ def numbers_jump(draw: Draw) -> Case:
     """Loss and gradients jump and stay up."""
     case = _jump(draw, draw.between(1.7, 4), draw.between(13, 100, evenly=False))
     begin = case.job.faults[0].begin
-    expected = (Expectation(LOSS_SPIKE, begin=begin), Expectation(GRADIENT_SPIKE, begin=begin))
-    return Case(case.job, expected, near=(LOSS_NAN, GRADIENT_NAN), facts=case.facts)
+    expected = (Expectation("TrainingLossSpike", begin=begin), Expectation("TrainingGradientNormSpike", begin=begin))
+    return Case(case.job, expected, near=("TrainingLossNotFinite", "TrainingGradientNotFinite"), facts=case.facts)
 
 
 @drawn(8)
 def numbers_hardly_jump(draw: Draw) -> Case:
     """Loss and gradients jump by less than what is a spike."""
-    return Case(_jump(draw, draw.between(1.02, 1.2), draw.between(2, 8)).job, near=(LOSS_SPIKE, GRADIENT_SPIKE))
+    return Case(
+        _jump(draw, draw.between(1.02, 1.2), draw.between(2, 8)).job,
+        near=("TrainingLossSpike", "TrainingGradientNormSpike"),
+    )
 
 
 @drawn(5)
@@ -85,4 +104,6 @@ def numbers_fall(draw: Draw) -> Case:
     job = _late(draw)
     assert job.numbers is not None
     numbers = replace(job.numbers, first=8.0, last=2.0, half=draw.between(300, 1500))
-    return Case(replace(job, numbers=numbers, horizon=job.start + 3000), near=(LOSS_SPIKE, GRADIENT_SPIKE))
+    return Case(
+        replace(job, numbers=numbers, horizon=job.start + 3000), near=("TrainingLossSpike", "TrainingGradientNormSpike")
+    )

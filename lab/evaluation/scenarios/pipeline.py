@@ -5,21 +5,7 @@ from __future__ import annotations
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Collection, Recompile, Slow
 from lab.evaluation.model.job import OWN, Case, Expectation, Pause
-from lab.evaluation.scenarios.registry import (
-    COLLECTION,
-    COPY,
-    EPOCHS,
-    IMBALANCE,
-    INPUT,
-    RECOMPILES,
-    SAVES,
-    SERIAL,
-    STALE_SAVE,
-    STALLED,
-    STRAGGLER,
-    TAIL,
-    drawn,
-)
+from lab.evaluation.scenarios.registry import drawn
 from laggard.shared.phases import Phase
 
 
@@ -38,7 +24,13 @@ def copy_bound(draw: Draw) -> Case:
     draw.shorten(20.0)
     case = _share(draw, Phase.H2D, draw.between(0.13, 0.45))
     begin = case.job.faults[0].begin
-    return Case(case.job, (Expectation(COPY, (), "h2d", begin),), (), (INPUT, SERIAL, STRAGGLER), case.facts)
+    return Case(
+        case.job,
+        (Expectation("TrainingCopyBound", (), "h2d", begin),),
+        (),
+        ("TrainingInputBound", "TrainingHiddenSerialization", "TrainingStraggler"),
+        case.facts,
+    )
 
 
 @drawn(11)
@@ -46,7 +38,7 @@ def nearly_copy_bound(draw: Draw) -> Case:
     """Copies to the device take up to 8 % of the step."""
     draw.shorten(20.0)
     case = _share(draw, Phase.H2D, draw.between(0.05, 0.08))
-    return Case(case.job, near=(COPY,), facts=case.facts)
+    return Case(case.job, near=("TrainingCopyBound",), facts=case.facts)
 
 
 @drawn(11)
@@ -55,7 +47,13 @@ def serialized(draw: Draw) -> Case:
     draw.shorten(20.0)
     case = _share(draw, Phase.OTHER, draw.between(0.25, 0.6))
     begin = case.job.faults[0].begin
-    return Case(case.job, (Expectation(SERIAL, (), "other", begin),), (), (INPUT, COPY, COLLECTION), case.facts)
+    return Case(
+        case.job,
+        (Expectation("TrainingHiddenSerialization", (), "other", begin),),
+        (),
+        ("TrainingInputBound", "TrainingCopyBound", "TrainingGarbageCollection"),
+        case.facts,
+    )
 
 
 @drawn(11)
@@ -63,7 +61,7 @@ def nearly_serialized(draw: Draw) -> Case:
     """The script does something between the phases, on all ranks: up to 17 % of the step."""
     draw.shorten(20.0)
     case = _share(draw, Phase.OTHER, draw.between(0.1, 0.17))
-    return Case(case.job, near=(SERIAL,), facts=case.facts)
+    return Case(case.job, near=("TrainingHiddenSerialization",), facts=case.facts)
 
 
 def _collected(draw: Draw, share: float) -> Case:
@@ -82,14 +80,20 @@ def collecting(draw: Draw) -> Case:
     case = _collected(draw, draw.between(0.08, 0.25))
     begin = case.job.faults[0].begin
     # A pause of one rank is a step that takes a multiple.
-    return Case(case.job, (Expectation(COLLECTION, begin=begin),), (TAIL,), (SERIAL, STRAGGLER), case.facts)
+    return Case(
+        case.job,
+        (Expectation("TrainingGarbageCollection", begin=begin),),
+        ("TrainingLongTail",),
+        ("TrainingHiddenSerialization", "TrainingStraggler"),
+        case.facts,
+    )
 
 
 @drawn(12)
 def hardly_collecting(draw: Draw) -> Case:
     """Garbage collection takes up to 4 % of the time."""
     case = _collected(draw, draw.between(0.01, 0.04))
-    return Case(case.job, allowed=(TAIL,), near=(COLLECTION,), facts=case.facts)
+    return Case(case.job, allowed=("TrainingLongTail",), near=("TrainingGarbageCollection",), facts=case.facts)
 
 
 def _saving(draw: Draw, share: float) -> Case:
@@ -104,14 +108,19 @@ def slow_saves(draw: Draw) -> Case:
     """Saving takes a good part of the time."""
     case = _saving(draw, draw.between(0.16, 0.32))
     begin = draw.plain.start + draw.plain.startup
-    return Case(case.job, (Expectation(SAVES, begin=begin),), near=(STALLED, STALE_SAVE, STRAGGLER), facts=case.facts)
+    return Case(
+        case.job,
+        (Expectation("TrainingCheckpointSlow", begin=begin),),
+        near=("TrainingStalled", "TrainingCheckpointStale", "TrainingStraggler"),
+        facts=case.facts,
+    )
 
 
 @drawn(11)
 def quick_saves(draw: Draw) -> Case:
     """Saving takes up to 8 % of the time."""
     case = _saving(draw, draw.between(0.03, 0.08))
-    return Case(case.job, near=(SAVES, STALE_SAVE), facts=case.facts)
+    return Case(case.job, near=("TrainingCheckpointSlow", "TrainingCheckpointStale"), facts=case.facts)
 
 
 @drawn(11)
@@ -125,8 +134,8 @@ def saves_that_end(draw: Draw) -> Case:
     begin = end + 2 * every
     return Case(
         draw.job(end + 3.6 * every + 700, pauses=pauses),
-        (Expectation(STALE_SAVE, (), "checkpoint", begin),),
-        near=(SAVES, STALLED),
+        (Expectation("TrainingCheckpointStale", (), "checkpoint", begin),),
+        near=("TrainingCheckpointSlow", "TrainingStalled"),
     )
 
 
@@ -137,7 +146,7 @@ def a_save_left_out(draw: Draw) -> Case:
     every = draw.between(200, 400)
     gap = draw.plain.start + draw.plain.startup + draw.plain.compile + every * draw.between(4.5, 6)
     pauses = (Pause(Phase.CHECKPOINT, every, draw.between(0.5, 6), draw.chance(0.7), gap=(gap, gap + 1.3 * every)),)
-    return Case(draw.job(gap + 3.5 * every, pauses=pauses), near=(STALE_SAVE, SAVES))
+    return Case(draw.job(gap + 3.5 * every, pauses=pauses), near=("TrainingCheckpointStale", "TrainingCheckpointSlow"))
 
 
 def _compiling(draw: Draw, share: float, end: float) -> Case:
@@ -154,7 +163,12 @@ def recompiling(draw: Draw) -> Case:
     """Shapes that change make the run compile again and again."""
     case = _compiling(draw, draw.between(0.08, 0.3), 1e9)
     begin = case.job.faults[0].begin
-    return Case(case.job, (Expectation(RECOMPILES, begin=begin),), near=(TAIL, STALLED, IMBALANCE), facts=case.facts)
+    return Case(
+        case.job,
+        (Expectation("TrainingRecompilationStorm", begin=begin),),
+        near=("TrainingLongTail", "TrainingStalled", "TrainingDataImbalance"),
+        facts=case.facts,
+    )
 
 
 @drawn(11)
@@ -162,7 +176,7 @@ def hardly_recompiling(draw: Draw) -> Case:
     """A run compiles much at its start, or little all the time."""
     little = draw.chance(0.5)
     case = _compiling(draw, draw.between(0.01, 0.03) if little else draw.between(0.1, 0.3), 1e9 if little else 600)
-    return Case(case.job, near=(RECOMPILES,), facts=case.facts)
+    return Case(case.job, near=("TrainingRecompilationStorm",), facts=case.facts)
 
 
 def _epochs(draw: Draw, share: float) -> Case:
@@ -176,11 +190,16 @@ def _epochs(draw: Draw, share: float) -> Case:
 def slow_epochs(draw: Draw) -> Case:
     """The first batch of each short epoch takes long."""
     case = _epochs(draw, draw.between(0.08, 0.2))
-    return Case(case.job, (Expectation(EPOCHS, begin=draw.plain.start),), near=(INPUT, STALLED, TAIL), facts=case.facts)
+    return Case(
+        case.job,
+        (Expectation("TrainingEpochStartSlow", begin=draw.plain.start),),
+        near=("TrainingInputBound", "TrainingStalled", "TrainingLongTail"),
+        facts=case.facts,
+    )
 
 
 @drawn(11)
 def quick_epochs(draw: Draw) -> Case:
     """The first batch of each short epoch takes up to 4 % of the time."""
     case = _epochs(draw, draw.between(0.01, 0.038))
-    return Case(case.job, near=(EPOCHS,), facts=case.facts)
+    return Case(case.job, near=("TrainingEpochStartSlow",), facts=case.facts)

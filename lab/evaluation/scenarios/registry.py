@@ -1,4 +1,4 @@
-"""The table of scenarios, and the names of the alerts that they are about."""
+"""The table of scenarios, and the alerts that they are about."""
 
 from __future__ import annotations
 
@@ -7,43 +7,10 @@ from dataclasses import dataclass
 
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.job import Case
+from laggard_cli.pack import pack_rules
 
-STRAGGLER, STALLED, MISSING = "TrainingStraggler", "TrainingStalled", "TrainingRankMissing"
-INPUT, COMMUNICATION, TELEMETRY = "TrainingInputBound", "TrainingCommunicationBound", "TrainingTelemetryDown"
-DIED, FROZEN, RESTARTS = "TrainingRankDied", "TrainingRankFrozen", "TrainingRestartLoop"
-FAILED = "TrainingRunFailed"
-NODE, STAGE, IMBALANCE = "TrainingNodeSlow", "TrainingStageSlow", "TrainingDataImbalance"
-NETWORK, CONTENTION = "TrainingNetworkBursty", "TrainingContention"
-THERMAL, POWER = "TrainingThermalSlowdown", "TrainingPowerSlowdown"
-BUSY, STORAGE, COPY = "TrainingInputWorkersBusy", "TrainingInputStorageSlow", "TrainingCopyBound"
-SERIAL, COLLECTION = "TrainingHiddenSerialization", "TrainingGarbageCollection"
-SAVES, STALE_SAVE = "TrainingCheckpointSlow", "TrainingCheckpointStale"
-JITTER, TAIL, REGRESSION = "TrainingJitter", "TrainingLongTail", "TrainingRegression"
-RECOMPILES, EPOCHS = "TrainingRecompilationStorm", "TrainingEpochStartSlow"
-LEAK, HEADROOM = "TrainingMemoryLeak", "TrainingMemoryHeadroom"
-FRAGMENTS, OUT_OF_MEMORY = "TrainingMemoryFragmentation", "TrainingOutOfMemory"
-LOSS_NAN, GRADIENT_NAN = "TrainingLossNotFinite", "TrainingGradientNotFinite"
-LOSS_SPIKE, GRADIENT_SPIKE = "TrainingLossSpike", "TrainingGradientNormSpike"
-GPU_LOST, XID_CRITICAL, XID_CONTAINED = "TrainingGpuLost", "TrainingGpuXidCritical", "TrainingGpuXidContained"
-ECC, RECOVERY, REMAP = "TrainingGpuEccErrors", "TrainingGpuRecoveryNeeded", "TrainingGpuRowRemap"
-THROTTLED, CLOCK, PCIE, NVLINK = (
-    "TrainingGpuThrottled", "TrainingGpuClockLow", "TrainingGpuPcieDegraded", "TrainingGpuNvlinkDegraded",
-)  # fmt: skip
-CAPPED, UNDERUSED, TENSOR = "TrainingGpuPowerCapped", "TrainingGpuUnderused", "TrainingGpuTensorIdle"
-GOODPUT = "TrainingGoodputLow"
-DROPPED, SKEW = "TrainingTelemetryDropped", "TrainingClockSkew"
-CLASH, EXCESS, SPARSE = "TrainingRankClash", "TrainingSeriesExcess", "TrainingScrapesSparse"
-DRIVERS, IDLE, HELD = "TrainingDriverMismatch", "TrainingGpuIdle", "TrainingGpuHeld"
-
-#: Alerts that are judged: those of the core first. What else fires is listed, by scenario.
-CORE = (STRAGGLER, STALLED, MISSING, INPUT, COMMUNICATION, TELEMETRY)
-ALL = (
-    *CORE, DIED, FAILED, FROZEN, RESTARTS, NODE, STAGE, IMBALANCE, NETWORK, CONTENTION, THERMAL, POWER, BUSY, STORAGE,
-    COPY, SERIAL, COLLECTION, SAVES, STALE_SAVE, JITTER, TAIL, REGRESSION, RECOMPILES, EPOCHS, LEAK, HEADROOM,
-    FRAGMENTS, OUT_OF_MEMORY, LOSS_NAN, GRADIENT_NAN, LOSS_SPIKE, GRADIENT_SPIKE, GPU_LOST, XID_CRITICAL,
-    XID_CONTAINED, ECC, RECOVERY, REMAP, THROTTLED, CLOCK, PCIE, NVLINK, CAPPED, UNDERUSED, TENSOR, GOODPUT, DROPPED,
-    SKEW, CLASH, EXCESS, SPARSE, DRIVERS, IDLE, HELD,
-)  # fmt: skip
+#: Alerts that are judged: those of the pack, less the one that always fires. What else fires is listed, by scenario.
+ALL = frozenset(str(rule["alert"]) for rule in pack_rules() if "alert" in rule) - {"LaggardWatchdog"}
 
 Make = Callable[[Draw], Case]
 

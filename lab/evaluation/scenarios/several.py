@@ -6,16 +6,7 @@ from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Hang, MetricsLost, Slow
 from lab.evaluation.model.job import Case, Expectation
 from lab.evaluation.scenarios.bound import long_transfer
-from lab.evaluation.scenarios.registry import (
-    COMMUNICATION,
-    FROZEN,
-    INPUT,
-    MISSING,
-    STALLED,
-    STRAGGLER,
-    TELEMETRY,
-    scenario,
-)
+from lab.evaluation.scenarios.registry import scenario
 from lab.evaluation.scenarios.stragglers import slow_ranks
 from laggard.shared.phases import Phase
 
@@ -29,12 +20,18 @@ def slow_and_communication_bound(draw: Draw) -> Case:
     (rank,), factor = draw.some(1), draw.between(1.3, 1.8)
     slow = Slow(begin=draw.begin(), ranks=(rank,), phase=Phase.FORWARD, factor=factor)
     case = long_transfer(draw, slow=factor, faults=(slow,))
-    named = Expectation(STRAGGLER, (rank,), "forward", max(fault.begin for fault in case.job.faults))
+    named = Expectation("TrainingStraggler", (rank,), "forward", max(fault.begin for fault in case.job.faults))
     # The slow rank's own time is part of the step: the share is that of the longer step.
     share = 1 - 1 / case.facts["effect"]
     ratio = share / (1 - share)
     expected = (named, *case.expected) if ratio / (ratio + factor) > _SURE else (named,)
-    return Case(case.job, expected, (COMMUNICATION,), (INPUT, STALLED), {"effect": factor})
+    return Case(
+        case.job,
+        expected,
+        ("TrainingCommunicationBound",),
+        ("TrainingInputBound", "TrainingStalled"),
+        {"effect": factor},
+    )
 
 
 @scenario
@@ -52,11 +49,11 @@ def slow_then_hang(draw: Draw) -> Case:
     return Case(
         draw.job(hang + 1.6 * limit + 300, faults=faults, pauses=(), push=False),
         expected=(
-            Expectation(STRAGGLER, (slow,), "forward", begin, hang),
-            Expectation(STALLED, (stuck,), "data", hang),
+            Expectation("TrainingStraggler", (slow,), "forward", begin, hang),
+            Expectation("TrainingStalled", (stuck,), "data", hang),
         ),
-        allowed=(FROZEN,),
-        near=(MISSING, INPUT),
+        allowed=("TrainingRankFrozen",),
+        near=("TrainingRankMissing", "TrainingInputBound"),
         facts={"limit": limit, "effect": factor},
     )
 
@@ -74,5 +71,11 @@ def slow_and_metrics_lost(draw: Draw) -> Case:
     )
     # Of two ranks only one is left, which has no peer to be compared with.
     expected = () if draw.pair else case.expected
-    allowed = (STRAGGLER,) if draw.pair else ()
-    return Case(job, (*expected, Expectation(TELEMETRY, lost, begin=begin)), allowed, (MISSING,), case.facts)
+    allowed = ("TrainingStraggler",) if draw.pair else ()
+    return Case(
+        job,
+        (*expected, Expectation("TrainingTelemetryDown", lost, begin=begin)),
+        allowed,
+        ("TrainingRankMissing",),
+        case.facts,
+    )

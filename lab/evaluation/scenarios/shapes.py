@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw, unsteady_patience
 from lab.evaluation.model.faults import Roaming, Slow
 from lab.evaluation.model.job import Case, Expectation
-from lab.evaluation.scenarios.registry import CONTENTION, IMBALANCE, NETWORK, NODE, STAGE, STRAGGLER, drawn
+from lab.evaluation.scenarios.registry import drawn
 from laggard.shared.phases import Phase
 
 _PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OTHER, None)
@@ -31,9 +31,9 @@ def slow_host(draw: Draw) -> Case:
     slow = Slow(begin=begin, ranks=ranks, phase=phase, factor=factor)
     return Case(
         draw.job(begin + draw.patience(factor) + 180, faults=(slow,), per_host=per_host),
-        expected=(Expectation(NODE, (host,), begin=begin),),
-        allowed=(STRAGGLER,),
-        near=(STAGE, IMBALANCE, CONTENTION),
+        expected=(Expectation("TrainingNodeSlow", (host,), begin=begin),),
+        allowed=("TrainingStraggler",),
+        near=("TrainingStageSlow", "TrainingDataImbalance", "TrainingContention"),
         facts={"effect": factor},
     )
 
@@ -45,7 +45,7 @@ def hardly_slow_host(draw: Draw) -> Case:
     factor, begin = draw.between(1.02, 1.09), draw.begin()
     slow = Slow(begin=begin, ranks=ranks, phase=Phase.FORWARD, factor=factor)
     job = draw.job(begin + draw.patience(factor) + 300, faults=(slow,), per_host=per_host)
-    return Case(job, near=(NODE, STRAGGLER))
+    return Case(job, near=("TrainingNodeSlow", "TrainingStraggler"))
 
 
 @drawn(6, least=8)
@@ -57,8 +57,8 @@ def half_a_slow_host(draw: Draw) -> Case:
     slow = Slow(begin=begin, ranks=ranks, phase=Phase.FORWARD, factor=factor)
     return Case(
         draw.job(begin + draw.patience(factor) + 180, faults=(slow,), per_host=per_host),
-        expected=(Expectation(STRAGGLER, ranks, "forward", begin),),
-        near=(NODE,),
+        expected=(Expectation("TrainingStraggler", ranks, "forward", begin),),
+        near=("TrainingNodeSlow",),
         facts={"effect": factor},
     )
 
@@ -77,8 +77,8 @@ def slow_stage(draw: Draw) -> Case:
     begin = draw.plain.start + draw.plain.startup + draw.plain.compile
     return Case(
         draw.job(begin + draw.patience(factor) + 300, stages=stages),
-        expected=(Expectation(STAGE, (f"stage-{stages.index(factor)}",), begin=begin),),
-        near=(STRAGGLER, NODE, IMBALANCE),
+        expected=(Expectation("TrainingStageSlow", (f"stage-{stages.index(factor)}",), begin=begin),),
+        near=("TrainingStraggler", "TrainingNodeSlow", "TrainingDataImbalance"),
         facts={"effect": factor},
     )
 
@@ -87,7 +87,9 @@ def slow_stage(draw: Draw) -> Case:
 def nearly_even_stages(draw: Draw) -> Case:
     """One pipeline stage has a little more to do."""
     stages = _staged(draw, draw.between(1.03, 1.14))
-    return Case(draw.job(draw.begin() + draw.patience() + 600, stages=stages), near=(STAGE, STRAGGLER))
+    return Case(
+        draw.job(draw.begin() + draw.patience() + 600, stages=stages), near=("TrainingStageSlow", "TrainingStraggler")
+    )
 
 
 @drawn(10, least=4)
@@ -101,7 +103,9 @@ def uneven_batches(draw: Draw) -> Case:
         begin + unsteady_patience(step / (1 - draw.plain.transfer)) + 300 * step + 300,
         faults=(Roaming(begin=begin, factor=factor),),
     )
-    return Case(job, near=(STRAGGLER, NETWORK, CONTENTION), facts={"effect": factor})
+    return Case(
+        job, near=("TrainingStraggler", "TrainingNetworkBursty", "TrainingContention"), facts={"effect": factor}
+    )
 
 
 @drawn(12, least=4)
@@ -112,4 +116,4 @@ def nearly_even_batches(draw: Draw) -> Case:
     draw.plain = replace(draw.plain, spread=0.005)
     factor, begin = draw.between(1.03, 1.12), draw.begin()
     job = draw.job(begin + draw.patience() + 300 * draw.plain.own + 300, faults=(Roaming(begin=begin, factor=factor),))
-    return Case(job, near=(IMBALANCE, STRAGGLER))
+    return Case(job, near=("TrainingDataImbalance", "TrainingStraggler"))

@@ -6,17 +6,7 @@ from lab.evaluation.draw import Draw, unsteady_patience
 from lab.evaluation.model.faults import Roaming, Slow
 from lab.evaluation.model.job import Case, Expectation
 from lab.evaluation.model.schedule import Pipeline
-from lab.evaluation.scenarios.registry import (
-    COMMUNICATION,
-    CONTENTION,
-    IMBALANCE,
-    JITTER,
-    NETWORK,
-    NODE,
-    STAGE,
-    STRAGGLER,
-    drawn,
-)
+from lab.evaluation.scenarios.registry import drawn
 from laggard.shared.phases import Phase
 
 _PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER, None)
@@ -58,7 +48,14 @@ def bubbles(draw: Draw) -> Case:
     horizon = draw.begin() + max(900.0, draw.patience(_longer(count, pipeline))) + 256 * 2 * draw.plain.own + 600
     return Case(
         draw.job(horizon, stages=(1.0,) * count, pipeline=pipeline),
-        near=(COMMUNICATION, STAGE, STRAGGLER, IMBALANCE, NETWORK, NODE),
+        near=(
+            "TrainingCommunicationBound",
+            "TrainingStageSlow",
+            "TrainingStraggler",
+            "TrainingDataImbalance",
+            "TrainingNetworkBursty",
+            "TrainingNodeSlow",
+        ),
         facts={"bubble": 1 - 1 / _longer(count, pipeline)},
     )
 
@@ -71,7 +68,13 @@ def bubbles_of_nearly_even_stages(draw: Draw) -> Case:
     horizon = draw.begin() + max(900.0, draw.patience(_longer(count, pipeline))) + 256 * 2 * draw.plain.own + 600
     return Case(
         draw.job(horizon, stages=_one(draw, count, draw.between(1.03, 1.14)), pipeline=pipeline),
-        near=(COMMUNICATION, STAGE, STRAGGLER, IMBALANCE, NETWORK),
+        near=(
+            "TrainingCommunicationBound",
+            "TrainingStageSlow",
+            "TrainingStraggler",
+            "TrainingDataImbalance",
+            "TrainingNetworkBursty",
+        ),
     )
 
 
@@ -86,8 +89,8 @@ def slow_stage_of_a_pipeline(draw: Draw) -> Case:
     horizon = begin + max(900.0, draw.patience(_longer(count, pipeline, factor))) + 256 * 2 * draw.plain.own + 300
     return Case(
         draw.job(horizon, stages=stages, pipeline=pipeline),
-        expected=(Expectation(STAGE, (f"stage-{stages.index(factor)}",), begin=begin),),
-        near=(COMMUNICATION, STRAGGLER, IMBALANCE, NETWORK),
+        expected=(Expectation("TrainingStageSlow", (f"stage-{stages.index(factor)}",), begin=begin),),
+        near=("TrainingCommunicationBound", "TrainingStraggler", "TrainingDataImbalance", "TrainingNetworkBursty"),
         facts={"effect": factor},
     )
 
@@ -101,21 +104,25 @@ def _uneven(draw: Draw, low: float, high: float, slow: float = 1.0, *, near: tup
     factor, begin = draw.between(low, high), draw.begin()
     step = draw.plain.own * factor * _longer(count, pipeline, slow) / (1 - draw.plain.transfer)
     stages = _one(draw, count, slow)
-    expected = (Expectation(STAGE, (f"stage-{stages.index(slow)}",), begin=draw.plain.start),) if slow > 1 else ()
+    expected = (
+        (Expectation("TrainingStageSlow", (f"stage-{stages.index(slow)}",), begin=draw.plain.start),)
+        if slow > 1
+        else ()
+    )
     job = draw.job(
         begin + unsteady_patience(step) + 300 * step + 300,
         stages=stages,
         pipeline=pipeline,
         faults=(Roaming(begin=begin, factor=factor),),
     )
-    near = (COMMUNICATION, STRAGGLER, NETWORK, CONTENTION, *near)
+    near = ("TrainingCommunicationBound", "TrainingStraggler", "TrainingNetworkBursty", "TrainingContention", *near)
     return Case(job, expected, near=near, facts={"effect": factor})
 
 
 @drawn(12, least=8)
 def uneven_batches_of_a_pipeline(draw: Draw) -> Case:
     """In each step another replica has much more to do: what follows of that says what must fire."""
-    return _uneven(draw, 1.5, 2.6, near=(STAGE,))
+    return _uneven(draw, 1.5, 2.6, near=("TrainingStageSlow",))
 
 
 @drawn(12, least=8)
@@ -127,7 +134,7 @@ def uneven_batches_beside_a_slow_stage(draw: Draw) -> Case:
 @drawn(10, least=8)
 def nearly_even_batches_of_a_pipeline(draw: Draw) -> Case:
     """In each step another replica has a little more to do."""
-    return _uneven(draw, 1.03, 1.1, near=(IMBALANCE, STAGE, JITTER))
+    return _uneven(draw, 1.03, 1.1, near=("TrainingDataImbalance", "TrainingStageSlow", "TrainingJitter"))
 
 
 @drawn(10, least=4)
@@ -144,7 +151,7 @@ def slow_rank_of_a_pipeline(draw: Draw) -> Case:
             pipeline=pipeline,
             faults=(Slow(begin=begin, ranks=(rank,), phase=phase, factor=factor),),
         ),
-        expected=(Expectation(STRAGGLER, (rank,), "mixed" if phase is None else phase.label, begin),),
-        near=(COMMUNICATION, STAGE, NODE, IMBALANCE),
+        expected=(Expectation("TrainingStraggler", (rank,), "mixed" if phase is None else phase.label, begin),),
+        near=("TrainingCommunicationBound", "TrainingStageSlow", "TrainingNodeSlow", "TrainingDataImbalance"),
         facts={"effect": factor},
     )

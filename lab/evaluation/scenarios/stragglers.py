@@ -8,16 +8,7 @@ from typing import Any
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Slow, Supply
 from lab.evaluation.model.job import Case, Expectation, Loader
-from lab.evaluation.scenarios.registry import (
-    COMMUNICATION,
-    INPUT,
-    MISSING,
-    STALLED,
-    STRAGGLER,
-    TELEMETRY,
-    drawn,
-    scenario,
-)
+from lab.evaluation.scenarios.registry import drawn, scenario
 from laggard.shared.phases import Phase
 
 
@@ -33,8 +24,8 @@ def slow_ranks(draw: Draw, phase: Phase | None, count: int = 1, *, named: str | 
     more["faults"] = (fault, *more["faults"])
     return Case(
         draw.job(horizon, **more),
-        expected=(Expectation(STRAGGLER, ranks, label, begin, fault.end),),
-        near=(INPUT, COMMUNICATION, STALLED),
+        expected=(Expectation("TrainingStraggler", ranks, label, begin, fault.end),),
+        near=("TrainingInputBound", "TrainingCommunicationBound", "TrainingStalled"),
         facts={"effect": factor},
     )
 
@@ -103,8 +94,8 @@ def slow_loader(draw: Draw) -> Case:
             loader=Loader(4, share=draw.between(0.3, 0.8)),
             faults=(Supply(begin=begin, ranks=(rank,), factor=factor),),
         ),
-        expected=(Expectation(STRAGGLER, (rank,), "data", begin),),
-        near=(INPUT, COMMUNICATION),
+        expected=(Expectation("TrainingStraggler", (rank,), "data", begin),),
+        near=("TrainingInputBound", "TrainingCommunicationBound"),
         facts={"effect": factor},
     )
 
@@ -131,9 +122,9 @@ def slow_after_restart(draw: Draw) -> Case:
             moves=draw.chance(0.5),
             faults=(Slow(begin=begin, ranks=(rank,), phase=Phase.FORWARD, factor=factor),),
         ),
-        expected=(Expectation(STRAGGLER, (rank,), "forward", begin),),
-        allowed=(MISSING, STALLED),
-        near=(TELEMETRY,),
+        expected=(Expectation("TrainingStraggler", (rank,), "forward", begin),),
+        allowed=("TrainingRankMissing", "TrainingStalled"),
+        near=("TrainingTelemetryDown",),
         facts={"effect": factor},
     )
 

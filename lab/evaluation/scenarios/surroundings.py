@@ -7,18 +7,7 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Held, Idle, MoreSeries, OtherDriver, OtherLibrary
 from lab.evaluation.model.job import Case, Expectation, Gpus
-from lab.evaluation.scenarios.registry import (
-    CLASH,
-    DRIVERS,
-    EXCESS,
-    HELD,
-    IDLE,
-    SKEW,
-    STRAGGLER,
-    TENSOR,
-    UNDERUSED,
-    drawn,
-)
+from lab.evaluation.scenarios.registry import drawn
 
 
 def _gpus(draw: Draw) -> Gpus:
@@ -30,22 +19,22 @@ def _idle(draw: Draw, left: float) -> tuple[Case, tuple[int, ...]]:
     ranks = draw.some(2) if draw.chance(0.5) else tuple(range(draw.ranks))
     fault = Idle(begin=draw.begin(), ranks=ranks, left=left)
     job = draw.job(fault.begin + 2100, faults=(fault,), gpus=_gpus(draw), push=False, pauses=())
-    return Case(job, allowed=(UNDERUSED, TENSOR)), ranks
+    return Case(job, allowed=("TrainingGpuUnderused", "TrainingGpuTensorIdle")), ranks
 
 
 @drawn(11)
 def idle_gpus(draw: Draw) -> Case:
     """GPUs of some ranks or of all do nothing, though the ranks train: on the processor."""
     case, ranks = _idle(draw, 0.0)
-    expected = (Expectation(IDLE, ranks, begin=case.job.faults[0].begin),)
-    return replace(case, expected=expected, near=(HELD, STRAGGLER))
+    expected = (Expectation("TrainingGpuIdle", ranks, begin=case.job.faults[0].begin),)
+    return replace(case, expected=expected, near=("TrainingGpuHeld", "TrainingStraggler"))
 
 
 @drawn(11)
 def hardly_busy_gpus(draw: Draw) -> Case:
     """GPUs of some ranks or of all have little to do: some twentieth of the time."""
     case, _ = _idle(draw, draw.between(0.035, 0.1))
-    return replace(case, near=(IDLE,))
+    return replace(case, near=("TrainingGpuIdle",))
 
 
 def _held(draw: Draw, share: float, busy: float) -> Case:
@@ -59,8 +48,8 @@ def held_gpu(draw: Draw) -> Case:
     """What an ended run left behind holds the memory of a GPU."""
     case = _held(draw, draw.between(0.06, 0.95), draw.between(0, 0.01))
     (fault,) = case.job.of(Held)
-    named = Expectation(HELD, (str(fault.rank + draw.ranks),), begin=fault.begin)
-    return replace(case, expected=(named,), near=(IDLE,))
+    named = Expectation("TrainingGpuHeld", (str(fault.rank + draw.ranks),), begin=fault.begin)
+    return replace(case, expected=(named,), near=("TrainingGpuIdle",))
 
 
 @drawn(11)
@@ -68,7 +57,7 @@ def spare_gpu(draw: Draw) -> Case:
     """A GPU that the run does not use is free but for a context, or somebody works on it."""
     used = draw.chance(0.5)
     case = _held(draw, draw.between(0.1, 0.9) if used else draw.between(0.003, 0.04), 0.03 if used else 0.0)
-    return replace(case, near=(HELD,))
+    return replace(case, near=("TrainingGpuHeld",))
 
 
 def _drivers(draw: Draw, seconds: tuple[float, float]) -> tuple[Case, bool]:
@@ -88,14 +77,16 @@ def drivers_differ(draw: Draw) -> Case:
     case, loaded = _drivers(draw, (1e9, 1e9))
     (fault,) = (*case.job.of(OtherDriver), *case.job.of(OtherLibrary))
     named = () if loaded else (case.job.host(fault.ranks[0]),)
-    return replace(case, expected=(Expectation(DRIVERS, named, begin=fault.begin),), near=(IDLE,))
+    return replace(
+        case, expected=(Expectation("TrainingDriverMismatch", named, begin=fault.begin),), near=("TrainingGpuIdle",)
+    )
 
 
 @drawn(12)
 def drivers_differ_shortly(draw: Draw) -> Case:
     """Hosts get another driver one after the other, or a library and its driver within a minute and a half."""
     case, _ = _drivers(draw, (draw.between(60, 510), draw.between(15, 90)))
-    return replace(case, near=(DRIVERS,))
+    return replace(case, near=("TrainingDriverMismatch",))
 
 
 @drawn(11)
@@ -105,8 +96,8 @@ def same_name(draw: Draw) -> Case:
     begin = draw.begin()
     job = draw.job(begin + 700, push=False, pauses=())
     second = replace(job, start=begin, cluster="other-", seed=job.seed + 1, own=job.own * draw.between(0.9, 1.1))
-    expected = (Expectation(CLASH, tuple(range(draw.ranks)), begin=begin),)
-    return Case(replace(job, earlier=(second,)), expected, near=(SKEW, EXCESS))
+    expected = (Expectation("TrainingRankClash", tuple(range(draw.ranks)), begin=begin),)
+    return Case(replace(job, earlier=(second,)), expected, near=("TrainingClockSkew", "TrainingSeriesExcess"))
 
 
 def _series(draw: Draw, low: float, high: float) -> Case:
@@ -120,10 +111,14 @@ def _series(draw: Draw, low: float, high: float) -> Case:
 def more_series(draw: Draw) -> Case:
     """A label that changes makes the series of a rank many."""
     case = _series(draw, 480, 900)
-    return replace(case, expected=(Expectation(EXCESS, (0,), begin=case.job.faults[0].begin),), near=(CLASH,))
+    return replace(
+        case,
+        expected=(Expectation("TrainingSeriesExcess", (0,), begin=case.job.faults[0].begin),),
+        near=("TrainingRankClash",),
+    )
 
 
 @drawn(11)
 def hardly_more_series(draw: Draw) -> Case:
     """Histograms or a label double the series of a rank."""
-    return replace(_series(draw, 60, 190), near=(EXCESS,))
+    return replace(_series(draw, 60, 190), near=("TrainingSeriesExcess",))

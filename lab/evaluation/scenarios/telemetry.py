@@ -7,17 +7,7 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Dropped, ExporterLost, MetricsLost, WrongClock
 from lab.evaluation.model.job import Case, Expectation
-from lab.evaluation.scenarios.registry import (
-    DROPPED,
-    MISSING,
-    SKEW,
-    SPARSE,
-    STALLED,
-    STRAGGLER,
-    TELEMETRY,
-    drawn,
-    scenario,
-)
+from lab.evaluation.scenarios.registry import drawn, scenario
 
 
 @scenario
@@ -26,8 +16,8 @@ def metrics_lost(draw: Draw) -> Case:
     (rank,), begin = draw.some(1), draw.begin()
     return Case(
         draw.job(begin + 420, faults=(MetricsLost(begin=begin, ranks=(rank,)),)),
-        expected=(Expectation(TELEMETRY, (rank,), "", begin),),
-        near=(MISSING, STALLED),
+        expected=(Expectation("TrainingTelemetryDown", (rank,), "", begin),),
+        near=("TrainingRankMissing", "TrainingStalled"),
     )
 
 
@@ -37,8 +27,8 @@ def metrics_lost_several(draw: Draw) -> Case:
     ranks, begin = draw.some(4), draw.begin()
     return Case(
         draw.job(begin + 420, faults=(MetricsLost(begin=begin, ranks=ranks),)),
-        expected=(Expectation(TELEMETRY, ranks, "", begin),),
-        near=(MISSING, STALLED, STRAGGLER),
+        expected=(Expectation("TrainingTelemetryDown", ranks, "", begin),),
+        near=("TrainingRankMissing", "TrainingStalled", "TrainingStraggler"),
     )
 
 
@@ -49,8 +39,8 @@ def exporter_lost(draw: Draw) -> Case:
     ranks, begin = tuple(range(host, min(host + draw.plain.per_host, draw.ranks))), draw.begin()
     return Case(
         draw.job(begin + 480, faults=(ExporterLost(begin=begin, ranks=ranks),)),
-        expected=(Expectation(TELEMETRY, ranks, "", begin),),
-        near=(MISSING, STALLED),
+        expected=(Expectation("TrainingTelemetryDown", ranks, "", begin),),
+        near=("TrainingRankMissing", "TrainingStalled"),
     )
 
 
@@ -62,27 +52,29 @@ def short_gap(draw: Draw) -> Case:
         MetricsLost(begin=begin, end=begin + 90, ranks=ranks),
         ExporterLost(begin=begin + 240, end=begin + 330, ranks=tuple(range(min(8, draw.ranks)))),
     )
-    return Case(draw.job(begin + 600, faults=faults), near=(TELEMETRY, MISSING, STALLED))
+    return Case(
+        draw.job(begin + 600, faults=faults), near=("TrainingTelemetryDown", "TrainingRankMissing", "TrainingStalled")
+    )
 
 
 def _sparse(draw: Draw, every: int) -> Case:
     """Return a case in which the metrics of all ranks are scraped more rarely than the rules expect."""
     draw.shorten(2.0)
     job = draw.job(draw.begin() + 900, rare=tuple(range(draw.ranks)), rare_every=every, push=False)
-    return Case(job, near=(STRAGGLER, STALLED, TELEMETRY))
+    return Case(job, near=("TrainingStraggler", "TrainingStalled", "TrainingTelemetryDown"))
 
 
 @drawn(20)
 def scraped_each_minute(draw: Draw) -> Case:
     """As Prometheus does where nobody says otherwise."""
-    return replace(_sparse(draw, 4), expected=(Expectation(SPARSE),))
+    return replace(_sparse(draw, 4), expected=(Expectation("TrainingScrapesSparse"),))
 
 
 @drawn(11)
 def scraped_twice_a_minute(draw: Draw) -> Case:
     """Half as often as the rules expect, which is enough."""
     case = _sparse(draw, 2)
-    return replace(case, near=(*case.near, SPARSE))
+    return replace(case, near=(*case.near, "TrainingScrapesSparse"))
 
 
 def _doubtful(draw: Draw, *, real: bool) -> Case:
@@ -97,12 +89,15 @@ def _doubtful(draw: Draw, *, real: bool) -> Case:
     host = rank // job.per_host * job.per_host
     on_host = tuple(range(host, min(host + job.per_host, draw.ranks)))
     faults = (Dropped(begin=begin, ranks=(rank,), rate=rate), WrongClock(begin=begin, ranks=on_host, seconds=seconds))
-    expected = (Expectation(DROPPED, (rank,), "", begin), Expectation(SKEW, (job.host(rank),), "", begin))
+    expected = (
+        Expectation("TrainingTelemetryDropped", (rank,), "", begin),
+        Expectation("TrainingClockSkew", (job.host(rank),), "", begin),
+    )
     # One of them alone, or both.
     if real and which < len(faults):
         faults, expected = (faults[which],), (expected[which],)
-    near = tuple({DROPPED, SKEW} - {each.alert for each in expected if real})
-    return Case(replace(job, faults=faults), expected if real else (), near=(*near, TELEMETRY))
+    near = tuple({"TrainingTelemetryDropped", "TrainingClockSkew"} - {each.alert for each in expected if real})
+    return Case(replace(job, faults=faults), expected if real else (), near=(*near, "TrainingTelemetryDown"))
 
 
 @drawn(20)

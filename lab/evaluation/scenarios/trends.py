@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.evaluation.draw import Draw
 from lab.evaluation.model.faults import Slow
 from lab.evaluation.model.job import Case, Expectation
-from lab.evaluation.scenarios.registry import REGRESSION, STRAGGLER, drawn
+from lab.evaluation.scenarios.registry import drawn
 from laggard.shared.phases import Phase
 
 _PAST = 7400.0
@@ -26,13 +26,15 @@ def slower_than_before(draw: Draw) -> Case:
     """All ranks become slower after two hours."""
     case = _own_past(draw, draw.between(1.08, 1.4))
     begin = case.job.faults[0].begin
-    return Case(case.job, (Expectation(REGRESSION, (), "past", begin),), near=(STRAGGLER,), facts=case.facts)
+    return Case(
+        case.job, (Expectation("TrainingRegression", (), "past", begin),), near=("TrainingStraggler",), facts=case.facts
+    )
 
 
 @drawn(6)
 def hardly_slower_than_before(draw: Draw) -> Case:
     """All ranks become slower by up to 4 %."""
-    return Case(_own_past(draw, draw.between(1.005, 1.04)).job, near=(REGRESSION, STRAGGLER))
+    return Case(_own_past(draw, draw.between(1.005, 1.04)).job, near=("TrainingRegression", "TrainingStraggler"))
 
 
 def _earlier(draw: Draw, factor: float) -> Case:
@@ -49,11 +51,11 @@ def _earlier(draw: Draw, factor: float) -> Case:
 def slower_than_earlier(draw: Draw) -> Case:
     """A run is slower than the one before it."""
     case = _earlier(draw, draw.between(1.08, 1.4))
-    expected = (Expectation(REGRESSION, (), "earlier_runs", case.job.start + case.job.startup),)
-    return Case(case.job, expected, near=(STRAGGLER,), facts=case.facts)
+    expected = (Expectation("TrainingRegression", (), "earlier_runs", case.job.start + case.job.startup),)
+    return Case(case.job, expected, near=("TrainingStraggler",), facts=case.facts)
 
 
 @drawn(6)
 def like_earlier(draw: Draw) -> Case:
     """A run is about as fast as the one before it."""
-    return Case(_earlier(draw, draw.between(0.97, 1.04)).job, near=(REGRESSION,))
+    return Case(_earlier(draw, draw.between(0.97, 1.04)).job, near=("TrainingRegression",))

@@ -5,16 +5,7 @@ from __future__ import annotations
 from lab.evaluation.draw import Draw, unsteady_patience
 from lab.evaluation.model.faults import Bursts, Fault, Unsteady
 from lab.evaluation.model.job import Case, Expectation
-from lab.evaluation.scenarios.registry import (
-    COMMUNICATION,
-    CONTENTION,
-    IMBALANCE,
-    JITTER,
-    NETWORK,
-    STRAGGLER,
-    TAIL,
-    drawn,
-)
+from lab.evaluation.scenarios.registry import drawn
 from laggard.shared.phases import Phase
 
 _PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
@@ -39,10 +30,10 @@ def contended(draw: Draw) -> Case:
     step = draw.plain.own * (1 + chance * excess) * 1.2
     return Case(
         draw.job(_watched(fault, step), faults=(fault,)),
-        expected=(Expectation(CONTENTION, (rank,), begin=fault.begin),),
+        expected=(Expectation("TrainingContention", (rank,), begin=fault.begin),),
         # It is slow on average, too.
-        allowed=(STRAGGLER,) if chance * excess > 0.06 else (),  # noqa: PLR2004 - less is too little for a verdict
-        near=(NETWORK, JITTER, IMBALANCE),
+        allowed=("TrainingStraggler",) if chance * excess > 0.06 else (),  # noqa: PLR2004 - less is too little for a verdict
+        near=("TrainingNetworkBursty", "TrainingJitter", "TrainingDataImbalance"),
         facts={"effect": 1 + excess},
     )
 
@@ -56,7 +47,10 @@ def hardly_contended(draw: Draw) -> Case:
         begin=draw.begin(), ranks=draw.some(1), phase=_phase(draw), chance=draw.between(0.1, 0.4),
         excess=draw.between(0.04, 0.13),
     )  # fmt: skip
-    return Case(draw.job(_watched(fault, draw.plain.own * 1.3), faults=(fault,)), near=(CONTENTION, TAIL))
+    return Case(
+        draw.job(_watched(fault, draw.plain.own * 1.3), faults=(fault,)),
+        near=("TrainingContention", "TrainingLongTail"),
+    )
 
 
 @drawn(11)
@@ -68,8 +62,15 @@ def bursts(draw: Draw) -> Case:
     fault = Bursts(begin=draw.begin(), chance=chance, excess=excess)
     return Case(
         draw.job(_watched(fault, draw.plain.own * (1 + chance * excess) * 1.2), faults=(fault,)),
-        expected=(Expectation(NETWORK, begin=fault.begin),),
-        near=(CONTENTION, IMBALANCE, COMMUNICATION, JITTER, TAIL, STRAGGLER),
+        expected=(Expectation("TrainingNetworkBursty", begin=fault.begin),),
+        near=(
+            "TrainingContention",
+            "TrainingDataImbalance",
+            "TrainingCommunicationBound",
+            "TrainingJitter",
+            "TrainingLongTail",
+            "TrainingStraggler",
+        ),
         facts={"effect": 1 + excess},
     )
 
@@ -83,7 +84,7 @@ def few_bursts(draw: Draw) -> Case:
     chance = draw.between(0.005, 0.02) if seldom else draw.between(0.08, 0.3)
     excess = draw.between(0.4, 1.3) if seldom else draw.between(0.03, 0.1)
     fault = Bursts(begin=draw.begin(), chance=chance, excess=excess)
-    return Case(draw.job(_watched(fault, draw.plain.own * 1.3), faults=(fault,)), near=(NETWORK,))
+    return Case(draw.job(_watched(fault, draw.plain.own * 1.3), faults=(fault,)), near=("TrainingNetworkBursty",))
 
 
 def _jittery(draw: Draw, excess: float) -> Case:
@@ -93,7 +94,11 @@ def _jittery(draw: Draw, excess: float) -> Case:
     fault = Unsteady(begin=draw.begin(), phase=_phase(draw), chance=chance, excess=excess, together=draw.chance(0.7))
     step = draw.plain.own * (1 + excess)
     horizon = _watched(fault, step) + 900
-    return Case(draw.job(horizon, faults=(fault,)), near=(CONTENTION, NETWORK), facts={"effect": 1 + excess})
+    return Case(
+        draw.job(horizon, faults=(fault,)),
+        near=("TrainingContention", "TrainingNetworkBursty"),
+        facts={"effect": 1 + excess},
+    )
 
 
 @drawn(12)
@@ -101,15 +106,15 @@ def jittery(draw: Draw) -> Case:
     """One step in five or so takes much longer on all ranks."""
     case = _jittery(draw, draw.between(0.55, 1.1))
     (fault,) = case.job.of(Unsteady)
-    expected = (Expectation(JITTER, (), fault.phase.label, fault.begin),)
-    return Case(case.job, expected, (TAIL,), case.near, case.facts)
+    expected = (Expectation("TrainingJitter", (), fault.phase.label, fault.begin),)
+    return Case(case.job, expected, ("TrainingLongTail",), case.near, case.facts)
 
 
 @drawn(11)
 def hardly_jittery(draw: Draw) -> Case:
     """One step in five or so takes a little longer on all ranks."""
     case = _jittery(draw, draw.between(0.08, 0.2))
-    return Case(case.job, near=(JITTER, TAIL), facts=case.facts)
+    return Case(case.job, near=("TrainingJitter", "TrainingLongTail"), facts=case.facts)
 
 
 def _tail(draw: Draw, chance: float, excess: float) -> tuple[Case, Unsteady]:
@@ -124,12 +129,17 @@ def _tail(draw: Draw, chance: float, excess: float) -> tuple[Case, Unsteady]:
 def long_tail(draw: Draw) -> Case:
     """One step in forty or fifty takes a multiple of the others."""
     case, fault = _tail(draw, draw.between(0.02, 0.027), draw.between(1.8, 4.0))
-    expected = (Expectation(TAIL, (), fault.phase.label, fault.begin),)
-    return Case(case.job, expected, near=(JITTER, CONTENTION, NETWORK, STRAGGLER), facts=case.facts)
+    expected = (Expectation("TrainingLongTail", (), fault.phase.label, fault.begin),)
+    return Case(
+        case.job,
+        expected,
+        near=("TrainingJitter", "TrainingContention", "TrainingNetworkBursty", "TrainingStraggler"),
+        facts=case.facts,
+    )
 
 
 @drawn(11)
 def short_tail(draw: Draw) -> Case:
     """One step in forty takes half as long again."""
     case, _ = _tail(draw, draw.between(0.01, 0.025), draw.between(0.3, 0.7))
-    return Case(case.job, near=(TAIL, JITTER), facts=case.facts)
+    return Case(case.job, near=("TrainingLongTail", "TrainingJitter"), facts=case.facts)
