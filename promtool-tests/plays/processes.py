@@ -296,7 +296,7 @@ def restarts() -> Scenario:
         LOOP,
         title="A training run restarts again and again.",
         summary="Run run-a restarts again and again: 3 times within an hour.",
-        description="A rank of run run-a has been started anew 3 times within the last hour. Each start costs what has "
+        description="A rank of run run-a has restarted 3 times within an hour. Each restart costs what has "
         "been done since the last checkpoint, and the start itself.",
         recommendation="Read the end of the first log of each attempt: an error that comes back at the same step is in "
         "the code or the data, one that comes back on the same host is the host's. Stop the restarts until you know.",

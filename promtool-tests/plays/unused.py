@@ -36,7 +36,7 @@ def drivers() -> Scenario:
         title="GPU drivers do not match.",
         summary="Run run-a runs on 2 versions of the NVIDIA driver.",
         description="The ranks of run run-a run on 2 versions of the NVIDIA driver: 570.86.15 (1 of its ranks), "
-        "580.95.05 (3 of its ranks). Collectives between them are tested by nobody, and they may differ in speed.",
+        "580.95.05 (3 of its ranks). Mixed driver versions are untested with NCCL and may perform differently.",
         recommendation="Bring the hosts with the rarer version to that of the others before the next start, or keep "
         "them apart by a label of the scheduler.",
         runbook_url=f"{RUNBOOKS}/TrainingDriverMismatch.md",

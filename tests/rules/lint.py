@@ -90,6 +90,13 @@ def overwrites(rule: Rule) -> Iterator[str]:
         yield f"overwrites {label}"
 
 
+def unknown_labels(rule: Rule) -> Iterator[str]:
+    """What an alert says names labels that its expression has: those that the rule adds are not there yet."""
+    named = set(re.findall(r"\$labels\.(\w+)", " ".join(rule.annotations.values())))
+    for label in sorted(named - Labels(known()).of(promql.parse(rule.expr))):
+        yield f"says {label}, which its expression has not"
+
+
 def queries(rule: Rule) -> Iterator[str]:
     """Yield the queries in a rule's annotations, with something in the place of each label."""
     for text in rule.annotations.values():

@@ -29,6 +29,7 @@ def test_the_pack_has_no_mistake(rule: Rule) -> None:
         *lint.units(rule),
         *lint.clusters(rule),
         *lint.overwrites(rule),
+        *lint.unknown_labels(rule),
         *lint.divides_by_zero(rule, POSITIVE),
     ]
     assert found == []
@@ -56,6 +57,16 @@ def test_no_comparison() -> None:
     assert list(lint.can_be_false(replace(ALERT, expr="sum by (x) (a) / b"))) == ["compares nothing"]
     assert list(lint.can_be_false(replace(ALERT, expr="a unless b"))) == []
     assert list(lint.can_be_false(RECORD)) == []
+
+
+def test_a_label_that_an_annotation_does_not_see() -> None:
+    """A template has the labels of the expression, and neither those that the rule adds nor any other."""
+    rank = "{{ $labels.training_rank }}"
+    expr = "max by (training_rank) (training_loss) > 1"
+    said = replace(ALERT, expr=expr, labels={"link": "width"}, annotations={"summary": rank})
+    assert list(lint.unknown_labels(said)) == []
+    said = replace(said, annotations={"summary": "{{ $labels.link }} of {{ with $labels.y }}{{ . }}{{ end }}"})
+    assert list(lint.unknown_labels(said)) == [f"says {label}, which its expression has not" for label in ("link", "y")]
 
 
 def test_short_windows() -> None:
