@@ -98,7 +98,9 @@ def live_run(folder: Path | None = None) -> LiveRun | None:
 
 
 def _found() -> Iterator[LiveRun]:
-    for folder in statefile.default_directory().parent.glob(f"{PREFIX}*"):
+    parent = statefile.default_directory().parent
+    # There is no such folder where ranks keep no state files.
+    for folder in parent.glob(f"{PREFIX}*") if parent.is_dir() else ():
         # Anybody may put a folder there, and take it away at any moment.
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             descriptor = untrusted.open_folder(folder)

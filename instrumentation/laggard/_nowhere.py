@@ -64,11 +64,11 @@ def log(**values: Any) -> None:
     """Do nothing."""
 
 
-def dump_trace(path: str | os.PathLike[str] = "") -> None:
+def dump_trace(path: str | os.PathLike[str] = "", *, stacks: bool = False) -> None:
     """Do nothing."""
 
 
-def profile(steps: int = 5, path: str | os.PathLike[str] = "") -> None:
+def profile(steps: int = 5, path: str | os.PathLike[str] = "", *, stacks: bool = False) -> None:
     """Do nothing."""
 
 

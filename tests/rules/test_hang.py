@@ -26,6 +26,8 @@ RECORDED = {
     "run_process_group_call:training_process_joined:count",
     "run_process_group:training_process_joined:count",
     "run_process_group:training_process_begun:info",
+    "run_process_group:training_process_members:count",
+    "run_rank:training_process_awaited:info",
     *NAMED,
 }
 
