@@ -98,9 +98,12 @@ def live_run(folder: Path | None = None) -> LiveRun | None:
 
 
 def _found() -> Iterator[LiveRun]:
-    parent = statefile.default_directory().parent
-    # There is no such folder where ranks keep no state files.
-    for folder in parent.glob(f"{PREFIX}*") if parent.is_dir() else ():
+    try:
+        folders = list(statefile.default_directory().parent.glob(f"{PREFIX}*"))
+    except OSError:
+        # On a system without shared memory no run keeps its state files there.
+        return
+    for folder in folders:
         # Anybody may put a folder there, and take it away at any moment.
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             descriptor = untrusted.open_folder(folder)

@@ -64,7 +64,7 @@ def log(**values: Any) -> None:
     """Do nothing."""
 
 
-def dump_trace(path: str | os.PathLike[str] = "", *, stacks: bool = False) -> None:
+def dump_trace(path: str | os.PathLike[str] = "") -> None:
     """Do nothing."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
