@@ -97,7 +97,7 @@ def test_ranks_that_train_are_asked(tmp_path: Path, capsys: pytest.CaptureFixtur
         end.touch()
         assert [process.wait(60) for process in ranks] == [0, 0]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "asked rank 0, 3 of test for the last steps"
+    assert lines[0] == "asked ranks 0, 3 of test for the last steps"
     assert lines[-1].endswith(" steps of 2 ranks of test")
     events = json.loads(output.read_text())["traceEvents"]
     steps = {rank: [e["args"]["step"] for e in events if e["name"] == "step" and e["pid"] == rank] for rank in (0, 3)}
