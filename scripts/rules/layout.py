@@ -56,7 +56,7 @@ Node = Leaf | Call | Operation
 
 
 def laid_out(expression: str, width: int) -> str:
-    """Return an expression in lines of at most so many columns, where its selectors allow.
+    """Return an expression in lines of at most ``width`` columns, where its selectors allow.
 
     Raises:
         LayoutError: it is no expression, or has a comment.

@@ -22,7 +22,7 @@ _BEGINNING = 512
 
 @dataclass(frozen=True)
 class Saved:
-    """The newest answer of a folder, and what it says of a job of so many ranks."""
+    """The newest answer of a folder, and what it says of a job of this size."""
 
     name: str
     answer: Answer
@@ -60,7 +60,7 @@ def newest(paths: list[Path], ranks: int | None, left_out: dict[str, str]) -> Sa
 
 
 def lines(saved: Saved, shown: int) -> Iterator[str]:
-    """Yield what a person reads, of at most so many groups of ranks."""
+    """Yield what a person reads, of at most this number of groups of ranks."""
     found = saved.facts
     yield f"NCCL RAS ({saved.name}, NCCL {saved.answer.version}, {saved.answer.time}):"
     told = [*_missing(found), *_behind(found)]

@@ -27,11 +27,11 @@ from laggard_exporter.gpus.worker import StuckError
 from laggard_exporter.gpus.workload import GpuWorkload
 from laggard_exporter.samples import PartialFailureError, Sample
 
-#: Where a library cannot be opened it is tried again after so many seconds: a driver may be loaded at any time.
+#: Seconds after which a library that cannot be opened is tried again: a driver may be loaded at any time.
 RETRY_SECONDS = 30
 #: A scrape waits so long for a library in all, whatever hangs.
 SCRAPE_SECONDS = 5.0
-#: So many times a scrape begins again with a new session or a new process.
+#: How often a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
 
 _logger = logging.getLogger(__name__)

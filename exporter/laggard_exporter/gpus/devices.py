@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from laggard_exporter.gpus.child_process import Request
 from laggard_exporter.gpus.session import OPEN_SECONDS, DeviceLostError, Session
 
-#: A GPU that does not answer is asked again after so many seconds: opening one takes milliseconds.
+#: Seconds after which a GPU that does not answer is asked again: opening one takes milliseconds.
 RETRY_SECONDS = 30
 #: One whose calls hang is asked again sooner, for it may have been the node that had no time.
 HANG_RETRY_SECONDS = 10
@@ -47,7 +47,7 @@ class Devices(Generic[D]):
     Args:
         session: the library.
         count: asks how many GPUs there are.
-        identify: returns the GPU with an index, None where it has no answer; its calls may take so many seconds.
+        identify: returns the GPU with an index, None where it has no answer; its calls may take this number of seconds.
         clock: counts seconds.
     """
 

@@ -49,7 +49,7 @@ RAS_QUESTIONS = Family(
 
 #: Ranks without a sign of progress for longer than this, in seconds, may be stalled.
 SUSPECT_SECONDS = 10.0
-#: A job is asked about again after so many seconds, and half of the time that it has stood still.
+#: Seconds after which a job is asked about again, beside half of the time that it has stood still.
 AGAIN_SECONDS = 15.0
 #: Hosts of a job that ask.
 ASKERS = 4

@@ -66,7 +66,7 @@ def known_places(answer: Answer, ranks: Mapping[int, int], is_here: Callable[[st
 
 
 def facts(answer: Answer, world_size: int, known: Mapping[Place, int]) -> Facts:
-    """Return what an answer says of a job of so many ranks. ``known`` has the ranks of some places."""
+    """Return what an answer says of a job of this size. ``known`` has the ranks of some places."""
     worlds = [each for each in answer.communicators if _is_world(each, world_size, known)]
     numbers = _numbers(worlds, known)
     found = _behind(answer.communicators)

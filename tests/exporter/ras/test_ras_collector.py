@@ -51,7 +51,7 @@ class Node:
         return found
 
     def asked(self, result: str, times: int) -> dict[str, float]:
-        """Wait until so many questions have this result, and return what is exported then."""
+        """Wait until a number of questions have this result, and return what is exported then."""
         series = f'questions{{result="{result}"}}'
         until(lambda: self.scrape().get(series) == times)
         return self.scrape()
@@ -61,7 +61,7 @@ class Node:
 def rank(
     directory: Path, number: int, port: int, still: float = 60, world_size: int = 8
 ) -> Generator[None, None, None]:
-    """Run a rank that has stood still for so many seconds."""
+    """Run a rank that has stood still for a time, in seconds."""
     now = statefile.boottime_ns()
     start = now - 600 * NANOSECONDS
     facts = fresh(start_boottime_ns=start, rank=number, pid=process(number)["pid"], world_size=world_size)

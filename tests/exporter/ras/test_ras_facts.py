@@ -17,7 +17,7 @@ HASH = "0xb7e7187447156001:0xb8242ed28a71381e"
 
 
 def told(*communicators: Mapping[str, Any], ranks: int, known: Mapping[int, int] | None = None) -> Facts:
-    """Return the facts of an answer of a job of so many ranks. ``known`` are processes of this host and their ranks."""
+    """Return the facts of an answer of a job of a size. ``known`` are processes of this host and their ranks."""
     answer = parse(fake_ras.answer(*communicators))
     pids = {process(rank)["pid"]: rank for rank in range(8)} if known is None else known
     return facts(answer, ranks, known_places(answer, pids, lambda host: host == fake_ras.HOST))
