@@ -95,7 +95,7 @@ class PushingStack(Stack):
 
 
 def recorded(server: Prometheus) -> tuple[set[Labels], set[Labels]]:
-    """Return the labels, name included, of what the rules record all the time, and of all that they recorded in the last minutes.
+    """Return the labels, name included, of what the rules record all the time, and of all that they recorded lately.
 
     What comes and goes with a sample is seen by servers at moments of their own, or by one of them alone.
     """
