@@ -6,10 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Collection as Names
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector as PrometheusCollector
-
 from laggard.version import __version__
 from laggard_exporter.conventions import (
     BUILD_INFO,
@@ -19,9 +15,9 @@ from laggard_exporter.conventions import (
     COLLECTOR_SUPPORTED,
 )
 from laggard_exporter.runner import Collector, Outcome, Runner, UnsupportedError
-from laggard_exporter.samples import Family, Grouped, Sample, grouped, merged
+from laggard_exporter.samples import Grouped, Sample, grouped
 
-__all__ = ["DEFAULT_TIMEOUT", "Collection", "Collector", "Scrape", "UnsupportedError"]
+__all__ = ["DEFAULT_TIMEOUT", "Collection", "Collector", "UnsupportedError"]
 
 #: For who does not say how long a scrape may take, in seconds: Prometheus' own default.
 DEFAULT_TIMEOUT = 10.0
@@ -78,27 +74,3 @@ class Collection:
         last_success = self._runners[name].last_success
         if last_success is not None:
             yield Sample(COLLECTOR_LAST_SUCCESS, (name,), last_success)
-
-
-class Scrape(PrometheusCollector):
-    """One scrape of a collection, for prometheus_client: new samples whenever it is collected."""
-
-    def __init__(
-        self, collection: Collection, names: Names[str] | None = None, timeout: float = DEFAULT_TIMEOUT
-    ) -> None:
-        self._collection = collection
-        self._names = names
-        self._timeout = timeout
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every family of every collector and the health of each."""
-        for family, series in merged(self._collection.samples(self._names, self._timeout)).items():
-            yield _metric(family, series)
-
-
-def _metric(family: Family, series: dict[tuple[str, ...], float]) -> Metric:
-    build = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = build(family.name, family.help, labels=family.labels)
-    for labels, value in series.items():
-        metric.add_metric(labels, value)
-    return metric

@@ -5,10 +5,9 @@ Names and labels are the same at nearly every scrape, so the text of a series up
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
-
-from prometheus_client.utils import floatToGoString  # pyright: ignore[reportUnknownVariableType] - without types
 
 from laggard_exporter.samples import Family, Grouped, merged
 
@@ -16,7 +15,7 @@ _OPEN_METRICS = "application/openmetrics-text"
 #: How names are written that Prometheus could not read before version 3. We have none: ours are the same in both.
 _SAME_NAMES = ("underscores", "allow-utf-8")
 
-# Outside of these Go, and so prometheus_client, writes another text than Python.
+# Outside of these Go writes another text than Python.
 _LOWEST, _HIGHEST = float("-inf"), 1e6
 
 #: So many times the series of a scrape are remembered, and some more; then all are forgotten at once.
@@ -73,7 +72,7 @@ class _Text:
         return [
             # A NaN is not between.
             f"{starts.get(labels) or self._start(starts, labels)}"
-            f"{repr(value) if _LOWEST < value < _HIGHEST else floatToGoString(value)}\n"
+            f"{repr(value) if _LOWEST < value < _HIGHEST else _go_text(value)}\n"
             for labels, value in series.items()
         ]
 
@@ -81,6 +80,20 @@ class _Text:
         pairs = ",".join(f'{name}="{escape(labels[index])}"' for index, name in self._order)
         starts[labels] = start = f"{self._name}{{{pairs}}} " if pairs else f"{self._name} "
         return start
+
+
+def _go_text(value: float) -> str:
+    """Return a number as Go and prometheus_client write it."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    text = repr(value)
+    whole, _, fraction = text.partition(".")
+    # A number that Python writes with an exponent has no fraction, or one digit before it.
+    if value < _HIGHEST or not fraction or len(whole) == 1:
+        return text
+    return f"{whole[0]}.{whole[1:]}{fraction}".rstrip("0.") + f"e+{len(whole) - 1:02d}"
 
 
 def escape(text: str) -> str:

@@ -13,7 +13,8 @@ from prometheus_client.exposition import generate_latest
 
 from laggard.version import __version__
 from laggard_exporter import collection, logs
-from laggard_exporter.collection import Collection, Collector, Scrape, UnsupportedError
+from laggard_exporter.collection import Collection, Collector, UnsupportedError
+from laggard_exporter.escaped import Scrape
 from laggard_exporter.samples import Family, PartialFailureError, Sample, grouped
 from tests.exporter.support import parse, starting_with
 
@@ -42,7 +43,7 @@ def scrape(*collectors: Collector) -> dict[str, float]:
 
 def scrape_again(collected: Collection, *names: str, timeout: float = 20) -> dict[str, float]:
     """Return what the next scrape says, of the named collectors or all."""
-    return parse(generate_latest(Scrape(collected, names or None, timeout)).decode())
+    return parse(generate_latest(Scrape(collected.samples(names or None, timeout))).decode())
 
 
 def test_samples_and_health() -> None:

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.exposition import choose_encoder
 
-from laggard_exporter.collection import Collection, Scrape
+from laggard_exporter.collection import Collection
+from laggard_exporter.escaped import Scrape
 from laggard_exporter.exposition import Encoder, is_open_metrics
 from laggard_exporter.samples import Family, Grouped, Sample
 from laggard_exporter.web.application import Application, Request
@@ -72,7 +73,7 @@ def test_the_bytes_of_prometheus_client(said: list[Grouped], accepted: str) -> N
     assert open_metrics is not None
     encoder = Encoder()
     for samples in said * 2:
-        assert encoder.encode([samples], open_metrics=open_metrics) == encode(Scrape(Fixed(samples)))
+        assert encoder.encode([samples], open_metrics=open_metrics) == encode(Scrape([samples]))
 
 
 @pytest.mark.parametrize("accepted", ACCEPTED + OTHER_NAMES)
@@ -81,7 +82,7 @@ def test_negotiation(accepted: str) -> None:
     samples = {Family("gpu_up", "gauge", "Up.", ("uuid",)): {("GPU-0",): 1.0}}
     encode, content_type = choose_encoder(accepted)
     response = Application(Fixed(samples), "/metrics").respond(Request("GET", "/metrics", {"Accept": accepted}))
-    assert (response.headers, response.body) == ({"Content-Type": content_type}, encode(Scrape(Fixed(samples))))
+    assert (response.headers, response.body) == ({"Content-Type": content_type}, encode(Scrape([samples])))
 
 
 def test_labels_that_are_no_text() -> None:
@@ -128,6 +129,4 @@ def test_the_time_of_a_scrape() -> None:
             times.append(time.thread_time() - began)
         return min(times)
 
-    assert (
-        fastest(lambda: encoder.encode(said, open_metrics=False)) < fastest(lambda: encode(Scrape(Fixed(said[0])))) / 2
-    )
+    assert fastest(lambda: encoder.encode(said, open_metrics=False)) < fastest(lambda: encode(Scrape([said[0]]))) / 2

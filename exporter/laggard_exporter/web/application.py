@@ -12,12 +12,10 @@ from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
-from prometheus_client.exposition import choose_encoder
-
 from laggard.version import __version__
-from laggard_exporter.collection import DEFAULT_TIMEOUT, Collection, Scrape
+from laggard_exporter.collection import DEFAULT_TIMEOUT, Collection
 from laggard_exporter.exposition import Encoder, is_open_metrics
-from laggard_exporter.web.negotiation import preferred_format, takes_gzip
+from laggard_exporter.web.negotiation import content_type, takes_gzip
 
 #: Prometheus says how long it waits; the answer must be there a little earlier, in seconds.
 TIMEOUT_OFFSET = 0.5
@@ -170,13 +168,16 @@ class Application:
 
     def _exposition(self, request: Request, names: frozenset[str] | None, timeout: float) -> Response:
         # No registry: nothing is served but what the collectors yield, nothing about the Python process.
-        encode, content_type = choose_encoder(preferred_format(request.headers.get("Accept", "")))
-        open_metrics = is_open_metrics(content_type)
+        wanted = content_type(request.headers.get("Accept", ""))
+        samples = self._collection.samples(names, timeout)
+        open_metrics = is_open_metrics(wanted)
         if open_metrics is None:
-            body = encode(Scrape(self._collection, names, timeout))
+            from laggard_exporter import escaped  # noqa: PLC0415 - it takes memory, and no Prometheus asks for it
+
+            body = escaped.encode(samples, wanted)
         else:
-            body = self._encoder.encode(self._collection.samples(names, timeout), open_metrics=open_metrics)
-        return compressed(request, body, content_type)
+            body = self._encoder.encode(samples, open_metrics=open_metrics)
+        return compressed(request, body, wanted)
 
     def _selected(self, request: Request) -> frozenset[str] | None:
         """Return the collectors that ``collect[]`` and ``exclude[]`` leave, None for all."""

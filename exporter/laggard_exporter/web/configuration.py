@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-import yaml
-
 from laggard_exporter.web import tls
 from laggard_exporter.web.authentication import Users
 from laggard_exporter.web.limits import Rate
@@ -66,6 +64,8 @@ class WebConfiguration:
 
 def load(path: Path) -> WebConfiguration:
     """Return the configuration of a file. Raises :class:`ConfigurationError`."""
+    import yaml  # noqa: PLC0415 - it takes memory, and only who has such a file needs it
+
     try:
         document: object = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 #: Formats that the page is written in, with their versions; without one the first.
-_FORMATS = {"application/openmetrics-text": ("1.0.0",), "text/plain": ("0.0.4", "1.0.0")}
+_OLDEST = "0.0.4"
+_FORMATS = {"application/openmetrics-text": ("1.0.0",), "text/plain": (_OLDEST, "1.0.0")}
+#: How names can be spelled; without a wish the first.
+_ESCAPINGS = ("underscores", "allow-utf-8", "dots", "values")
 _ANY = ("*/*", "text/*")
 
 
@@ -17,22 +20,28 @@ class _Offer(NamedTuple):
     weight: float
 
 
-def preferred_format(accept: str) -> str:
-    """Return the media type that a client prefers of those that there are, as it wrote it; empty for any."""
+def content_type(accept: str) -> str:
+    """Return the type of the page that a client prefers of those that there are."""
     for name, parameters, _ in _preferred(accept):
         version = parameters.get("version", "")
         if name in _ANY:
-            return ""
+            break
         if name in _FORMATS and version in ("", *_FORMATS[name]):
-            written = {"version": version or _FORMATS[name][0], **parameters}
-            return ";".join((name, *(f"{each}={text}" for each, text in written.items())))
-    return ""
+            escaping = parameters.get("escaping", _ESCAPINGS[0])
+            return _typed(name, version or _FORMATS[name][0], escaping if escaping in _ESCAPINGS else _ESCAPINGS[0])
+    return _typed("text/plain", _OLDEST)
 
 
 def takes_gzip(accept_encoding: str) -> bool:
     """Return whether a client takes an answer with gzip."""
     weights = {name: weight for name, _, weight in _offers(accept_encoding)}
     return weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0))) > 0
+
+
+def _typed(name: str, version: str, escaping: str = "") -> str:
+    # The oldest format has one way to spell names, and does not say so.
+    ending = f"; escaping={escaping}" if version != _OLDEST else ""
+    return f"{name}; version={version}; charset=utf-8{ending}"
 
 
 def _preferred(header: str) -> list[_Offer]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 
 from laggard.shared import statefile
-from laggard_exporter.collection import Collection, Scrape
+from laggard_exporter.collection import Collection
+from laggard_exporter.escaped import Scrape
 from laggard_exporter.ranks.state import StateCollector
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, parse
 
@@ -66,7 +67,7 @@ def test_any_content(folder: Path, files: list[bytes]) -> None:
         assert samples[GOOD] == 0
         counted = sum(value for series, value in samples.items() if series.startswith("laggard_exporter_state_files"))
         assert counted == len(files) + 1
-        text = generate_latest(Scrape(Collection([collector]))).decode()
+        text = generate_latest(Scrape(Collection([collector]).samples())).decode()
         assert parse(text)[GOOD] == 0
     finally:
         for path in written:
