@@ -5,6 +5,18 @@ from __future__ import annotations
 from dashboards.board import Board, Row
 from dashboards.panels import COARSE, GREEN, ORANGE, RED, Query, listing, number, series, top
 
+
+def _of_each_library(counter: str, label: str) -> tuple[Query, ...]:
+    return tuple(
+        Query(
+            f"topk(12, sum by ({label}) (max by (cluster, instance, {label}) "
+            f"(rate(laggard_exporter_{library}_{counter}[5m]))))",
+            f"{{{{{label}}}}} {suffix}".rstrip(),
+        )
+        for library, suffix in (("nvml", ""), ("amd_smi", "(AMD)"))
+    )
+
+
 TELEMETRY = Board(
     "telemetry",
     "Telemetry",
@@ -147,24 +159,16 @@ TELEMETRY = Board(
                     stacked=True,
                 ),
                 series(
-                    "Failed calls of NVML",
+                    "Failed calls of GPU libraries",
                     "A second, by function, all nodes.",
                     "none",
-                    Query(
-                        "topk(12, sum by (function) (max by (cluster, instance, function) "
-                        "(rate(laggard_exporter_nvml_errors_total[5m]))))",
-                        "{{function}}",
-                    ),
+                    *_of_each_library("errors_total", "function"),
                 ),
                 series(
                     "Values that cannot be true",
-                    "A second: what a driver said and was not believed.",
+                    "A second: what a GPU library said and was not believed.",
                     "none",
-                    Query(
-                        "topk(12, sum by (metric) (max by (cluster, instance, metric) "
-                        "(rate(laggard_exporter_nvml_values_rejected_total[5m]))))",
-                        "{{metric}}",
-                    ),
+                    *_of_each_library("values_rejected_total", "metric"),
                 ),
             ],
         ),

@@ -41,6 +41,8 @@ _OF_EXPORTERS: tuple[tuple[str, _Labels, float, float], ...] = (
     ("laggard_exporter_state_files", {"result": "exported"}, 8, 0),
     ("laggard_exporter_nvml_errors_total", {"function": "nvmlDeviceGetFanSpeed_v2"}, 0, 0.01),
     ("laggard_exporter_nvml_values_rejected_total", {"metric": "gpu_utilization_ratio"}, 0, 0.01),
+    ("laggard_exporter_amd_smi_errors_total", {"function": "amdsmi_get_power_cap_info"}, 0, 0.01),
+    ("laggard_exporter_amd_smi_values_rejected_total", {"metric": "gpu_utilization_ratio"}, 0, 0.01),
 )
 #: And the hosts of a run whose name begins so: the network is what is wrong with it.
 _BAD_LINKS = "bursts"
