@@ -161,7 +161,7 @@ def _flat(node: Node) -> str:
             return f"{_flat(left)} {operator} {_flat(right)}"
 
 
-def _lines(node: Node, before: str, width: int, deeper: int = 0) -> Sequence[str]:
+def _lines(node: Node, before: str, width: int, deeper: int = 0) -> list[str]:
     """Return the lines of a node, of which the first begins with what stands before it.
 
     Of an operation that binds more than what is around it, the right sides stand deeper.
@@ -172,15 +172,18 @@ def _lines(node: Node, before: str, width: int, deeper: int = 0) -> Sequence[str
         case Leaf(text):
             return [before + text]
         case Call(head, arguments):
-            inner = (_INDENTATION + line for line in _listed(arguments, width - len(_INDENTATION)))
-            return [f"{before}{head}(", *inner, ")"]
+            return _of_call(f"{before}{head}(", arguments, width)
         case Operation(left, operator, precedence, right):
-            more = isinstance(left, Operation) and left.precedence != precedence
-            *above, last = _lines(left, before, width, deeper + more)
-            if last == ")" and isinstance(right, Leaf) and right.text[0] in _LITERAL:
-                return [*above, f"{last} {operator} {right.text}"]
             indentation = _INDENTATION * deeper
             room = width - len(indentation)
+            more = isinstance(left, Operation) and left.precedence != precedence
+            *above, last = _lines(left, before, width, deeper + more)
+            if _continues(left, precedence, last, right):
+                if len(f"{last} {operator} {_flat(right)}") <= width:
+                    return [*above, f"{last} {operator} {_flat(right)}"]
+                behind = _lines(right, f"{last} {operator} ", width)
+                if isinstance(right, Call) and len(f"{operator} {_flat(right)}") > room and len(behind[0]) <= width:
+                    return [*above, *behind]
             first = right
             while isinstance(first, Operation):
                 first = first.left
@@ -192,14 +195,47 @@ def _lines(node: Node, before: str, width: int, deeper: int = 0) -> Sequence[str
             return [*above, last, *(indentation + line for line in beneath)]
 
 
-def _listed(arguments: Sequence[Node], width: int) -> Sequence[str]:
+def _of_call(head: str, arguments: Sequence[Node], width: int) -> list[str]:
+    """Return the lines of a call: what it calls in turn, with literals alone beside it, opens and closes with it."""
+    inside = ", ".join(_flat(each) for each in arguments)
+    if len(_INDENTATION + inside) <= width:
+        return [head, _INDENTATION + inside, ")"]
+    *before, last = arguments
+    if isinstance(last, Call) and all(map(_is_literal, before)):
+        *lines, end = _lines(last, head + "".join(f"{_flat(each)}, " for each in before), width)
+        if lines and len(lines[0]) <= width and not end.strip(")"):
+            return [*lines, f"{end})"]
+    first, *behind = arguments
+    if isinstance(first, Call) and behind and all(map(_is_literal, behind)) and len(_flat(first)) >= width - 2:
+        *lines, end = _lines(first, head, width)
+        if len(lines[0]) <= width:
+            above = [*lines, end] if end.strip(")") else [*lines[:-1], lines[-1] + end]
+            return [*above[:-1], f"{above[-1]},", f"{_INDENTATION}{', '.join(map(_flat, behind))})"]
+    return [head, *(_INDENTATION + line for line in _listed(arguments, width - len(_INDENTATION))), ")"]
+
+
+def _continues(left: Node, precedence: int, last: str, right: Node) -> bool:
+    """Tell whether an operator goes on in the last line of its left side, behind a leaf or a closing bracket."""
+    if isinstance(left, Leaf):
+        return True
+    closed = not last.strip(")") and (
+        not isinstance(left, Operation) or (left.precedence == precedence and isinstance(left.right, Call))
+    )
+    return closed or (last == ")" and _is_literal(right))
+
+
+def _is_literal(node: Node) -> bool:
+    return isinstance(node, Leaf) and node.text[0] in _LITERAL
+
+
+def _listed(arguments: Sequence[Node], width: int) -> list[str]:
     """Return the lines of arguments with their commas: literals share one."""
     lines: list[str] = []
     literal = False
     for i, each in enumerate(arguments):
         *first, last = _lines(each, "", width - 1)
         last += "," if i < len(arguments) - 1 else ""
-        after, literal = literal, isinstance(each, Leaf) and each.text[0] in _LITERAL
+        after, literal = literal, _is_literal(each)
         if after and literal:
             lines[-1] += f" {last}"
         else:

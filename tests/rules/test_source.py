@@ -67,8 +67,18 @@ def test_layout_changes_no_expression(width: int) -> None:
 
 
 def test_layout_shows_what_binds_more() -> None:
-    """What binds more stands deeper, and a short limit behind the parenthesis that it limits."""
+    """What binds more stands deeper, and what follows a closed bracket in its line."""
     text = 'a{x="1"} * b > on (x) c and on (x) max by (x, y) (d or e) / f > 0'
-    assert layout.laid_out(text, 30) == (
-        'a{x="1"} * b > on (x) c\nand on (x) max by (x, y) (\n  d or e\n)\n    / f\n  > 0'
+    assert layout.laid_out(text, 30) == ('a{x="1"} * b > on (x) c\nand on (x) max by (x, y) (\n  d or e\n) / f\n  > 0')
+
+
+def test_layout_opens_together_what_closes_together() -> None:
+    """A call that another makes alone, and one after the other that replaces a label, take no line of their own."""
+    text = 'max by (x) (label_replace(label_replace(a or b, "x", "$1", "from", "(.+)"), "y", "", "", "")) > 0'
+    assert layout.laid_out(text, 45) == (
+        'max by (x) (\n  label_replace(label_replace(\n    a or b, "x", "$1", "from", "(.+)"),\n'
+        '    "y", "", "", "")\n) > 0'
+    )
+    assert layout.laid_out("sum by (x) (max by (x, y) (rate(a[1m]) or b))", 30) == (
+        "sum by (x) (max by (x, y) (\n  rate(a[1m]) or b\n))"
     )
