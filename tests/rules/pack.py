@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,15 +40,15 @@ _PORT = _NODE | {"device", "port"}
 #: What adapters read of other exporters, by their own documentation.
 FOREIGN = {
     **{f"DCGM_FI_DEV_{name}": _DCGM for name in (
-        "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "FB_RESERVED", "FB_TOTAL", "POWER_USAGE", "POWER_MGMT_LIMIT",
-        "TOTAL_ENERGY_CONSUMPTION", "GPU_TEMP", "MEMORY_TEMP", "SM_CLOCK", "MEM_CLOCK", "MAX_SM_CLOCK",
+        "GPU_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE", "POWER_MGMT_LIMIT",
+        "TOTAL_ENERGY_CONSUMPTION", "GPU_TEMP", "SM_CLOCK", "MAX_SM_CLOCK",
         "POWER_VIOLATION", "THERMAL_VIOLATION", "CORRECTABLE_REMAPPED_ROWS", "UNCORRECTABLE_REMAPPED_ROWS",
         "ROW_REMAP_FAILURE", "PCIE_REPLAY_COUNTER", "XID_ERRORS", "CLOCK_THROTTLE_REASONS", "THRESHOLD_SRM",
         "RETIRED_PENDING", "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "GET_GPU_RECOVERY_ACTION",
         # The same by their newer names, with DCGM 4.6 and 4.7.
-        "GPU_UTIL_RATIO", "MEMORY_UTIL_RATIO", "FB_USED_BYTES", "FB_FREE_BYTES", "FB_RESERVED_BYTES",
-        "FB_CAPACITY_BYTES", "BOARD_POWER_WATTS", "BOARD_POWER_LIMIT_REQUESTED_WATTS", "GPU_ENERGY_JOULES_TOTAL",
-        "GPU_TEMP_CELSIUS", "MEMORY_TEMP_CELSIUS", "SM_CLOCK_HERTZ", "MEMORY_CLOCK_HERTZ", "SM_MAX_CLOCK_HERTZ",
+        "GPU_UTIL_RATIO", "FB_USED_BYTES", "FB_FREE_BYTES",
+        "BOARD_POWER_WATTS", "BOARD_POWER_LIMIT_REQUESTED_WATTS", "GPU_ENERGY_JOULES_TOTAL",
+        "GPU_TEMP_CELSIUS", "SM_CLOCK_HERTZ", "SM_MAX_CLOCK_HERTZ",
         "GPU_POWER_THROTTLE_SECONDS_TOTAL", "GPU_THERMAL_THROTTLE_SECONDS_TOTAL", "ROW_REMAP_CORRECTABLE_TOTAL",
         "ROW_REMAP_UNCORRECTABLE_TOTAL", "ROW_REMAP_FAILED", "PCIE_REPLAY_TOTAL", "XID_ERROR", "CLOCKS_EVENT_REASONS",
         "SRAM_EXCEEDED", "PAGE_RETIRED_PENDING", "NVLINK_RECOVERY_ERROR_TOTAL", "GPU_RECOVERY_ACTION",
@@ -58,8 +59,8 @@ FOREIGN = {
         "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",
     )},
     **{f"DCGM_FI_PROF_{name}": _DCGM for name in (
-        "GR_ENGINE_ACTIVE", "SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE",
-        "GR_ENGINE_UTIL_RATIO", "SM_UTIL_RATIO", "SM_OCCUPANCY_RATIO", "TENSOR_UTIL_RATIO", "DRAM_UTIL_RATIO",
+        "SM_ACTIVE", "SM_OCCUPANCY", "PIPE_TENSOR_ACTIVE",
+        "SM_UTIL_RATIO", "SM_OCCUPANCY_RATIO", "TENSOR_UTIL_RATIO",
     )},
     "DCGM_EXP_XID_ERRORS_TOTAL": _DCGM | {"xid"},
     **{f"nvidia_smi_{name}": _SMI for name in (
@@ -72,9 +73,9 @@ FOREIGN = {
     "nvidia_smi_gpu_info": _SMI | {"name"},
     "nvidia_smi_xid_last_timestamp_seconds": _SMI | {"xid"},
     **dict.fromkeys((
-        "gpu_gfx_activity", "gpu_umc_activity", "gpu_used_vram", "gpu_free_vram", "gpu_total_vram", "gpu_package_power",
+        "gpu_gfx_activity", "gpu_used_vram", "gpu_free_vram", "gpu_package_power",
         "gpu_average_package_power", "gpu_power_usage", "gpu_energy_consumed", "gpu_junction_temperature",
-        "gpu_edge_temperature", "gpu_memory_temperature", "gpu_violation_ppt_residency_percentage",
+        "gpu_edge_temperature", "gpu_violation_ppt_residency_percentage",
         "gpu_violation_processor_hot_residency_percentage", "gpu_violation_socket_thermal_residency_percentage",
         "gpu_violation_vr_thermal_residency_percentage", "gpu_violation_hbm_thermal_residency_percentage",
         "gpu_ecc_correct_total", "gpu_ecc_uncorrect_total", "pcie_replay_count", "pcie_speed", "pcie_max_speed",
@@ -86,10 +87,8 @@ FOREIGN = {
     "gpu_clock": _AMD | {"clock_type"},
     "gpu_max_clock": _AMD | {"clock_type"},
     **{f"node_{name}": _NODE for name in (
-        "memory_MemTotal_bytes", "memory_MemAvailable_bytes", "vmstat_oom_kill",
+        "memory_MemAvailable_bytes",
         "pressure_cpu_waiting_seconds_total", "pressure_io_waiting_seconds_total",
-        "pressure_io_stalled_seconds_total", "pressure_memory_waiting_seconds_total",
-        "pressure_memory_stalled_seconds_total",
     )},
     "node_uname_info": _NODE | {"nodename"},
     **{f"node_infiniband_{name}_total": _PORT for name in (
@@ -97,7 +96,6 @@ FOREIGN = {
         "port_receive_remote_physical_errors", "port_discards_transmitted", "local_link_integrity_errors",
         "excessive_buffer_overrun_errors",
     )},
-    "node_infiniband_port_data_received_bytes_total": _PORT,
     "node_infiniband_port_data_transmitted_bytes_total": _PORT,
 }  # fmt: skip
 
@@ -242,7 +240,10 @@ class Labels:
 
     def _selected(self, node: promql.VectorSelector) -> frozenset[str]:
         if node.name is None:
-            return frozenset(("__name__", CLUSTER, *map(prometheus_label, IDENTITY)))
+            name = next(matcher.value for matcher in node.matchers.matchers if matcher.name == "__name__")
+            matching = [labels for series, labels in self._series.items() if re.fullmatch(name, series)]
+            self._require(bool(matching), f"nobody emits or records {name}")
+            return frozenset({"__name__"}).union(*matching)
         labels = self._series.get(node.name, frozenset())
         self._require(node.name in self._series, f"nobody emits or records {node.name}")
         self._known((matcher.name for matcher in node.matchers.matchers), labels, node)
