@@ -273,6 +273,7 @@ def steps_that_compile() -> Scenario:
     for rank in scenario.world.ranks:
         # Twice a minute, 15 s each.
         rank.counters["training_steps_excluded_duration_seconds_total{reason=compile}"] = 0.5
+        rank.counters["training_steps_excluded_total{reason=compile}"] = 0.03125
         rank.counters["training_compile_recompilations_total"] = 0.03125
     scenario.after(minutes=8)
     for _ in range(4):

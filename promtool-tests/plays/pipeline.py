@@ -13,6 +13,7 @@ EVERY = 60
 CPU = "training_dataloader_worker_cpu_time_seconds_total"
 GC = "training_gc_duration_seconds_total{gc_generation=2}"
 COMPILED = "training_steps_excluded_duration_seconds_total{reason=compile}"
+EXCLUDED = "training_steps_excluded_total{reason=compile}"
 COLLECTIONS = "training_gc_collections_total{gc_generation=2}"
 WAIT = "training_phase_duration_quantile_seconds{{phase=communication,quantile={}}}"
 RECOMPILATIONS = "training_compile_recompilations_total"
@@ -68,7 +69,8 @@ def _faults(scenario: Scenario, size: float) -> None:
     for rank in _of(scenario, "saving"):
         rank.work["checkpoint"] = 0.15 * size
     for rank in _of(scenario, "compiling"):
-        rank.counters[COMPILED], rank.counters[RECOMPILATIONS] = 0.125 * size, 0.0625 * size
+        rank.counters[COMPILED], rank.counters[EXCLUDED] = 0.125 * size, 0.0625 * size
+        rank.counters[RECOMPILATIONS] = 0.0625 * size
 
 
 def faults() -> Scenario:

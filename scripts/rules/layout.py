@@ -101,7 +101,7 @@ class _Reader:
             if found is None:
                 raise self.error(f"cannot read {self._text[self._at :].strip()[:40]!r}")
             self._at = found.end()
-            self.next = " ".join(found[1].split())
+            self.next = re.sub(r"(?<={) | (?=})", "", " ".join(found[1].split()))
         return token
 
     def operation(self, precedence: int) -> Node:
@@ -187,7 +187,9 @@ def _lines(node: Node, before: str, width: int, deeper: int = 0) -> list[str]:
             first = right
             while isinstance(first, Operation):
                 first = first.left
-            alone = len(_INDENTATION + _flat(right)) <= room or (first is not right and isinstance(first, Leaf))
+            begins = f"{first.head}(" if isinstance(first, Call) else _flat(first)
+            fits = len(f"{operator} {begins}") <= room and (first is right or not isinstance(first, Leaf))
+            alone = len(_INDENTATION + _flat(right)) <= room or not fits
             if alone and "(" in operator and len(f"{operator} {_flat(right)}") > room:
                 beneath = [operator, *(_INDENTATION + line for line in _lines(right, "", room - len(_INDENTATION)))]
             else:
