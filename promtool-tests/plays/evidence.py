@@ -88,11 +88,11 @@ def pressure_by_node_exporter() -> Scenario:
     scenario.fires(contended)
     scenario.says(
         contended,
-        title="The steps of one rank are far less steady than those of its peers.",
-        summary="Rank 2 of run run-a on host-b is far less steady than its peers: by 16.02% of a step.",
-        description="One step in twenty of rank 2 of run run-a on host host-b takes 47.97ms longer than its usual one, "
-        "with its peers 15.93ms. The difference is 16.02% of a step. For 50% of the last five minutes, tasks of its "
-        "host waited for a processor.",
+        title="The steps of one rank vary far more than those of its peers.",
+        summary="The steps of rank 2 of run run-a on host-b vary far more than its peers', by 16.02% of a step.",
+        description="On rank 2 of run run-a on host host-b, 1 of 20 steps takes at least 47.97ms longer than its "
+        "usual step; on its peers, 15.93ms. The difference is 16.02% of a step. For 50% of the last "
+        "five minutes, tasks on its host waited for a CPU.",
         recommendation="Look for what takes the processors of the host (pidstat -u 5): another job, too many data "
         "workers, a limit of the container. Pin the rank and its data workers to cores of their own.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingContention.md",
@@ -122,11 +122,12 @@ def links() -> Scenario:
     scenario.fires(NETWORK)
     scenario.says(
         NETWORK,
-        title="Communication of a training run comes in bursts while own times are steady.",
-        summary="Communication of run run-a comes in bursts: one step in twenty waits for 10.99% of a step longer.",
-        description="One step in twenty of run run-a waits for 10.99% of a step of 200ms longer in communication than "
-        "the usual one, even on the rank where this differs least, while own times are steady: the network, and no "
-        "rank. Link errors and retransmissions: 8.0 a second on host-b.",
+        title="All ranks wait for communication in bursts while their own work is steady.",
+        summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
+        "by at least 10.99% of a step.",
+        description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
+        "least 10.99% of a step of 200ms, while its own work is steady. The network is the cause, not "
+        "a rank. Link errors and retransmissions: 8.0 a second on host-b.",
         recommendation="Check cable, transceiver and switch port of host-b first, and take the host out if its errors "
         "go on.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingNetworkBursty.md",
@@ -159,11 +160,12 @@ def congestion() -> Scenario:
     scenario.fires(NETWORK)
     scenario.says(
         NETWORK,
-        title="Communication of a training run comes in bursts while own times are steady.",
-        summary="Communication of run run-a comes in bursts: one step in twenty waits for 10.99% of a step longer.",
-        description="One step in twenty of run run-a waits for 10.99% of a step of 200ms longer in communication than "
-        "the usual one, even on the rank where this differs least, while own times are steady: the network, and no "
-        "rank. Packets with marks of congestion: 3.125% on host-a.",
+        title="All ranks wait for communication in bursts while their own work is steady.",
+        summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
+        "by at least 10.99% of a step.",
+        description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
+        "least 10.99% of a step of 200ms, while its own work is steady. The network is the cause, not "
+        "a rank. Packets with marks of congestion: 3.125% on host-a.",
         recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
         "other jobs on the same switches, and whether storage traffic takes the same links.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingNetworkBursty.md",

@@ -42,10 +42,10 @@ def dropped() -> Scenario:
     scenario.fires(alert)
     scenario.says(
         alert,
-        title="A rank loses much of what it measures.",
-        summary="Rank 1 of run run-a loses much of what it measures: buffer_full.",
-        description="Rank 1 of run run-a dropped 3k measured events within ten minutes, because of buffer_full. Its "
-        "phases may not add up.",
+        title="A rank drops much of what it measures.",
+        summary="Rank 1 of run run-a drops much of what it measures, because its buffer was full.",
+        description="Rank 1 of run run-a dropped 3k measured events in the last ten minutes, because its buffer "
+        "was full. Its phases may not add up.",
         recommendation="If the reporting thread does not keep up, give the process a spare core, or look for code that "
         "holds the interpreter for long; with very short steps, record fewer phases.",
         runbook_url=f"{RUNBOOKS}/TrainingTelemetryDropped.md",
@@ -83,8 +83,8 @@ def clock() -> Scenario:
         behind,
         title="The clock of a host differs from that of the monitoring server.",
         summary="The clock of host host-b (run run-a) differs from the server's by 3m 19s.",
-        description="The clock of host host-b, on which ranks of run run-a train, differs from the server's by 3m 19s. "
-        "Ages made of the ranks' timestamps are wrong by as much.",
+        description="The clock of host host-b, on which ranks of run run-a train, differs from the server's by 3m "
+        "19s. Ages that are computed from the ranks' timestamps are wrong by as much.",
         recommendation="Check that chronyd or ntpd runs on the host and is synchronised, and on the server too if "
         "several hosts are named.",
         runbook_url=f"{RUNBOOKS}/TrainingClockSkew.md",
@@ -107,10 +107,10 @@ def clash() -> Scenario:
     scenario.fires(alert)
     scenario.says(
         alert,
-        title="Two processes say that they are the same rank of the same run.",
-        summary="Two processes say that they are rank 0 of run run-a.",
-        description="Two living processes call themselves rank 0 of run run-a; one started 3m 0s after the other. "
-        "Their metrics are mixed, and no verdict on the run holds.",
+        title="Two processes report as the same rank of the same run.",
+        summary="Two processes report as rank 0 of run run-a.",
+        description="Two living processes report as rank 0 of run run-a; one started 3m 0s after the other. Their "
+        "metrics are mixed, so no verdict on the run holds.",
         recommendation="Give each job a name of its own in LAGGARD_RUN, or none, and laggard finds one. If there is "
         "one job alone, end the process that an earlier attempt left behind.",
         runbook_url=f"{RUNBOOKS}/TrainingRankClash.md",

@@ -109,8 +109,8 @@ def never_seen() -> Scenario:
     scenario.says(
         _missing(),
         title="A rank of a training run is gone while others work on.",
-        summary="1 ranks of run run-a are missing while others work on.",
-        description="Nobody has seen some of the ranks of run run-a. Missing: 1 of 4.",
+        summary="Run run-a works on without 1 of its 4 ranks.",
+        description="Some ranks of run run-a have never been seen. Missing: 1 of 4.",
         recommendation="Check with the scheduler whether all hosts of the run started, and whether each rank exports "
         "metrics or has a node exporter that reads its state file.",
         runbook_url=f"{RUNBOOKS}/TrainingRankMissing.md",

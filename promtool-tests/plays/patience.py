@@ -198,8 +198,8 @@ def without_exporter() -> Scenario:
         title="A training run makes no progress.",
         summary="Run run-a has ended no step for 10m 45s.",
         cost="all of the time",
-        description="Run run-a has ended no step for 10m 45s. No node exporter reads the state files of its ranks, "
-        "so nobody can say where they stand.",
+        description="Run run-a has ended no step for 10m 45s. No node exporter reads the state files of its ranks,"
+        " so it is not known which rank the others wait for.",
         recommendation="Take stacks with `laggard stacks --run run-a` on its hosts. Run laggard-exporter there: "
         "the next stall then names its rank.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",

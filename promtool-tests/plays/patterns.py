@@ -37,8 +37,9 @@ def input_bound() -> Scenario:
         title="All ranks of a training run wait for data.",
         summary="Run run-a waits for data: 36.67% of each step, on all ranks.",
         cost="36.67% of each step",
-        description="Data takes 36.67% of each step of 300ms of run run-a even on the ranks that are supplied best: "
-        "they wait for it, or their workers deliver no faster. So it is the pipeline and no single rank.",
+        description="Data takes 36.67% of each step (300ms) of run run-a, even on the ranks that are supplied "
+        "best: they wait for it, or their workers deliver no faster. The input pipeline is the cause, "
+        "not a single rank.",
         recommendation="Give the DataLoader more workers or a longer prefetch first: a rank has 2, and 4 would "
         "keep up; if its workers are busy, move decoding and augmentation out of the step; if they "
         "wait for storage, cache or shard the data set.",
@@ -140,8 +141,8 @@ def communication_bound() -> Scenario:
         title="The network is the slowest part of a training run.",
         summary="Run run-a waits for the network: 40% of each step is transfer.",
         cost="40% of each step",
-        description="Each step of run run-a takes 300ms, and 40% of it is exposed transfer even on the rank that waits "
-        "least, so it is the transfer and no slower rank.",
+        description="Each step of run run-a takes 300ms. 40% of it is exposed transfer, even on the rank that "
+        "waits least. The network is the cause, not a slow rank.",
         recommendation="Overlap the transfer with the backward pass and try larger buckets first; then compress "
         "gradients, or place the ranks so that the largest groups share a node or a switch.",
         runbook_url=f"{RUNBOOKS}/TrainingCommunicationBound.md",

@@ -28,8 +28,8 @@ def killed() -> Scenario:
         died(3, "backward", "host-b"),
         title="The process of a rank died while others work on.",
         summary="The process of rank 3 of run run-a on host-b died while others work on.",
-        description="The process of rank 3 of run run-a on host host-b ended without a clean end, and gave its last "
-        "sign 45s ago in phase backward. The others cannot make a step without it.",
+        description="The process of rank 3 of run run-a on host host-b ended without a clean end. Its last sign of"
+        " life was 45s ago in phase backward. The others cannot complete a step without it.",
         recommendation="Read the rank's log and the kernel's on its host (dmesg: out of memory, XID) for the cause, "
         "take the host out if it is at fault, then restart the run from its last checkpoint.",
         runbook_url=f"{RUNBOOKS}/TrainingRankDied.md",
@@ -174,8 +174,8 @@ def stopped() -> Scenario:
         frozen(2, "stopped", "forward"),
         title="The process of a rank is stopped.",
         summary="The process of rank 2 of run run-a on host-a is stopped.",
-        description="The kernel holds the process of rank 2 of run run-a on host host-a stopped in phase forward; its "
-        "last sign of progress is 30s old.",
+        description="The process of rank 2 of run run-a on host host-a is stopped, by a signal or a debugger, in "
+        "phase forward. Its last progress was 30s ago.",
         recommendation="Find who stopped it: a debugger or a profiler that is attached, a job scheduler that suspends, "
         "a frozen container, a SIGSTOP. kill -CONT lets it go on, if the timeout of the collective has not passed.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
@@ -228,8 +228,8 @@ def silent() -> Scenario:
         frozen(1, "silent", "data"),
         title="A rank makes no progress while others go on.",
         summary="Rank 1 of run run-a on host-a has made no progress for 1m 0s while others go on.",
-        description="The process of rank 1 of run run-a on host host-a lives, but has shown no sign of progress for 1m "
-        "0s in phase data, while other ranks go on.",
+        description="The process of rank 1 of run run-a on host host-a lives, but has shown no progress for 1m 0s "
+        "in phase data, while other ranks go on.",
         recommendation="Take its stack on its host: `laggard stacks --run run-a --ranks 1`; look for a device "
         "error in dmesg (XID) and for a mount that does not answer.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
@@ -295,9 +295,9 @@ def restarts() -> Scenario:
     scenario.says(
         LOOP,
         title="A training run restarts again and again.",
-        summary="Run run-a restarts again and again: 3 times within an hour.",
-        description="A rank of run run-a has restarted 3 times within an hour. Each restart costs what has "
-        "been done since the last checkpoint, and the start itself.",
+        summary="Run run-a has restarted 3 times in the last hour.",
+        description="A rank of run run-a has restarted 3 times in the last hour. Each restart costs the work since"
+        " the last checkpoint, and the start itself.",
         recommendation="Read the end of the first log of each attempt: an error that comes back at the same step is in "
         "the code or the data, one that comes back on the same host is the host's. Stop the restarts until you know.",
         runbook_url=f"{RUNBOOKS}/TrainingRestartLoop.md",

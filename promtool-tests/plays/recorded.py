@@ -37,9 +37,8 @@ def device_that_has_not_begun() -> Scenario:
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 1m 0s: the others wait for rank 5 on host-b.",
         cost="all of the time",
-        description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
-        "The others wait for rank 5 on host host-b, last seen in phase backward, which flight recorders "
-        "confirm.",
+        description="Run run-a has shown no progress for 1m 0s (limit 15s). The others wait for rank 5 on host "
+        "host-b, last seen in phase backward, which flight recorders confirm.",
         recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. A "
         "process that lives shows where it stands: `laggard stacks --run run-a --ranks 5`.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",

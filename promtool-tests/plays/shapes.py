@@ -41,11 +41,11 @@ def slow_host() -> Scenario:
     scenario.fires(*slow)
     scenario.says(
         _node("host-b"),
-        title="Most ranks of one host make the others wait in every step.",
-        summary="Host host-b holds up run run-a: most of its ranks need 1.30 times as long as others.",
+        title="Most ranks of one host are slow in every step, and the others wait for them.",
+        summary="Host host-b slows down run run-a: most of its ranks take 1.30 times as long as those of other hosts.",
         cost="21.26% of each step",
-        description="Most ranks of run run-a on host host-b need at least 234ms for their own part of a step, those of "
-        "other hosts 180ms: 1.30 times as long, and they wait for the others less than the others wait for them.",
+        description="Most ranks of run run-a on host host-b spend at least 234ms of each step on their own work, "
+        "1.30 times as long as the ranks of other hosts (180ms), which wait for them.",
         recommendation="Look at what the ranks of this host share: CPU frequency and other processes, memory bandwidth "
         "and NUMA placement, cooling, the local disk, its network links. Replace the host if the fault stays with it.",
         runbook_url=f"{RUNBOOKS}/TrainingNodeSlow.md",
@@ -112,11 +112,11 @@ def slow_stage() -> Scenario:
     scenario.fires(_stage("stage-1"))
     scenario.says(
         _stage("stage-1"),
-        title="One pipeline stage, or another peer group, holds up the others.",
-        summary="Peer group stage-1 holds up run run-a: it needs 1.40 times as long as the other groups.",
+        title="One pipeline stage, or another peer group, slows down the others.",
+        summary="Peer group stage-1 slows down run run-a: it takes 1.40 times as long as the other groups.",
         cost="26.47% of each step",
-        description="The usual rank of peer group stage-1 of run run-a needs 252ms for its own part of a step, that of "
-        "the other groups 180ms: 1.40 times as long, and it waits for them less than they wait for it.",
+        description="A typical rank of peer group stage-1 of run run-a spends 252ms of each step on its own work, "
+        "1.40 times as long as one of the other groups (180ms), which wait for it.",
         recommendation="Move layers from this group to its neighbours; the first and the last stage also hold the "
         "embedding and the loss. If each group is on hosts of its own, look for a slow host first.",
         runbook_url=f"{RUNBOOKS}/TrainingStageSlow.md",
@@ -181,11 +181,11 @@ def roaming() -> Scenario:
     scenario.says(
         IMBALANCE,
         title="A different rank is slow in each step of a training run.",
-        summary="Run run-a loses 33.33% of each step to whichever rank is slow in it: a different one each time.",
+        summary="Run run-a loses 33.33% of each step to a slow rank, a different one each time.",
         cost="33.33% of each step",
-        description="In the usual step, the ranks of run run-a wait for one another for 33.33% of its 300ms, beyond "
-        "transfer and bubble. Over minutes, all ranks of a peer group need the same: no rank is slow for long, a "
-        "different one is slow each time.",
+        description="In the usual step of run run-a (300ms), ranks wait for one another for 33.33% of its time, "
+        "beyond transfer and bubble. Over minutes, all ranks of a peer group take equally long: no "
+        "rank stays slow, a different one is slow each time.",
         recommendation="Give all ranks the same amount of work in each step: batch by tokens instead of samples, "
         "bucket or pack sequences by length, balance experts.",
         runbook_url=f"{RUNBOOKS}/TrainingDataImbalance.md",
@@ -312,11 +312,12 @@ def bursts() -> Scenario:
     scenario.fires(NETWORK)
     scenario.says(
         NETWORK,
-        title="Communication of a training run comes in bursts while own times are steady.",
-        summary="Communication of run run-a comes in bursts: one step in twenty waits for 39.98% of a step longer.",
-        description="One step in twenty of run run-a waits for 39.98% of a step of 200ms longer in communication "
-        "than the usual one, even on the rank where this differs least, while own times are steady: the network, and "
-        "no rank.",
+        title="All ranks wait for communication in bursts while their own work is steady.",
+        summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
+        "by at least 39.98% of a step.",
+        description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
+        "least 39.98% of a step of 200ms, while its own work is steady. The network is the cause, not "
+        "a rank.",
         recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
         "other jobs on the same switches, and whether storage traffic takes the same links.",
         runbook_url=f"{RUNBOOKS}/TrainingNetworkBursty.md",
@@ -368,10 +369,10 @@ def contention() -> Scenario:
     scenario.fires(contended)
     scenario.says(
         contended,
-        title="The steps of one rank are far less steady than those of its peers.",
-        summary="Rank 2 of run run-a on host-a is far less steady than its peers: by 40.01% of a step.",
-        description="One step in twenty of rank 2 of run run-a on host host-a takes 95.95ms longer than its usual one, "
-        "with its peers 15.93ms. The difference is 40.01% of a step.",
+        title="The steps of one rank vary far more than those of its peers.",
+        summary="The steps of rank 2 of run run-a on host-a vary far more than its peers', by 40.01% of a step.",
+        description="On rank 2 of run run-a on host host-a, 1 of 20 steps takes at least 95.95ms longer than its "
+        "usual step; on its peers, 15.93ms. The difference is 40.01% of a step.",
         recommendation="Look for other work on the rank's host: CPU pressure (/proc/pressure/cpu), processes without a "
         "CPU set, a second job on the GPU, interrupts on its cores. Pin the rank and its data workers to cores of "
         "their own.",

@@ -27,8 +27,8 @@ def stuck_rank() -> Scenario:
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 45s: the others wait for rank 2 on host-b.",
         cost="all of the time",
-        description="Run run-a has shown no sign of progress for 45s; its limit now is 15s. "
-        "The others wait for rank 2 on host host-b, last seen in phase forward.",
+        description="Run run-a has shown no progress for 45s (limit 15s). The others wait for rank 2 on host "
+        "host-b, last seen in phase forward.",
         recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. A "
         "process that lives shows where it stands: `laggard stacks --run run-a --ranks 2`.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
@@ -133,8 +133,8 @@ def ended_before_the_others() -> Scenario:
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 1m 0s: the others wait for rank 2 on host-a.",
         cost="all of the time",
-        description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
-        "The others wait for rank 2 on host host-a, last seen in phase other.",
+        description="Run run-a has shown no progress for 1m 0s (limit 15s). The others wait for rank 2 on host "
+        "host-a, last seen in phase other.",
         recommendation="It ended cleanly before the others, who wait for it: look for fewer batches than theirs, or a "
         "way out of the loop that one rank takes alone.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
@@ -240,8 +240,8 @@ def nobody_stands_out() -> Scenario:
         title="A training run makes no progress.",
         summary="Run run-a has stood still for 1m 0s.",
         cost="all of the time",
-        description="Run run-a has shown no sign of progress for 1m 0s; its limit now is 15s. "
-        "No rank stands out: all wait in the same collective, or none of them waits for another.",
+        description="Run run-a has shown no progress for 1m 0s (limit 15s). No rank stands out: all wait in the "
+        "same collective, or none of them waits for another.",
         recommendation="Look at what all ranks share: the network of the collective, the storage, the file system "
         "of the data. Take stacks with `laggard stacks --run run-a` on its hosts.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",

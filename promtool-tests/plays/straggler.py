@@ -21,11 +21,12 @@ def four_ranks() -> Scenario:
     scenario.fires(straggler(3, "forward"))
     scenario.says(
         straggler(3, "forward"),
-        title="One rank makes the others wait in every step.",
-        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers in forward, and they wait for it.",
+        title="One rank is slow in every step, and the others wait for it.",
+        summary="Rank 3 of run run-a on host-a takes 1.30 times as long as its peers, mostly in forward, and they "
+        "wait for it.",
         cost="21.26% of each step",
-        description="Rank 3 of run run-a on host host-a needs 234ms for its own part of a step, its peers 180ms: "
-        "1.30 times as long, and it waits for them less than they wait for it. The difference is in phase forward.",
+        description="Rank 3 of run run-a on host host-a spends 234ms of each step on its own work, 1.30 times as "
+        "long as its peers (180ms), which wait for it. Most of the difference is in phase forward.",
         recommendation="Compare the rank's GPU with its peers: clocks, temperature, power and throttling, other "
         "processes on it; then the shape of its batches.",
         runbook_url=RUNBOOK,
@@ -182,11 +183,11 @@ def slow_in_everything() -> Scenario:
     scenario.fires(straggler(5, "mixed"))
     scenario.says(
         straggler(5, "mixed"),
-        title="One rank makes the others wait in every step.",
-        summary="Rank 5 of run run-a on host-a needs 1.40 times as long as its peers, and they wait for it.",
+        title="One rank is slow in every step, and the others wait for it.",
+        summary="Rank 5 of run run-a on host-a takes 1.40 times as long as its peers, and they wait for it.",
         cost="26.47% of each step",
-        description="Rank 5 of run run-a on host host-a needs 252ms for its own part of a step, its peers 180ms: "
-        "1.40 times as long, and it waits for them less than they wait for it. It is slow in more than one phase.",
+        description="Rank 5 of run run-a on host host-a spends 252ms of each step on its own work, 1.40 times as "
+        "long as its peers (180ms), which wait for it. It is slow in more than one phase.",
         recommendation="The whole rank is slow: check its host and its GPU (clocks, temperature, power, CPU "
         "contention) before its code. Moving the rank to another host tells the two apart.",
         runbook_url=RUNBOOK,

@@ -33,10 +33,10 @@ def rank_without_metrics() -> Scenario:
     scenario.fires(_telemetry(1, "rank"))
     scenario.says(
         _telemetry(1, "rank"),
-        title="A rank trains without its metrics.",
-        summary="Rank 1 of run run-a on host-a trains without its metrics.",
-        description="The process of rank 1 of run run-a on host host-a lives and runs by its state file, but none of "
-        "its metrics arrives any more. It cannot be compared with its peers.",
+        title="The metrics of a rank that trains do not arrive.",
+        summary="Rank 1 of run run-a on host-a trains, but its metrics do not arrive.",
+        description="The process of rank 1 of run run-a on host host-a runs by its state file, but none of its "
+        "metrics arrives. It cannot be compared with its peers.",
         recommendation="Check whether the rank's metrics port is scraped, or its collector reached, and whether a "
         "thread of the process holds the interpreter for long.",
         runbook_url=f"{RUNBOOKS}/TrainingTelemetryDown.md",
@@ -64,7 +64,7 @@ def exporter_gone() -> Scenario:
         title="A node exporter no longer shows a rank that trains.",
         summary="A node exporter no longer shows rank {rank} of run run-a on host-b, which trains.",
         description="Rank {rank} of run run-a on host host-b trains, but the node exporter that showed its state "
-        "file no longer does. A stall or a death of this rank could not be named.",
+        "file no longer does. A stall or a death of this rank could not be detected.",
         recommendation="Check that laggard-exporter runs on the host, is scraped, and reads the folder that "
         "LAGGARD_STATE_DIR names.",
         runbook_url=f"{RUNBOOKS}/TrainingTelemetryDown.md",

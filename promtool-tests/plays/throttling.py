@@ -46,13 +46,13 @@ def thermal() -> Scenario:
     scenario.fires(straggler(3, "mixed"), _slowdown("Thermal"), _throttled("sw_thermal"))
     scenario.says(
         _slowdown("Thermal"),
-        title="One rank makes the others wait because heat holds its GPU back.",
-        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because heat holds "
-        "its GPU GPU-3 back.",
+        title="One rank is slow because heat holds back its GPU, and the others wait for it.",
+        summary="Rank 3 of run run-a on host-a takes 1.30 times as long as its peers, because heat holds back its "
+        "GPU GPU-3.",
         cost="21.26% of each step",
-        description="Rank 3 of run run-a on host host-a needs 1.30 times as long for its own part of a step as its "
-        "peers. Its GPU GPU-3 is held back more than theirs. Its clocks were held down by heat for 50% of the "
-        "time. It is at 88 degrees Celsius.",
+        description="Rank 3 of run run-a on host host-a takes 1.30 times as long as its peers for its own work in "
+        "a step. Its GPU GPU-3 is held back more than theirs. Heat held down its clocks for 50% of the"
+        " last five minutes. Its temperature is 88 degrees Celsius.",
         recommendation="Check the cooling of the host: fans, inlet temperature, dust, a neighbour that heats it. Until "
         "then, lower the power limit of the whole run's GPUs, or move the rank.",
         runbook_url=f"{RUNBOOKS}/TrainingThermalSlowdown.md",
@@ -85,12 +85,13 @@ def power() -> Scenario:
     scenario.fires(straggler(3, "mixed"), _slowdown("Power"), _throttled("hw_power_brake"))
     scenario.says(
         _slowdown("Power"),
-        title="One rank makes the others wait because power holds its GPU back.",
-        summary="Rank 3 of run run-a on host-a needs 1.30 times as long as its peers, because power holds "
-        "its GPU GPU-3 back.",
+        title="One rank is slow because power holds back its GPU, and the others wait for it.",
+        summary="Rank 3 of run run-a on host-a takes 1.30 times as long as its peers, because power holds back its"
+        " GPU GPU-3.",
         cost="21.26% of each step",
-        description="Rank 3 of run run-a on host host-a needs 1.30 times as long for its own part of a step as its "
-        "peers. Its GPU GPU-3 is held back more than theirs. Its clocks were held down by power for 75% of the time.",
+        description="Rank 3 of run run-a on host host-a takes 1.30 times as long as its peers for its own work in "
+        "a step. Its GPU GPU-3 is held back more than theirs. Power held down its clocks for 75% of "
+        "the last five minutes.",
         recommendation="Compare the GPU's power limit with that of its peers, and look at the host's power supplies "
         "and the rack's power cap: a power brake comes from outside the GPU.",
         runbook_url=f"{RUNBOOKS}/TrainingPowerSlowdown.md",

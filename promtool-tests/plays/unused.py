@@ -86,9 +86,10 @@ def library() -> Scenario:
     scenario.says(
         used,
         title="GPU drivers do not match.",
-        summary="NVML of host host-b (run run-a) is of another version than its driver.",
-        description="The driver that host host-b has loaded is of another version than its libraries: NVML refuses all "
-        "calls. What runs of run-a goes on, but nobody sees its GPUs any more, and a process that starts there fails.",
+        summary="Host host-b (run run-a) has loaded a driver of another version than its NVML library.",
+        description="The driver that host host-b has loaded is of another version than its libraries, so NVML "
+        "refuses all calls. Ranks of run run-a go on, but their GPUs are not monitored, and a process "
+        "that starts there fails.",
         recommendation="Drain the host, then reload the driver's kernel modules or reboot. Hold the driver's packages "
         "back from unattended upgrades.",
         runbook_url=f"{RUNBOOKS}/TrainingDriverMismatch.md",
@@ -136,10 +137,10 @@ def idle() -> Scenario:
     gpus[1].lost = False
     scenario.says(
         alert,
-        title="A GPU of a training run does nothing.",
-        summary="GPU run-a-1 on host-a of run run-a, rank 1 does nothing while its rank makes steps.",
-        description="No kernel has run on GPU run-a-1 of rank 1 of run run-a on host host-a for ten minutes and more, "
-        "though the rank makes steps: its highest utilization was 0%.",
+        title="A GPU of a training run is idle.",
+        summary="GPU run-a-1 (rank 1 of run run-a on host-a) is idle while its rank trains.",
+        description="GPU run-a-1 (rank 1 of run run-a on host host-a) has been idle for at least ten minutes, "
+        "though its rank makes steps. Its highest utilization in the last five minutes was 0%.",
         recommendation="Check that the model is on the device: a rank that finds no GPU, or asks for another, trains "
         "on the processor. Else give the GPU back.",
         runbook_url=f"{RUNBOOKS}/TrainingGpuIdle.md",

@@ -188,10 +188,10 @@ def unread() -> Scenario:
     scenario.fires(dcgm)
     scenario.says(
         dcgm,
-        title="Nothing is read of an exporter of GPUs.",
+        title="No field of a GPU exporter is known to the rules.",
         summary="dcgm-exporter is scraped, but none of its fields is known to the rules.",
-        description="dcgm-exporter has series of 3 GPUs or hosts of which the rules know none by its name. Faults of "
-        "these GPUs are unknown to every verdict.",
+        description="dcgm-exporter exports 3 GPUs or hosts under names that the rules do not know. Faults of these"
+        " GPUs are not detected.",
         recommendation="Take a prefix of its names away (MetricsFieldPrefix), export the fields that docs/gpu.md "
         "lists, or load a rule pack that knows its release.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingTelemetryDown.md",

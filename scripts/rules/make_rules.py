@@ -36,6 +36,7 @@ _OWN = {
     "rank": ("cluster", "training_run", "training_rank"),
     "host": ("cluster", "training_run", "host_name"),
     "group": ("cluster", "training_run", "training_peer_group"),
+    "gpu": ("cluster", "uuid"),
 }
 
 _SUFFIX = ".yml.jinja"

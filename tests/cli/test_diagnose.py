@@ -71,13 +71,13 @@ def _report_says_the_same(capsys: pytest.CaptureFixture[str], address: str, path
     assert main(["report", "--prometheus", address, "--run", RUN, "-o", str(path)]) == 0
     headline = capsys.readouterr().out
     assert re.match(
-        r"Rank 2 of run live on node-1 needs \d+\.\d\d times as long as its peers in data, and they wait for it",
+        r"Rank 2 of run live on node-1 takes \d+\.\d\d times as long as its peers, mostly in data, and they wait",
         headline,
     )
     assert re.search(r" \(since \S+ UTC, costs \d+% of each step\)\.", headline)
     told = path.read_text(encoding="utf-8")
-    assert re.search(r"Rank 2 of run live on host node-1 needs \d+(\.\d+)?ms for its own part of a step", told)
-    assert "The difference is in phase data." in told
+    assert re.search(r"Rank 2 of run live on host node-1 spends \d+(\.\d+)?ms of each step on its own work", told)
+    assert "Most of the difference is in phase data." in told
     assert "The server does not tell its rules" not in told
 
 

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.xdist_group("world")
 TOLD = {
     "slow_backward-8-1": (
         (
-            r"Rank 0 of run slow_backward-8-1 on slow_backward-8-1-node-0 needs 1\.\d\d times as long as its peers "
-            r"in backward, .* \(since 22:2\d:\d\d UTC, costs 3[789]% of each step\)\."
+            r"Rank 0 of run slow_backward-8-1 on slow_backward-8-1-node-0 takes 1\.\d\d times as long as its peers, "
+            r"mostly in backward, .* \(since 22:2\d:\d\d UTC, costs 3[789]% of each step\)\."
         ),
         (
-            "Rank 0 of run slow_backward-8-1 on host slow_backward-8-1-node-0 needs 16.",
+            "Rank 0 of run slow_backward-8-1 on host slow_backward-8-1-node-0 spends 16.",
             "rank 0 on slow_backward-8-1-node-0: 1.6",
         ),
     ),
@@ -41,17 +41,17 @@ TOLD = {
             "from another verdict: Run input_bound-8-1 waits for its data workers",
         ),
     ),
-    "bursts-8-1": (r"Communication of run bursts-8-1 comes in bursts: .* \(since .*\)\.", ()),
+    "bursts-8-1": (r"Run bursts-8-1 waits for the network in bursts: .* \(since .*\)\.", ()),
     "leaking-8-1": (
         r".*",
         ("TrainingMemoryLeak", "The most of all ranks went from 5.0"),
     ),
     "hot-8-1": (
         (
-            r"Rank 0 of run hot-8-1 on hot-8-1-node-0 needs .* because heat holds its GPU .* "
+            r"Rank 0 of run hot-8-1 on hot-8-1-node-0 takes .* because heat holds back its GPU .* "
             r"\(since .*, costs 4\d% of each step\)\."
         ),
-        ("Check the cooling of the host", "from another verdict: Rank 0 of run hot-8-1 on hot-8-1-node-0 needs "),
+        ("Check the cooling of the host", "from another verdict: Rank 0 of run hot-8-1 on hot-8-1-node-0 takes "),
     ),
     "restarted-8-1": (r"Healthy: no verdict above info in these 23 min\.", ("ranks started once more at",)),
     "healthy-8-1": (r"Healthy: no verdict above info in these 17 min\.", ("8 of 8 ranks were compared.",)),

@@ -179,9 +179,9 @@ def test_each_cluster_has_its_verdict(site: Site, tmp_path: Path, capsys: pytest
             assert main([*report, "--prometheus", address, "--cluster", cluster]) == 0
             headline, rest = capsys.readouterr().out.splitlines()
             # Where each series is there twice, the rule's own arithmetic has no answer.
-            said = rf"of run {RUN} on node-1 needs \S+ times as long as its peers in data, and they wait for it"
+            said = rf"of run {RUN} on node-1 takes \S+ times as long as its peers, mostly in data, and they wait for it"
             if address == site.plain:
-                said = "on node-1, phase data: one rank makes the others wait in every step"
+                said = "on node-1, phase data: one rank is slow in every step, and the others wait for it"
             assert re.match(rf"Rank {rank} {said} \(since ", headline), headline
             assert "; 1 verdicts; " in rest
 
