@@ -56,7 +56,8 @@ class Act:
 _SLOW_LOADER_STEPS = 2.0
 
 ACTS = (
-    Act("healthy", "healthy", seconds=20),
+    # The job has been silent for eight seconds before.
+    Act("healthy", "healthy", seconds=12),
     Act(
         "slow-data",
         "rank 2 slow in data loading",
@@ -79,24 +80,22 @@ ACTS = (
     Act(
         "imbalance",
         "another rank slow in each step",
-        (Fault("roaming", None, 2.0),),
+        (Fault("roaming", None, 2.5),),
         (Truth("TrainingDataImbalance"),),
         # Each rank must have waited in half of the steps of its quantiles, and a rank that is slow itself does not.
         seconds=90,
     ),
+    # Three faults at once that have nothing to do with each other.
     Act(
-        "garbage",
-        "all ranks collect garbage",
-        (Fault("garbage", None, 0.1),),
-        # Each rank collects in steps of its own, and the others wait for it then.
-        (Truth("TrainingGarbageCollection", beside=("TrainingDataImbalance",)),),
-    ),
-    # Two faults at once that have nothing to do with each other.
-    Act(
-        "leak-checkpoint",
-        "rank 1 leaks memory of the host, and checkpoints are held up by slow storage",
-        (Fault("leak", 1, amount=LEAK_RATE), Fault("save", 0, amount=2.0)),
-        (Truth("TrainingMemoryLeak", rank="1"), Truth("TrainingCheckpointSlow", phase="checkpoint")),
+        "garbage-leak-checkpoint",
+        "all ranks collect garbage, rank 1 leaks host memory, and slow storage holds up checkpoints",
+        (Fault("garbage", None, 0.1), Fault("leak", 1, amount=LEAK_RATE), Fault("save", 0, amount=2.0)),
+        (
+            # Each rank collects in steps of its own, and the others wait for it then.
+            Truth("TrainingGarbageCollection", beside=("TrainingDataImbalance",)),
+            Truth("TrainingMemoryLeak", rank="1"),
+            Truth("TrainingCheckpointSlow", phase="checkpoint"),
+        ),
         # Of the leak minima of three windows, one after the other, must rise, and that for a while.
         seconds=90,
     ),

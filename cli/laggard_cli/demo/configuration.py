@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from laggard_cli.demo.acts import LEAK_RATE
 from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.profiles import Profile, load_profile
 
-#: Families of rules whose verdicts take too long for an act in the fast profile too, and their durations here, by their
-#: names in production: trends are recorded and compared every few seconds, and the last hour is twelve seconds.
+#: Medium and long windows and persistence, by their names in production: an act ends sooner than in the fast profile.
+_DURATIONS = {"3m": "12s", "6m": "24s", "10m": "16s"}
+#: Groups that production evaluates less often are evaluated every two seconds, so that a window holds enough samples.
+_INTERVALS = {"1m": "30s", "2m": "30s"}
+
+#: Families of rules whose verdicts take too long for an act all the same, and their durations: trends are recorded and
+#: compared every few seconds, and the last hour is twelve seconds.
 _TRENDS = ("memory", "pipeline", "goodput")
-_DURATIONS = {"5m": "5s", "10m": "24s", "15m": "8s", "20m": "8s", "30m": "16s", "45m": "24s", "1h": "12s"}
+_TREND_DURATIONS = {"5m": "5s", "15m": "8s", "20m": "8s", "30m": "16s", "45m": "24s", "1h": "12s"}
 
 #: Thresholds that are others for the demo's run, and why.
 _THRESHOLDS = {
@@ -68,16 +74,15 @@ def write(
 
 
 def rule_files() -> dict[str, str]:
-    """Return name and text of each rule file: the fast profile, with trends that an act has the time for."""
-    fast, trends = profiles()
-    slow = render(fast)
-    return {**slow, **{name: text for name, text in render(trends).items() if _family(name) in _TRENDS}}
+    """Return name and text of each rule file: the fast profile, with windows that an act has time for."""
+    most, trends = profiles()
+    return {**render(most), **{name: text for name, text in render(trends).items() if _family(name) in _TRENDS}}
 
 
 def profiles() -> tuple[Profile, Profile]:
     """Return the profile of most rules, and that of the trends."""
     fast = load_profile(rules_folder(), "fast")
-    shorter = {parse_duration(production): parse_duration(demo) for production, demo in _DURATIONS.items()}
+    shorter = _parsed(_TREND_DURATIONS)
     window = shorter[parse_duration("15m")]
     thresholds = {
         **fast.thresholds,
@@ -85,10 +90,18 @@ def profiles() -> tuple[Profile, Profile]:
         # An act ends before the 150 steps after which unsteady steps are told from steps that became longer for good.
         "spread_steps": 16,
     }
-    return (
-        replace(fast, thresholds=thresholds),
-        replace(fast, name="demo", thresholds=thresholds, durations={**fast.durations, **shorter}),
+    most = replace(
+        fast,
+        name="demo",
+        durations={**fast.durations, **_parsed(_DURATIONS)},
+        intervals={**fast.intervals, **_parsed(_INTERVALS)},
+        thresholds=thresholds,
     )
+    return most, replace(most, durations={**most.durations, **shorter})
+
+
+def _parsed(durations: Mapping[str, str]) -> dict[timedelta, timedelta]:
+    return {parse_duration(production): parse_duration(demo) for production, demo in durations.items()}
 
 
 def _family(name: str) -> str:
