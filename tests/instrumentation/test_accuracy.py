@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured_once import MeasuredOnce
 from tests.support.otlp import Receiver
@@ -67,7 +68,8 @@ def test_healthy_ranks_are_equal_and_other_is_small(healthy: MeasuredOnce[list[A
         assert max(own) < 1.1 * min(own)
 
 
-@pytest.mark.parametrize("place", PLACES)
+# The places differ in what the recorder sees, which test_layouts.py looks at in each of them.
+@pytest.mark.parametrize("place", usual(PLACES, "backward"))
 def test_a_delay_is_found_in_its_rank_and_phase_only(
     place: str, tmp_path: Path, healthy: MeasuredOnce[list[Any]]
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from laggard.shared import statefile
+from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured_once import MeasuredOnce
 
@@ -46,12 +46,16 @@ MATRIX = {
     "tensor_parallel": ("tp-0", "tp-1", "tp-0", "tp-1"),
     "pipeline": ("pp-0", "pp-0", "pp-1", "pp-1"),
 }
-#: Each of both ways to run and each of both ways to step in one of them; before a release every pair (`EVERY_CASE=1`).
-CONFIGURATIONS = (
-    ("eager-amp", "eager-accumulation", "compiled-amp", "compiled-accumulation")
-    if os.environ.get("EVERY_CASE")
-    else ("eager-accumulation", "compiled-amp")
-)
+#: Both ways to run and both ways to step, crossed.
+CONFIGURATIONS = ("eager-amp", "eager-accumulation", "compiled-amp", "compiled-accumulation")
+#: The variants step eagerly too.
+USUAL = {
+    "single": "compiled-amp",
+    "ddp": "compiled-amp",
+    "fsdp2": "eager-accumulation",
+    "tensor_parallel": "compiled-amp",
+    "pipeline": "eager-accumulation",
+}
 #: Layouts that differ from one of the matrix in one respect, all in one launch: one configuration, fewer places.
 VARIANTS = (
     "fsdp2_keep",
@@ -64,7 +68,8 @@ VARIANTS = (
     "ddp_two",
 )
 VARIANT_CONFIGURATION = "eager-accumulation"
-VARIANT_PLACES = ("none", "data", "backward")
+#: They differ in how gradients meet.
+VARIANT_PLACES = usual(("none", "data", "backward"), "none", "backward")
 
 #: Phases that the programs time by hand. A pipeline cannot time forward and backward, only both.
 TIMED = ("data", "forward", "backward", "optimizer")
@@ -95,6 +100,10 @@ class Rank:
         return {**own, "communication": statistics.median(step.get("communication", 0.0) for step in steps)}
 
 
+def _configurations(layout: str) -> list[str]:
+    return usual(CONFIGURATIONS, USUAL[layout])
+
+
 Training = MeasuredOnce[list[Rank]]
 
 
@@ -112,7 +121,7 @@ def _launch(layout: str, folder: Path) -> list[Rank]:
         program += [",".join(VARIANTS), "--configurations", VARIANT_CONFIGURATION]
         program += ["--places", ",".join(VARIANT_PLACES)]
     else:
-        program += [layout, "--configurations", ",".join(CONFIGURATIONS)]
+        program += [layout, "--configurations", ",".join(_configurations(layout))]
     program += ["--slow-rank", str(slow), "--out", folder]
     with Launcher(folder) as launcher:
         launcher.run_ranks(size, *program)
@@ -180,7 +189,7 @@ CELLS = [
         (layout, configuration, place)
         for layout in MATRIX
         if layout != "single"
-        for configuration in CONFIGURATIONS
+        for configuration in _configurations(layout)
         for place in PLACES
     ),
     *((layout, VARIANT_CONFIGURATION, place) for layout in VARIANTS for place in VARIANT_PLACES),
@@ -211,7 +220,7 @@ def _judge(ranks: list[Rank], layout: str, configuration: str, place: str) -> No
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "none"])
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize("configuration", _configurations("single"))
 def test_a_single_process_shows_the_phase_that_moved(configuration: str, place: str, training: Training) -> None:
     """Without peers the delay stands in its phase against the healthy steps of the same process."""
     with training.judged("single") as (rank,):
