@@ -181,8 +181,6 @@ def prometheus(
     binary: str = "prometheus",
     *,
     rare: tuple[str, int] | None = None,
-    profile: str = "fast",
-    every: str = "1s",
 ) -> Iterator[Prometheus]:
     """Run Prometheus over one target; yield it when it has loaded the rules.
 
@@ -191,19 +189,17 @@ def prometheus(
         folder: for its configuration and its data.
         binary: the program.
         rare: another target, and every how many seconds it is scraped.
-        profile: of the rules.
-        every: the interval of its scrapes, as Prometheus writes it.
     """
     rules = folder / "rules"
     rules.mkdir()
-    for name, text in render(profile).items():
+    for name, text in render("fast").items():
         (rules / name).write_text(text, encoding="utf-8")
     configuration = folder / "prometheus.yml"
     jobs = [f"{{job_name: live, static_configs: [{{targets: ['{target}']}}]}}"]
     if rare:
         jobs += [f"{{job_name: rare, scrape_interval: {rare[1]}s, static_configs: [{{targets: ['{rare[0]}']}}]}}"]
     configuration.write_text(
-        f"global: {{scrape_interval: {every}, evaluation_interval: {every}}}\n"
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         f"rule_files: ['{rules}/*.yml']\n"
         f"scrape_configs: [{', '.join(jobs)}]\n",
         encoding="utf-8",
