@@ -27,7 +27,7 @@ PLAYS = (
 SECOND = ("", "turns") if EVERYTHING else ("turns",)
 
 #: Its fixture is dear: one process for all of them.
-pytestmark = pytest.mark.xdist_group("vmalert")
+pytestmark = [pytest.mark.patient, pytest.mark.xdist_group("vmalert")]
 
 
 @pytest.fixture(scope="module", params=SECOND, ids=lambda second: "a second path" if second else "one path")
