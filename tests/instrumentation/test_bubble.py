@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.instrumentation.programs.bubble import BACKWARD, FORWARD
+from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("micro_batches", [2, 4])
+@pytest.mark.parametrize("micro_batches", usual([2, 4], 4))
 def test_a_bubble_is_communication(micro_batches: int, launcher: Launcher, receiver: Receiver) -> None:
     """Of two even stages each waits for a forward and a backward of the other, and each is a peer group of its own."""
     launcher.run_ranks(2, PROGRAMS / "bubble.py", str(micro_batches), **receiver.environment)

@@ -26,6 +26,7 @@ from laggard._process import Process
 from laggard.shared import statefile
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named, instrumented
+from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.measured import measure
 from tests.support.otlp import Receiver
@@ -36,7 +37,7 @@ BATCHES = 12 + 12 + 1 + 4
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", usual(["fork", "spawn", "forkserver"], "fork", "spawn"))
 def test_what_a_rank_uses_beside_compute(context: str, launcher: Launcher, receiver: Receiver, tmp_path: Path) -> None:
     """Every batch of every worker, every checkpoint and every collection is there, as long as the script says."""
     printed = launcher.run("python", PROGRAM, context, tmp_path, **receiver.environment, LAGGARD_TRACE_EVERY="16")

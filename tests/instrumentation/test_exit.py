@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -36,7 +37,7 @@ def printed_time(process: subprocess.Popen[str]) -> float:
 
 
 def time_ends(
-    launcher: Launcher, port: int, cases: list[tuple[str, str]], *arguments: str
+    start: Callable[..., subprocess.Popen[str]], port: int, cases: list[tuple[str, str]], *arguments: str
 ) -> dict[tuple[str, str], float]:
     """Start the program once for each ending and protocol, and time its end; exit codes are those without laggard.
 
@@ -48,8 +49,7 @@ def time_ends(
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
     }
     running = {
-        (ending, protocol): launcher.start(
-            "python",
+        (ending, protocol): start(
             PROGRAMS / "endings.py",
             ending,
             *arguments,
@@ -81,14 +81,15 @@ def test_an_endpoint_that_does_not_answer_holds_no_exit_up(nowhere: int, launche
     By gRPC and by HTTP, with the exporters' own time limit of ten seconds.
     """
     cases = [(ending, protocol) for ending in CODES for protocol in ("grpc", "http/protobuf")]
-    assert max(time_ends(launcher, nowhere, cases).values()) < LIMIT_SECONDS
+    start = functools.partial(launcher.start, "python")
+    assert max(time_ends(start, nowhere, cases).values()) < LIMIT_SECONDS
 
 
 @pytest.mark.parametrize("nowhere", ["silent"], indirect=True)
 def test_with_torch_loaded_the_end_is_as_fast(nowhere: int, launcher: Launcher) -> None:
     """The endpoint costs at most three seconds, on top of what taking torch down takes beside it without one."""
     cases = [("finish", "none"), ("finish", "grpc"), ("raise", "http/protobuf"), ("wait", "grpc")]
-    took = time_ends(launcher, nowhere, cases, "torch")
+    took = time_ends(launcher.fork, nowhere, cases, "torch")
     usual = took.pop(("finish", "none"))
     assert took.pop(("wait", "grpc")) < LIMIT_SECONDS  # killed by the signal, so nothing is taken down
     assert max(took.values()) - usual < LIMIT_SECONDS
