@@ -58,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 
-.PHONY: demo check test test-lab test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
+.PHONY: demo check test test-lab test-with-deadlines test-without-deadlines test-cuda test-install test-oldest test-python-hot-path test-compile-python test-pythons test-plays test-all field coverage mutants bench bench-overhead bench-verdicts \
 	bench-diagnosis bench-cost bench-local evaluate chaos scale \
 	dashboards rules pictures docs release lint clean servers tools
 
@@ -129,9 +129,11 @@ test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(MEETS_TORCH))
 
 # And the compiler, for which wrappers must be functions of Python.
-test-python-hot-path: $(INSTALLED)
-	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops \
-		failures compile))
+test-python-hot-path: test-compile-python
+	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops failures)
+
+test-compile-python: $(INSTALLED)
+	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(TOGETHER) tests/instrumentation/test_compile.py
 
 test-pythons:
 	scripts/tests/test_pythons.sh $(TEST)
