@@ -231,13 +231,11 @@ def current() -> Process | None:
 
 
 def instrument() -> None:
-    """Instrument this process. A second call changes nothing and says so."""
+    """Instrument this process. A second call, as of a script under ``laggard run``, changes nothing."""
     global _current  # noqa: PLW0603 - one instrumentation a process is what the hooks allow
-    if _current is not None:
-        _logger.warning("this process is instrumented already")
-        return
-    _current = Process()
-    _current.start()
+    if _current is None:
+        _current = Process()
+        _current.start()
 
 
 def uninstrument() -> None:

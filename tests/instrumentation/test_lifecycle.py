@@ -189,7 +189,7 @@ def test_a_notebook_is_instrumented_when_it_asks(launcher: Launcher, receiver: R
     assert receiver.value("training.samples") == 320
     # Less three steps of warm-up each, and the first batches of the second and the third epoch.
     assert receiver.value("training.phase.duration", training__phase="forward").count == 72
-    assert errors.count("this process is instrumented already") == 1
+    assert "laggard: " not in errors
 
 
 def test_an_elastic_restart_is_another_life_of_the_same_rank(launcher: Launcher, receiver: Receiver) -> None:
