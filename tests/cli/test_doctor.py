@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from promql_parser import parse_duration
 
 from laggard.version import PACK_VERSION
 from laggard_cli.demo.servers import free_ports
@@ -26,7 +27,9 @@ from laggard_cli.doctor.server import Group, Rule, Target
 from laggard_cli.main import main
 from laggard_cli.pack import pack_folder
 from laggard_cli.rules import render
+from laggard_cli.rules.formats import merged
 from laggard_cli.rules.profiles import load_profile
+from laggard_cli.rules.render import render_pack
 from tests.collector.support import Processes, missing, processes, wait_until
 from tests.support.fake_prometheus import fake_prometheus, firing
 
@@ -402,6 +405,41 @@ def test_what_is_said_of_rules() -> None:
             "give the server more processors, or its rules the profile large; docs/deploy.md has shards",
         ),
     ]
+
+
+def test_rules_of_a_local_run_are_those_that_it_wrote() -> None:
+    """Its groups have other names, and its alerts go to a terminal; what fails is a fault there too."""
+    local = load_profile(pack_folder("rules"), "local")
+    found = [
+        Group(
+            group["name"],
+            "/runs/x/servers/rules.yml",
+            parse_duration(group["interval"]),
+            evaluated=True,
+            seconds=0.1,
+            rules=tuple(
+                Rule(
+                    rule.get("record") or rule["alert"],
+                    {key: str(text) for key, text in rule.get("labels", {}).items()},
+                    "ok",
+                    "",
+                )
+                for rule in group["rules"]
+            ),
+        )
+        for group in yaml.safe_load(merged(render_pack(local), local.name))["groups"]
+    ]
+    assert rules.ours(found) == found
+    assert rules.profile_of(found) == local
+    number = sum(len(group.rules) for group in found)
+    assert list(rules.check(found, local)) == [
+        Finding("rules", "works", f"{number} rules of version {PACK_VERSION} are evaluated, profile local")
+    ]
+    assert rules.alertmanagers([], found) == Finding("alerts", "works", "go to the terminal of laggard run --local")
+    failing = dataclasses.replace(found[0].rules[0], health="err", error="many-to-many")
+    found[0] = dataclasses.replace(found[0], rules=(failing, *found[0].rules[1:]))
+    (fault,) = rules.check(found, local)
+    assert fault.detail == f"{failing.name} of group laggard-merged-local-10s fails: many-to-many"
 
 
 #: What Prometheus says of a scrape that fails, from its source and from issues of its users.

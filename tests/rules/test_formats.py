@@ -17,9 +17,11 @@ from laggard_cli.errors import CommandError
 from laggard_cli.labels import parse_names, renamed
 from laggard_cli.main import main
 from laggard_cli.pack import pack_folder
-from laggard_cli.rules import render
+from laggard_cli.rules import render, rules_folder
 from laggard_cli.rules.beside import alertmanager, dashboards
-from laggard_cli.rules.render import rule_files
+from laggard_cli.rules.formats import merged
+from laggard_cli.rules.profiles import load_profile
+from laggard_cli.rules.render import render_pack, rule_files
 from tests.rules.conftest import NEWEST
 
 #: Mimir's defaults for one tenant: ruler.max-rules-per-rule-group and ruler.max-rule-groups-per-tenant.
@@ -198,3 +200,22 @@ def test_forms_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert {path.name for path in tmp_path.iterdir()} == {*rule_files(), "mixin.libsonnet"}
     assert f"in {tmp_path}" in capsys.readouterr().out
     assert "run_id" in (tmp_path / "alert.yml").read_text(encoding="utf-8")
+
+
+def test_merged_rules_stand_in_the_order_of_their_layers() -> None:
+    """Each rule once, and before those that read it where the layers say so; one group for each interval."""
+    pack = render_pack(load_profile(rules_folder(), "local"))
+    groups = yaml.safe_load(merged(pack, "local"))["groups"]
+    assert [group["name"] for group in groups] == [f"laggard-merged-local-{group['interval']}" for group in groups]
+    assert len({group["interval"] for group in groups}) == len(groups)
+    for group in groups:
+        assert group["rules"] == [
+            rule
+            for content in pack.values()
+            for each in content["groups"]
+            if each["interval"] == group["interval"]
+            for rule in each["rules"]
+        ]
+    assert sum(len(group["rules"]) for group in groups) == sum(
+        len(each["rules"]) for content in pack.values() for each in content["groups"]
+    )

@@ -52,6 +52,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
             "OpenTelemetry's own names, such as training.steps, are kept, which the rules do not read",
             "set otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in the server's configuration",
         )
+    groups: list[server.Group] = []
     try:
         groups = rules.ours(server.groups(prometheus))
         profile = rules.profile_of(groups)
@@ -60,7 +61,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         profile = rules.profile_of(())
         yield _without("rules", error)
     try:
-        yield rules.alertmanagers(server.alertmanagers(prometheus))
+        yield rules.alertmanagers(server.alertmanagers(prometheus), groups)
     except CommandError as error:
         yield _without("alerts", error)
     try:

@@ -16,6 +16,7 @@ from laggard.version import PACK_VERSION
 from laggard_cli.doctor.findings import FAULT, UNKNOWN, WORKS, Finding, count, some
 from laggard_cli.doctor.server import Group
 from laggard_cli.pack import pack_folder
+from laggard_cli.rules.formats import MERGED
 from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
 
 _PREFIX = "laggard-"
@@ -41,9 +42,16 @@ def ours(found: Sequence[Group]) -> list[Group]:
     return [group for group in found if group.name in _shipped() or group.name.startswith(_PREFIX)]
 
 
+def of_local_run(found: Sequence[Group]) -> bool:
+    """Return whether ``laggard run --local`` wrote the rules."""
+    return any(group.name.startswith(MERGED) for group in found)
+
+
 def profile_of(found: Sequence[Group]) -> Profile:
     """Return the profile whose intervals most of the groups have; production where there is none."""
     folder = pack_folder("rules")
+    if of_local_run(found):
+        return load_profile(folder, found[0].name.removeprefix(MERGED).partition("-")[0])
     names: Mapping[str, Any] = yaml.safe_load((folder / "profiles.yaml").read_text(encoding="utf-8"))["profiles"]
     profiles = [load_profile(folder, name) for name in names]
 
@@ -68,7 +76,8 @@ def check(found: Sequence[Group], profile: Profile) -> Iterator[Finding]:
             f"{_RENDER} --output FOLDER, list FOLDER/*.yml under rule_files, reload the server",
         )
         return
-    faults = [*_versions(found, profile), *_missing(found, profile), *_twice(found), *_failing(found)]
+    others = () if of_local_run(found) else (*_missing(found, profile), *_twice(found))
+    faults = [*_versions(found, profile), *others, *_failing(found)]
     yield from faults
     never = [group for group in found if not group.evaluated]
     if never:
@@ -170,8 +179,10 @@ def _failing(found: Sequence[Group]) -> Iterator[Finding]:
         )
 
 
-def alertmanagers(found: Sequence[str]) -> Finding:
+def alertmanagers(found: Sequence[str], groups: Sequence[Group]) -> Finding:
     """Return what is said of who is told of alerts."""
+    if of_local_run(groups):
+        return Finding("alerts", WORKS, "go to the terminal of laggard run --local")
     if found:
         return Finding("alerts", WORKS, f"go to {some(found)}")
     return Finding(

@@ -19,12 +19,15 @@ from promql_parser import display_duration
 from laggard_cli.local_servers import programs
 from laggard_cli.local_servers.ports import free_ports
 from laggard_cli.local_servers.processes import end, how_it_ended, last_line, launch
-from laggard_cli.rules import render, rules_folder
+from laggard_cli.rules import rules_folder
+from laggard_cli.rules.formats import merged
 from laggard_cli.rules.profiles import load_profile
+from laggard_cli.rules.render import render_pack
 
 #: How Go runs Prometheus: on one processor, of which it needs a hundredth: more of them look for work of one another;
 #: and with garbage of four times what it needs: for 40 MB more it takes a sixth less of a processor.
 _GO = {"GOMAXPROCS": "1", "GOGC": "400"}
+_RULES = "rules.yml"
 #: Rules that give what other exporters say our names: none of them is scraped here.
 _FOREIGN = "adapter"
 #: A file system with less than this is full.
@@ -61,11 +64,10 @@ class Watchers:
         """Of Prometheus."""
 
     def write_rules(self) -> None:
-        """Write the rule files, but for those about exporters of others. Raises :class:`OSError`."""
-        (self._folder / "rules").mkdir()
-        for name, text in render(self._profile).items():
-            if not name.startswith(_FOREIGN):
-                (self._folder / "rules" / name).write_text(text, encoding="utf-8")
+        """Write the rules, but for those about exporters of others. Raises :class:`OSError`."""
+        pack = render_pack(self._profile)
+        ours = {name: content for name, content in pack.items() if not name.startswith(_FOREIGN)}
+        (self._folder / _RULES).write_text(merged(ours, self._profile.name), encoding="utf-8")
 
     def start(self) -> None:
         """Start both. Raises :class:`OSError` and :class:`CommandError`."""
@@ -74,7 +76,7 @@ class Watchers:
         evaluation = display_duration(self._profile.evaluation_interval)
         configuration = {
             "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": evaluation},
-            "rule_files": [str(self._folder / "rules" / "*.yml")],
+            "rule_files": [str(self._folder / _RULES)],
             "scrape_configs": [
                 {"job_name": "laggard-exporter", "static_configs": [{"targets": [exporter]}]},
                 # Each rank by itself: to put their pages together takes more of a processor than to scrape them.

@@ -13,6 +13,8 @@ from pathlib import Path
 _END_SECONDS = 10
 #: Of prctl(2): the signal that the kernel sends to a process when its parent dies. It survives an exec.
 _PR_SET_PDEATHSIG = 1
+#: How late the kernel may end a wait that has a time limit, in nanoseconds. Children have it from their parent.
+_PR_SET_TIMERSLACK = 29
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -56,6 +58,14 @@ def end_with(parent: int, number: signal.Signals) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:  # it ended meanwhile
         os.kill(os.getpid(), number)
+
+
+def wake_late(seconds: float) -> None:
+    """Have this process and those that it starts wake up to so much late, where nothing but a time limit wakes them.
+
+    Go and Python have threads that look for work many times a second. Most of that falls together then.
+    """
+    _LIBC.prctl(_PR_SET_TIMERSLACK, int(seconds * 1e9), 0, 0, 0)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -77,21 +77,34 @@ def render(
     """
     folder = folder or rules_folder()
     wanted = load_profile(folder, profile) if isinstance(profile, str) else profile
+    pack = render_pack(wanted, links=links, labels=labels, folder=folder)
+    texts = FORMATS[form](pack)
+    return {name: _header(name, wanted.name) + text if name in pack else text for name, text in texts.items()}
+
+
+def render_pack(
+    profile: Profile,
+    *,
+    links: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return the name and content of each file for a profile, layer by layer; see :func:`render`."""
+    folder = folder or rules_folder()
     links = links or {}
-    for annotation in links.keys() - wanted.links.keys():
-        raise RulesError(f"no link {annotation!r}; alerts have {', '.join(wanted.links)}")
+    for annotation in links.keys() - profile.links.keys():
+        raise RulesError(f"no link {annotation!r}; alerts have {', '.join(profile.links)}")
     pack: dict[str, dict[str, Any]] = {}
     for name in rule_files(folder):
         content: dict[str, list[dict[str, Any]]] = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
         for group in content["groups"]:
             place = f"{name}, group {group['name']}"
-            group["interval"] = display_duration(wanted.interval(parse_duration(group["interval"]), place))
+            group["interval"] = display_duration(profile.interval(parse_duration(group["interval"]), place))
             for rule in group["rules"]:
-                _render_rule(rule, wanted, links, f"{place}, {rule.get('record') or rule.get('alert')}")
+                _render_rule(rule, profile, links, f"{place}, {rule.get('record') or rule.get('alert')}")
                 rename(rule, labels or {})
         pack[name] = content
-    texts = FORMATS[form](pack)
-    return {name: _header(name, wanted.name) + text if name in pack else text for name, text in texts.items()}
+    return pack
 
 
 def _header(name: str, profile: str) -> str:
