@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -110,6 +110,20 @@ def _wrapped(text: Text, width: int | None) -> Iterator[Text]:
         for line in paragraph.divide(breaks):
             line.rstrip()
             yield line
+
+
+def show(lines: Iterable[str], column: int = 0) -> None:
+    """Print lines to the output; on a terminal, an indented one that is too long goes on below its text.
+
+    Args:
+        lines: without line ends.
+        column: in which the text of an indented line begins; by default behind its indent.
+    """
+    console = stdout()
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        begin = max(indent, column) if indent else 0
+        console.print(Hanging(Text(line[begin:]), Text(line[:begin])))
 
 
 def hanging(text: str | Text, indent: int = 0, label: str = "", column: int = 0, style: str = "") -> Hanging:

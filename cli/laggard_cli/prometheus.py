@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -247,7 +248,8 @@ class Prometheus:
             hint = "; --http.config.file names the authority to trust" if "CERTIFICATE_VERIFY" in str(error) else ""
             if self._source == VARIABLE and not os.environ.get(VARIABLE):
                 hint = f"; --prometheus or {VARIABLE} names another"
-            raise CommandError(f"Prometheus at {self.name} cannot be reached: {error}{hint}") from error
+            reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+            raise CommandError(f"Prometheus at {self.name} cannot be reached: {reason}{hint}") from error
 
     @staticmethod
     def _public(url: httpx.URL) -> str:

@@ -10,7 +10,8 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,6 +71,50 @@ def on_terminal(
         os.close(ours)
         assert process.wait(_SECONDS) == 0, shown
     return shown.decode("utf-8").replace("\r\n", "\n")
+
+
+def forked(run: Callable[[], int], columns: int, folder: Path) -> tuple[int, str]:
+    """Exit code and output of a copy of this process, on a terminal or, with no columns, in a pipe.
+
+    A copy has all modules already, which a new process loads for longer than a command takes. Output and errors are
+    one, as a person sees them.
+    """
+    ours, theirs = os.openpty() if columns else os.pipe()
+    if columns:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        code = 70
+        try:
+            os.close(ours)
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(TERM="xterm-256color", TZ="UTC")
+            null = os.open(os.devnull, os.O_RDONLY)
+            for number, source in ((0, theirs if columns else null), (1, theirs), (2, theirs)):
+                os.dup2(source, number)
+            sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - they stay until the end
+            sys.stdout, sys.stderr = (
+                open(number, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115 - as above
+                for number in (1, 2)
+            )
+            code = run()
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # a terminal whose other end is closed
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode("utf-8").replace("\r\n", "\n")
 
 
 def uncoloured(text: str) -> str:

@@ -390,7 +390,7 @@ def test_recordings_that_can_not_be_compared(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "binary").write_bytes(b"\xff\xfe{")
     assert of(tmp_path / "binary") == f"{tmp_path}/binary: no text"
     assert "--limit must be a percentage between 0 and 100, got 0" in of(run, "--limit", "0")
-    refused = "Prometheus at http://127.0.0.1:1 cannot be reached: [Errno 111] Connection refused"
+    refused = "Prometheus at http://127.0.0.1:1 cannot be reached: Connection refused"
     assert of("run:x", "--prometheus", "http://127.0.0.1:1") == refused
     assert error_of(capsys, "--candidate", run).startswith("--baseline is needed, or --save FILE")
     assert error_of(capsys, "--candidate", run, "--save", tmp_path / "x", "--junit", tmp_path / "y").startswith(

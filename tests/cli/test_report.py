@@ -445,7 +445,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 #: A server, arguments, and what is said of them.
 REFUSED = {
-    ("down",): "cannot be reached: [Errno 111] Connection refused",
+    ("down",): "cannot be reached: Connection refused",
     ("private",): "wants to know who asks: HTTP 401 at /api/v1/query; --http.config.file gives a password",
     ("https",): "; --http.config.file names the authority to trust",
     ("allowed",): "--run 'r' is not in Prometheus at",

@@ -240,4 +240,4 @@ def test_what_is_away_is_no_health(site: Site, capsys: pytest.CaptureFixture[str
         # For as long as it is away, not only until that is seen.
         assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
     with site.thanos.away("query"):
-        assert refusal(ours, capsys) == f"Prometheus at {ours} cannot be reached: [Errno 111] Connection refused"
+        assert refusal(ours, capsys) == f"Prometheus at {ours} cannot be reached: Connection refused"

@@ -83,7 +83,7 @@ def _file(**changes: object) -> str:
         ),
         (
             _file(labels={"name": "straggler_score"}),
-            "group mine, rule 1: training_run is None; name one run, in quotes if it is a number",
+            "group mine, rule 1: no label training_run; name one run, in quotes if it is a number",
         ),
         (
             _file(labels={"name": "straggler_score", "training_run": 7}),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from laggard_cli.console import show
 from laggard_cli.doctor import ranks, rules, server, targets
-from laggard_cli.doctor.findings import FAULT, UNKNOWN, Finding, lines, plain
+from laggard_cli.doctor.findings import COLUMN, FAULT, UNKNOWN, Finding, lines, plain
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.servers import add_server, connect
@@ -36,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json(plain(prometheus.name, found), indent=2))
     else:
-        for line in lines(prometheus.name, found):
-            print(one_line(line))
+        show(map(one_line, lines(prometheus.name, found)), COLUMN)
     return 1 if any(each.status == FAULT for each in found) else 0
 
 

@@ -23,6 +23,10 @@ class Finding:
     do: str = ""
 
 
+#: In which what is found of a check begins.
+COLUMN = 22
+
+
 def some(things: Iterable[str]) -> str:
     """Return the first few things, and how many more there are."""
     found = list(things)

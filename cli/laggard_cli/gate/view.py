@@ -152,4 +152,5 @@ def _cells(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+    # Without the sign of a zero.
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"

@@ -17,6 +17,7 @@ from pathlib import Path
 from laggard.shared import control, statefile
 from laggard.shared import dumps as own_dumps
 from laggard.shared.phases import Phase, RankState
+from laggard_cli.console import show
 from laggard_cli.errors import CommandError
 from laggard_cli.hang import ras, view
 from laggard_cli.local import choose
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         witness = ["\n".join(ras.lines(saved, view.SHOWN))] if saved else []
         parts = ["\n".join(view.lines(verdict, left_out)), *witness, *text(stacks)]
-        print(printable("\n\n".join(parts)))
+        show(printable("\n\n".join(parts)).split("\n"))
     return int(not verdict.culprits)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from laggard_cli.console import hanging
 from laggard_cli.diagnose.view import STYLES, how_failed, rank_table
 from laggard_cli.local_run.card import Card
 from laggard_cli.local_run.verdicts import Said
@@ -19,38 +18,40 @@ from laggard_cli.units import duration
 
 #: Of a shorter run most of what laggard takes is its start.
 _SHARE_SECONDS = 60.0
+#: Columns of what stands before a text about a verdict.
+_LABEL = 9
 
 
 def lines(card: Card, width: int, *, colour: bool) -> list[str]:
-    """Return the card, line by line, each at most ``width`` characters wide."""
+    """Return the card, line by line, each at most ``width`` characters wide, but for an address or a path."""
     console = Console(
         file=io.StringIO(), width=width, force_terminal=colour, no_color=not colour, markup=False, emoji=False
     )
     with console.capture() as text:
         for part in _parts(card):
-            console.print(part)
+            console.print(part, crop=False)
     return [line.rstrip() for line in text.get().splitlines()]
 
 
 def _parts(card: Card) -> Iterator[RenderableType]:
     yield Text.assemble(("run ", "dim"), (printable(card.run), "bold"), f": {_facts(card)}")
     if phases := _phases(card):
-        yield Text(phases)
+        yield hanging(phases, 0, "a step: ")
     if card.measured.ranks:
         # The gravest verdict on a rank colours it.
         culprits = {said.verdict.rank: STYLES[said.verdict.gravity] for said in reversed(card.verdicts)}
         yield from rank_table(card.measured.ranks, culprits)
     if card.failure is not None:
-        yield Text(printable(how_failed(card.failure)), style="bold red")
+        yield hanging(Text(printable(how_failed(card.failure)), style="bold red"))
     for said, cost in zip(card.verdicts, card.costs, strict=True):
-        yield _verdict(said, cost)
+        yield from _verdict(said, cost)
     if card.judgement:
         healthy = card.judgement.startswith("healthy")
-        yield Text(printable(card.judgement), style="green" if healthy else "yellow")
-    yield Text(_taken(card))
+        yield hanging(Text(printable(card.judgement), style="green" if healthy else "yellow"))
+    yield hanging(_taken(card))
     for name, path in (("report", card.report), ("data", card.folder)):
         if path is not None:
-            yield Text(f"{name}: {printable(str(path))}", no_wrap=True, overflow="ignore")
+            yield hanging(f"{name}: {printable(str(path))}")
 
 
 def _facts(card: Card) -> str:
@@ -72,28 +73,21 @@ def _phases(card: Card) -> str:
         for phase, seconds in card.measured.phases.items()
         if seconds / whole >= 0.0005  # noqa: PLR2004 - what is not 0.0 %
     ]
-    return f"a step: {', '.join(parts)}" if parts else ""
+    return ", ".join(parts)
 
 
-def _verdict(said: Said, cost: str) -> RenderableType:
+def _verdict(said: Said, cost: str) -> Iterator[RenderableType]:
     verdict = said.verdict
     until = "to the end" if said.end is None else f"for {words(said.end - said.begin)}"
-    title = Text.assemble((verdict.alert, STYLES[verdict.gravity]), f"  {printable(verdict.severity)}, {until}")
-    details = Table.grid(padding=(0, 1))
-    details.add_column(style="dim", no_wrap=True)
-    details.add_column(overflow="fold")
+    yield Text.assemble((verdict.alert, STYLES[verdict.gravity]), f"  {printable(verdict.severity)}, {until}")
     for name, text in (
         ("why", verdict.description or verdict.summary),
         ("do", verdict.recommendation),
         ("cost", cost),
+        ("runbook", verdict.runbook_url),
     ):
         if text:
-            details.add_row(name, Text(printable(text)))
-    parts: list[RenderableType] = [title, Padding(details, (0, 0, 0, 2))]
-    if verdict.runbook_url:
-        # In one piece, so that a terminal can open it.
-        parts.append(Text(f"  {printable(verdict.runbook_url)}", no_wrap=True, overflow="ignore"))
-    return Group(*parts)
+            yield hanging(printable(text), 2, name, _LABEL)
 
 
 def _taken(card: Card) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 
 from laggard_cli.terminal import one_line
 
 _PREFIX = "laggard: "
-#: Characters of a line where there is no terminal.
-_WIDTH = 110
+#: Characters of a line where there is no terminal: nothing is wrapped.
+_ENDLESS = 10_000
+#: However narrow a terminal is; one that does not know its size has none.
+_NARROWEST = 40
 
 
 class Voice:
@@ -21,9 +22,11 @@ class Voice:
     def __init__(self) -> None:
         # A file that was opened later may have the number of a stderr that was closed from the beginning.
         self._descriptor = sys.stderr.fileno() if sys.stderr is not None else None
-        self.colour = self._descriptor is not None and os.isatty(self._descriptor) and "NO_COLOR" not in os.environ
-        columns = shutil.get_terminal_size((_WIDTH, 24)).columns if self.colour else _WIDTH
-        self.width = max(40, columns - len(_PREFIX))
+        self.colour = False
+        self.width = _ENDLESS
+        if self._descriptor is not None and os.isatty(self._descriptor):
+            self.colour = "NO_COLOR" not in os.environ
+            self.width = max(_NARROWEST, os.get_terminal_size(self._descriptor).columns - len(_PREFIX))
 
     def say(self, text: str) -> None:
         """Print a text as one line."""

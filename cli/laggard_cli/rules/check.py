@@ -91,7 +91,8 @@ def _rule(
         yield f"{place}: no threshold {name!r} that a run may override; {hint}"
         return
     if not isinstance(run, str) or not run:
-        yield f"{place}: training_run is {run!r}; name one run, in quotes if it is a number"
+        found = "no label training_run" if run is None else f"training_run is {run!r}"
+        yield f"{place}: {found}; name one run, in quotes if it is a number"
     for label in sorted(labels.keys() - _LABELS):
         yield f"{place}: label {label} has no meaning here; remove it"
     if (earlier := seen.setdefault((name, str(run), str(cluster)), place)) != place:

@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from promql_parser import display_duration, parse_duration
 
+from laggard_cli.nearby import did_you_mean
+
 PROFILES = "profiles.yaml"
 
 #: The profile in which the rule files themselves are written.
@@ -66,7 +68,8 @@ def load_profile(folder: Path, name: str) -> Profile:
     table: dict[str, Any] = yaml.safe_load((folder / PROFILES).read_text(encoding="utf-8"))
     profiles: dict[str, dict[str, str]] = table["profiles"]
     if name not in profiles:
-        raise RulesError(f"no profile {name!r}; {PROFILES} has {', '.join(profiles)}")
+        there = f"{PROFILES} has {', '.join(profiles)}"
+        raise RulesError(f"no profile {name!r}{did_you_mean(name, profiles, there)}")
     column = profiles[name].get("durations", name)
     durations: dict[timedelta, timedelta] = {}
     for row in table["durations"]:
