@@ -236,7 +236,7 @@ REFUSED = {
     "redirects to itself": (Answer(b"", 302, {"Location": "/api/v1/query"}), "Exceeded maximum allowed redirects"),
     "redirects to nowhere": (
         Answer(b"", 302, {"Location": "http://127.0.0.1:1/"}),
-        "cannot be reached: [Errno 111] Connection refused",
+        "cannot be reached: Connection refused",
     ),
     "redirects to what is no URL": (Answer(b"", 302, {"Location": "http://[:"}), "cannot be reached: "),
     "redirects to a file": (Answer(b"", 302, {"Location": "file:///etc/passwd"}), "cannot be reached: "),

@@ -62,7 +62,9 @@ def one_rank(diagnoses: list[Diagnosis], number: str) -> RenderableType:
         if own:
             times = sorted(rank.own_seconds for rank in diagnosis.ranks)
             median = duration(times[(len(times) - 1) // 2])
-            parts += [Text(), *rank_table(tuple(own), {}), hanging(f"the median of {len(times)} ranks is {median}", 2)]
+            parts += [Text(), *rank_table(tuple(own), {})]
+            if len(times) > 1:
+                parts.append(hanging(f"the median of {len(times)} ranks is {median}", 2))
     return Group(*parts) if parts else Text(f"no run has a rank {number} that is known")
 
 
