@@ -232,13 +232,13 @@ class HotPath:
         base: type | None,
         evaluates: Callable[[Any], bool],
     ) -> Callable[..., Any]:
-        """Return a ``__call__`` of an outermost module that is timed.
+        """Return what calls an outermost module with a tuple and a dictionary, and times it.
 
         ``found`` gets each such module, ``base`` is the class whose ``__call__`` of that moment is called, and
         ``evaluates`` says whether a module without gradients evaluates.
         """
 
-        def timed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def timed(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             # torch.fx puts another one there while it traces, and is left alone then.
             current: Any = call if base is None else base.__call__
             if (

@@ -486,32 +486,54 @@ static void report_to(PyObject *function, PyObject *const *arguments, size_t cou
     Py_XDECREF(answer);
 }
 
-/* `__call__` of an outermost module. Without a function of its own to call, it calls what its base has at that moment:
-   torch.fx puts another one there while it traces, and is left alone then. */
-static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
+/* Call a method with a tuple and a dictionary, as the interpreter does, but without a tuple that has the object too. */
+static PyObject *call_method(PyObject *call, PyObject *object, PyObject *arguments, PyObject *named) {
+    PyObject *few[8], **stack = few;
+    Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+    /* The first place is the callee's, to put an object of its own there. */
+    if (count + 2 > (Py_ssize_t)(sizeof(few) / sizeof(*few)))
+        stack = PyMem_Malloc((size_t)(count + 2) * sizeof(*stack));
+    if (stack == NULL) return PyErr_NoMemory();
+    stack[1] = object;
+    for (Py_ssize_t index = 0; index < count; index++) stack[index + 2] = PyTuple_GET_ITEM(arguments, index);
+    size_t flags = (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET;
+    PyObject *result = PyObject_VectorcallDict(call, stack + 1, flags, named);
+    if (stack != few) PyMem_Free(stack);
+    return result;
+}
+
+/* `__call__` of an outermost module: called with the module, a tuple and a dictionary. Without a function of its own to
+   call, it calls what its base has at that moment: torch.fx puts another one there while it traces, and is left alone
+   then. */
+static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *Py_UNUSED(names)) {
     Timed *self = (Timed *)callable;
     HotPath *hot = self->hot;
     Token token;
     PyObject *found = self->asked.forward.found, *base = self->asked.forward.base, *call;
+    if (PyVectorcall_NARGS(flags) != 3 || !PyTuple_Check(arguments[1]) || !PyDict_Check(arguments[2])) {
+        PyErr_SetString(PyExc_TypeError, "forward(module, arguments, named)");
+        return NULL;
+    }
+    PyObject *module = arguments[0], *given = arguments[1], *named = arguments[2];
     if (base == Py_None)
         call = Py_NewRef(self->call);
     else if ((call = PyObject_GetAttr(base, name_call)) == NULL)
         return NULL;
     PyObject *result = NULL;
-    if (call != self->call || hot->in_forward || PyVectorcall_NARGS(flags) < 1 || !mine(hot) ||
-        !within(hot->module_phases, hot->phase) || asks(self->asked.forward.compiler, name_is_compiling) ||
+    if (call != self->call || hot->in_forward || !mine(hot) || !within(hot->module_phases, hot->phase) ||
+        asks(self->asked.forward.compiler, name_is_compiling) ||
         (asks(self->asked.forward.traced, name_running) &&
-         PyObject_TypeCheck(arguments[0], (PyTypeObject *)self->asked.forward.graph))) {
-        result = PyObject_Vectorcall(call, arguments, flags, names);
+         PyObject_TypeCheck(module, (PyTypeObject *)self->asked.forward.graph))) {
+        result = call_method(call, module, given, named);
         Py_DECREF(call);
         return result;
     }
     int64_t code = self->codes.forward.evaluation;
-    if (asks(arguments[0], name_training)) {
+    if (asks(module, name_training)) {
         PyObject *enabled = PyObject_CallNoArgs(self->asked.forward.is_grad_enabled), *evaluates = NULL;
         if (enabled == Py_True)
             code = self->code;
-        else if ((evaluates = PyObject_CallOneArg(self->asked.forward.evaluates, arguments[0])) != Py_True)
+        else if ((evaluates = PyObject_CallOneArg(self->asked.forward.evaluates, module)) != Py_True)
             code = self->codes.forward.no_grad;
         Py_XDECREF(enabled);
         Py_XDECREF(evaluates);
@@ -523,13 +545,13 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
         if (code == self->codes.forward.evaluation) hot->evaluating = 1;
         hot->in_forward = 1;
         Py_INCREF(callable);
-        result = PyObject_Vectorcall(call, arguments, flags, names);
+        result = call_method(call, module, given, named);
         hot->in_forward = 0;
         if (leave(hot, &token) < 0) Py_CLEAR(result);
-        if (found != Py_None) report_to(found, arguments, 1, &result);
+        if (found != Py_None) report_to(found, &module, 1, &result);
         Py_DECREF(callable);
     } else if (recorded == 0) {
-        result = PyObject_Vectorcall(call, arguments, flags, names);
+        result = call_method(call, module, given, named);
     }
     Py_DECREF(call);
     return result;
@@ -550,21 +572,16 @@ static PyObject *call_around(PyObject *callable, PyObject *const *arguments, siz
     return result;
 }
 
-/* The function through which every call of the autograd engine goes. */
-static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
-    Timed *self = (Timed *)callable;
+/* The function through which every call of the autograd engine goes. Torch calls it with a tuple and a dictionary, and it
+   takes no others, so these are handed on as they are. */
+static PyObject *call_backward(Timed *self, PyObject *arguments, PyObject *named) {
     HotPath *hot = self->hot;
     Token token;
     PyObject *observers = self->asked.backward.observers;
-    if (self->running) return PyObject_Vectorcall(self->call, arguments, flags, names);
+    if (self->running) return PyObject_Call(self->call, arguments, named);
     /* `autograd.grad` may be part of a model, also where nothing is trained. */
-    int accumulates = 0;
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    for (Py_ssize_t index = 0; index < named; index++) {
-        PyObject *name = PyTuple_GET_ITEM(names, index);
-        if (name == name_accumulate_grad || PyUnicode_Compare(name, name_accumulate_grad) == 0)
-            accumulates = PyObject_IsTrue(arguments[PyVectorcall_NARGS(flags) + index]) == 1;
-    }
+    PyObject *accumulate = named == NULL ? NULL : PyDict_GetItemWithError(named, name_accumulate_grad);
+    int accumulates = accumulate != NULL && PyObject_IsTrue(accumulate) == 1;
     if (accumulates && trains(hot)) {
         PyObject *told = PyObject_CallNoArgs(self->asked.backward.evidence);
         if (told == NULL) return NULL;
@@ -573,8 +590,8 @@ static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, s
     int recorded = enter(hot, accumulates ? self->code : self->codes.backward.gradient, &token);
     if (recorded < 0) return NULL;
     self->running = 1;
-    Py_INCREF(callable);
-    PyObject *result = PyObject_Vectorcall(self->call, arguments, flags, names);
+    Py_INCREF(self);
+    PyObject *result = PyObject_Call(self->call, arguments, named);
     self->running = 0;
     int64_t ended = 0;
     if (recorded) ended = leave(hot, &token);
@@ -596,8 +613,13 @@ static PyObject *call_backward(PyObject *callable, PyObject *const *arguments, s
             PyErr_SetRaisedException(pending);
         }
     }
-    Py_DECREF(callable);
+    Py_DECREF(self);
     return result;
+}
+
+static PyObject *Timed_call(PyObject *self, PyObject *arguments, PyObject *named) {
+    if (((Timed *)self)->vectorcall != NULL) return PyVectorcall_Call(self, arguments, named);
+    return call_backward((Timed *)self, arguments, named);
 }
 
 static int Timed_traverse(Timed *self, visitproc visit, void *arg) {
@@ -655,7 +677,7 @@ static PyTypeObject TimedType = {
     .tp_basicsize = sizeof(Timed),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_vectorcall_offset = offsetof(Timed, vectorcall),
-    .tp_call = PyVectorcall_Call,
+    .tp_call = Timed_call,
     .tp_dictoffset = offsetof(Timed, dictionary),
     .tp_weaklistoffset = offsetof(Timed, weak_references),
     .tp_traverse = (traverseproc)Timed_traverse,
@@ -732,7 +754,7 @@ static PyObject *HotPath_timed_backward(HotPath *self, PyObject *arguments) {
     int code, gradient;
     if (!PyArg_ParseTuple(arguments, "OiiOO!:timed_backward", &call, &code, &gradient, &evidence, &PyList_Type, &observers))
         return NULL;
-    Timed *made = make_timed(self, call_backward, call, code);
+    Timed *made = make_timed(self, NULL, call, code);
     if (made == NULL) return NULL;
     made->codes.backward.gradient = gradient;
     made->asked.backward.evidence = Py_NewRef(evidence);

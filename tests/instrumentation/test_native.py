@@ -58,7 +58,7 @@ def test_words_that_are_no_memory_of_a_state_file_are_refused(recorder: Recorder
             recorder.end(token)  # pyright: ignore[reportArgumentType] - on purpose
 
 
-def fetched(iterator: object, **_named: object) -> object:
+def fetched(iterator: object, *_more: object, **_named: object) -> object:
     """Stand in for what a wrapper calls."""
     if iterator is None:
         raise StopIteration
@@ -97,9 +97,12 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
         for device in (None, lambda _at: None, fail):
             recorder.device = device
             for given in batches:
-                for call in (next_, around, forward, functools.partial(backward, accumulate_grad=True)):
+                for call in (next_, around, functools.partial(backward, accumulate_grad=True)):
                     with suppress(StopIteration):
                         call(given)
+                for more in ((), tuple(range(30))):
+                    with suppress(StopIteration):
+                        forward(given, more, {"named": True})
             assert native.step_begins(running, optimizer, OPTIMIZER_STEP)
             assert not native.step_begins(running, optimizer, OPTIMIZER_STEP)
             assert native.step_ends(running, optimizer)

@@ -35,8 +35,10 @@ class BackwardHook(Hook):
 
     def _engine(self, engine: Any) -> Any:
         kind: Any = engine.__class__
-        # A subclass under the same name: the compiler asks for the class of the engine.
-        body = {"run_backward": self._wrap(kind.run_backward), "__module__": kind.__module__, "__slots__": ()}
+        # A subclass under the same name: the compiler asks for the class of the engine. What is bound already is called
+        # with the very tuple and dictionary of its caller.
+        run = staticmethod(self._wrap(engine.run_backward))
+        body = {"run_backward": run, "__module__": kind.__module__, "__slots__": ()}
         return type(kind.__name__, (kind,), body)()
 
     def _wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
