@@ -112,8 +112,8 @@ class Publisher:
             self._steps_ns += sum([step.ended - step.started for step in steps])
             phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
             for phase, durations in phases:
-                newest = next((number for number in range(len(steps), 0, -1) if durations[number - 1]), 0)
-                if newest:
+                if any(durations):
+                    newest = next(number for number in range(len(steps), 0, -1) if durations[number - 1])
                     self._newest_seen[phase] = self._ended + newest
             self._ended += len(steps)
         self._pending += steps
@@ -125,14 +125,15 @@ class Publisher:
             return
         steps, self._pending = self._pending, []
         if steps:
-            report.steps(steps, self._one_in())
-            spans.steps(steps)
+            one_in = self._one_in()
+            report.steps(steps, one_in)
+            spans.steps(steps, one_in)
             measured = [step.ended - step.started for step in steps if not step.excluded]
             self._recent_steps += len(measured)
             self._recent_ns += sum(measured)
 
     def _one_in(self) -> int:
-        """Return how many steps one that goes into the histograms stands for, by the length of the steps before.
+        """Return how many steps one that goes into histograms and traces stands for, by the length of the steps before.
 
         The length of steps decides, not the clock: a pause changes nothing. The length of the step itself has no part
         in it, or slow steps would be chosen more often than others.

@@ -105,12 +105,11 @@ class Report:
                 if step.excluded:
                     left_out.setdefault(step.excluded, []).append(step.duration)
         if one_in > 1:
-            # Scattered evenly and the same on all ranks. Every tenth step could always be the one that writes a log.
-            below = 2**32 // one_in
-            sampled_out = [step for step in measured if step.number * _SCATTER % 2**32 >= below]
-            if sampled_out:
-                left_out[metrics.SAMPLING] = [step.ended - step.started for step in sampled_out]
-            measured = [step for step in measured if step.number * _SCATTER % 2**32 < below]
+            chosen = [step for step in measured if stands_for_others(step.number, one_in)]
+            if len(chosen) < len(measured):
+                numbers = {step.number for step in chosen}
+                left_out[metrics.SAMPLING] = [step.duration for step in measured if step.number not in numbers]
+            measured = chosen
         for step in measured:
             self._record(step)
         for reason, durations in left_out.items():
@@ -194,6 +193,15 @@ class Report:
 
     def _with(self, name: str, value: str) -> dict[str, str]:
         return {**self._base, name: value}
+
+
+def stands_for_others(number: int, one_in: int) -> bool:
+    """Return whether a number is one of those that stand for ``one_in`` each.
+
+    They are scattered evenly, as every tenth step could be the one that writes a log, and are the same on all ranks. A
+    greater ``one_in`` chooses some of what a smaller one chooses.
+    """
+    return number * _SCATTER % 2**32 < 2**32 // one_in
 
 
 def unix_offset_ns() -> int:

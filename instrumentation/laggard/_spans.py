@@ -1,8 +1,8 @@
 """Traces of chosen steps, made afterwards with the times that were measured.
 
 Every rank derives the same trace id from run and step, so the spans of all ranks of one step stand in one trace. One
-step in so many is traced, the same one on all ranks; a step much slower than the recent median is traced as well
-and marked, for a collector's tail sampling.
+step in so many is traced, and of very short steps a share of those, the same ones on all ranks; a step much slower than
+the recent median is traced as well and marked, for a collector's tail sampling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from laggard._identity import Identity
 from laggard._partition import Step
-from laggard._report import median, unix_offset_ns
+from laggard._report import median, stands_for_others, unix_offset_ns
 from laggard.shared import metrics
 from laggard.shared.attributes import Attribute
 from laggard.version import __version__
@@ -59,15 +59,16 @@ class Spans:
         enough = self._slow > 0 and len(self._durations) >= _MEDIAN_STEPS
         self._slow_from = int(self._slow * median(self._durations)) if enough else 0
 
-    def steps(self, steps: Sequence[Step]) -> None:
-        """Trace those steps that are chosen."""
+    def steps(self, steps: Sequence[Step], one_in: int = 1) -> None:
+        """Trace those steps that are chosen: slow ones, and of those whose number is chosen one in so many."""
         self._durations.extend([step.ended - step.started for step in steps if not step.excluded])
         if self._left <= 0:
             return
-        slow_from, every = self._slow_from or inf, self._every or inf
+        slow_from, every = self._slow_from or inf, self._every
         for step in steps:
             slow = step.ended - step.started > slow_from
-            if (slow or step.number % every == 0) and self._left > 0:
+            chosen = every and step.number % every == 0 and stands_for_others(step.number // every, one_in)
+            if (slow or chosen) and self._left > 0:
                 self._left -= 1
                 self._write(step, slow=slow)
 

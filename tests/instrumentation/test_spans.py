@@ -96,6 +96,20 @@ def test_the_sampled_steps_are_the_same_on_all_ranks_and_share_a_trace(exporter:
     assert len(set(traces[0].values())) == 3
 
 
+def test_of_short_steps_a_share_of_the_traces_is_left_and_every_slow_one(exporter: InMemorySpanExporter) -> None:
+    """One in ten of each tenth step, scattered; the more are left out, the fewer of the same are left."""
+    left: dict[int, list[int]] = {}
+    for one_in in (10, 40):
+        exporter.clear()
+        spans = spans_of(0, every=10)
+        for number in range(1, 1001):
+            spans.begin_drain(enabled=True)
+            spans.steps([step(number, 30 if number == 995 else 10)], one_in)
+        left[one_in] = list(roots(exporter))
+    assert left[10] == [50, 130, 260, 340, 470, 600, 680, 810, 890, 940, 995]
+    assert left[40] == [340, 890, 995]
+
+
 def test_traces_of_one_drain_are_bounded_and_none_above_the_budget(exporter: InMemorySpanExporter) -> None:
     """A run in which every step is chosen pays for ten a drain, and for none while traces are given up."""
     spans = spans_of(0, every=1)

@@ -95,7 +95,8 @@ LAGGARD_TRACE_EVERY = "LAGGARD_TRACE_EVERY"
 """
 .. envvar:: LAGGARD_TRACE_EVERY
 
-One step in so many becomes a trace, on all ranks the same ones. 0: none. Default: 100.
+One step in so many becomes a trace, on all ranks the same ones, and of short steps the share of those that
+LAGGARD_STEP_RATE leaves. 0: none. Default: 100.
 """
 
 LAGGARD_TRACE_SLOW = "LAGGARD_TRACE_SLOW"
