@@ -155,6 +155,21 @@ def test_a_killed_monitor_leaves_the_job_alone(local: Local) -> None:
     assert local.left(process.pid) == ([], [], [])
 
 
+def test_timers_of_the_servers_fall_together_and_not_those_of_the_job(local: Local) -> None:
+    """The kernel may wake servers and monitor a twentieth of a second late; the job has what it has without us."""
+    mine = Path("/proc/self/timerslack_ns").read_text()
+    with local.start("--quiet", "python", "-c", COUNTS_SIGNALS) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        job, monitor, servers = parts(process)
+        assert servers.keys() >= {"prometheus"}
+        for late in (monitor, *servers.values()):
+            assert Path(f"/proc/{late.pid}/timerslack_ns").read_text() == "50000000\n"
+        assert Path(f"/proc/{job.pid}/timerslack_ns").read_text() == mine
+        process.terminate()
+        process.communicate(timeout=60)
+
+
 def test_a_killed_server_is_restarted(local: Local) -> None:
     """One line says so, and the job does not notice."""
     process = local.start("--profile", "fast", "python", "-c", COUNTS_SIGNALS)
