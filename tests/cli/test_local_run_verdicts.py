@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from laggard_cli.diagnose.model import Diagnosis, Rank
+from laggard_cli.local_run import card_view
+from laggard_cli.local_run.card import Card, Measured
 from laggard_cli.local_run.judgement import why_no_verdict
-from laggard_cli.local_run.verdicts import Verdicts
+from laggard_cli.local_run.verdicts import Said, Verdicts
 from tests.cli.local_job import Local
 from tests.cli.test_diagnose import VERDICT
 
@@ -60,6 +62,18 @@ def test_a_verdict_has_a_line_when_it_begins_and_one_when_it_is_over() -> None:
     assert [(said.begin, said.end, said.over) for said in verdicts.all] == [(100.0, 150.0, True)]
     assert verdicts.update([VERDICT], 200.0) == [begins]
     assert [said.end for said in verdicts.all] == [150.0, None]
+
+
+def test_a_verdict_that_ends_with_the_ranks_held_to_the_end() -> None:
+    """Ranks finish before their job does, and in between no alert fires."""
+    held, gone = Said(VERDICT, 100.0, 199.0), Said(VERDICT, 100.0, 150.0, over=True)
+    card = Card(
+        run="r", ended="exit code 0", seconds=100.0, ranks_seen=2, steps=9, measured=Measured(), verdicts=(held, gone),
+        judgement="", failure=None, costs=("", ""), processor_seconds=1.0, report=None, folder=None,
+    )  # fmt: skip
+    shown = [line for line in card_view.lines(card, 100, colour=False) if line.startswith(VERDICT.alert)]
+    assert [line.partition(", ")[2] for line in shown] == ["to the end", "for 50 s"]
+    assert [each["end"] for each in card.plain()["verdicts"]] == [None, 150.0]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def card(**changes: object) -> Callable[[], int]:
         "ranks_seen": 4,
         "steps": 2000,
         "measured": MEASURED,
-        "verdicts": (Said(VERDICT, 100.0, 191.0), Said(VERDICT, 300.0)),
+        "verdicts": (Said(VERDICT, 100.0, 191.0, over=True), Said(VERDICT, 300.0)),
         "judgement": "",
         "failure": None,
         "costs": ("", "0.17 rank-hours: 75% of each step; \u00d7 4 ranks \u00d7 3.4 min = 0.17 rank-hours"),

@@ -62,7 +62,7 @@ class Card:
         """For JSON."""
         content = asdict(self)
         content["verdicts"] = [
-            {**asdict(said.verdict), "begin": said.begin, "end": said.end, "cost": cost or None}
+            {**asdict(said.verdict), "begin": said.begin, "end": said.end if said.over else None, "cost": cost or None}
             for said, cost in zip(self.verdicts, self.costs, strict=True)
         ]
         del content["costs"]

@@ -78,7 +78,7 @@ def _phases(card: Card) -> str:
 
 def _verdict(said: Said, cost: str) -> Iterator[RenderableType]:
     verdict = said.verdict
-    until = "to the end" if said.end is None else f"for {words(said.end - said.begin)}"
+    until = f"for {words(said.end - said.begin)}" if said.over and said.end is not None else "to the end"
     yield Text.assemble((verdict.alert, STYLES[verdict.gravity]), f"  {printable(verdict.severity)}, {until}")
     for name, text in (
         ("why", verdict.description or verdict.summary),

@@ -30,6 +30,8 @@ _ON_REQUEST = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SI
 #: A failure is known after a scrape and an evaluation; a job that failed is not to be waited for longer.
 _FAILURE_INTERVALS = 1.5
 _POLL_SECONDS = 0.5
+#: Before the end of a job, of which the last that compared its ranks counts.
+_EVALUATIONS = 6
 _COMPARED = "run_rank:training_step_own_seconds:compared"
 
 
@@ -63,7 +65,13 @@ class Ending:
         if self._wants_failure():
             self._failure = self._wait_for_failure(prometheus, _FAILURE_INTERVALS * servers.interval)
         self._measured = measured(prometheus, run, at, seconds)
-        self._diagnosis = _of_run(diagnose(prometheus, None, at), run)
+        # Ranks finish before their job ends, and of a finished run the rules know nothing any more.
+        for back in range(_EVALUATIONS):
+            found = _of_run(diagnose(prometheus, None, at - back * servers.interval), run)
+            self._diagnosis = self._diagnosis or found
+            if found is not None and found.ranks:
+                self._diagnosis = found
+                break
         counted = prometheus.query(
             f"max(count_over_time({_COMPARED}{{{RUN}={quoted(run)}}}[{math.ceil(seconds)}s]))", at
         )
