@@ -111,7 +111,8 @@ class Loaders:
             trained = [reading for reading in self._undecided if not reading.evaluation]
             # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can
             # have led to this, and where its batches were fetched in turn with others that did.
-            if newest is not None and newest.evaluation and (newest.loader in self._trained or not self._trained):
+            alone = not (self._trained or trained)
+            if newest is not None and newest.evaluation and (alone or newest.loader in self._trained):
                 trained.append(newest)
             trained += [reading for reading in self._undecided if self._in_turn(reading, trained)]
             for reading in trained:

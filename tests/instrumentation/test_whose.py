@@ -214,3 +214,36 @@ def test_steps_are_the_updates_and_each_moment_is_what_it_was_for(loop: Loop) ->
         assert sum(step.phases) == step.duration
         spent.update({phase.label: step.phases[phase] for phase in Phase if step.phases[phase]})
     assert spent == +script.whole
+
+
+def test_an_evaluation_before_all_training_is_none_of_it_though_a_batch_is_out() -> None:
+    """Nanochat fetches its first batch, evaluates, and trains on that batch: it is the one that leads to the update."""
+    partition = StepPartition(warmup_steps=0)
+    events: list[Event] = []
+    now = 0
+
+    def call(code: int, loader: int = 0) -> None:
+        nonlocal now
+        events.append((code | loader << IDENTITY_SHIFT, now, now + 10))
+        now += 10
+
+    call(Phase.DATA, LABELLED)
+    for _ in range(3):
+        call(Phase.DATA, VALIDATION)
+        call(EVALUATION_FORWARD)
+    call(Phase.DATA, VALIDATION)
+    events.append((EXHAUSTED, now, now))
+    call(EVALUATION_FORWARD)
+    for code in (Phase.FORWARD, Phase.BACKWARD):
+        call(code)
+    call(OPTIMIZER_STEP)
+    call(Phase.DATA, LABELLED)
+    (step,) = partition.feed(events)
+    spent = {phase: step.phases[phase] for phase in Phase if step.phases[phase]}
+    assert spent == {
+        Phase.DATA: 10,
+        Phase.EVALUATION: 80,
+        Phase.FORWARD: 10,
+        Phase.BACKWARD: 10,
+        Phase.OPTIMIZER: 10,
+    }
