@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from laggard._events import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
 from laggard._hooks.worker_fetch import WorkerFetchHook, _timed
@@ -122,6 +123,24 @@ def test_a_loader_without_workers_has_none_and_nothing_else(process: Process) ->
         assert codes == [ITERATOR, Phase.DATA, FIRST_BATCH, *[Phase.DATA] * 3, EXHAUSTED]
     assert measure(hooks["workers"]) == {("training.dataloader.workers",): [0]}
     assert measure(hooks["worker_fetch"]) == {}
+
+
+def test_an_iterator_begins_where_it_is_made_whoever_makes_it(process: Process) -> None:
+    """Fastai's loader makes torch's iterators itself: their workers start in the first fetch too, and once."""
+    loader = DataLoader(Stream(), num_workers=1)
+    numbers: set[int] = set()
+    for make in (iter, _MultiProcessingDataLoaderIter):
+        assert len(list(make(loader))) == 5
+        events = process.recorder.drain()
+        assert [code & CODE_BITS for code, _, _ in events] == [
+            ITERATOR,
+            Phase.DATA,
+            FIRST_BATCH,
+            *[Phase.DATA] * 5,
+            EXHAUSTED,
+        ]
+        numbers.update(code >> IDENTITY_SHIFT for code, _, _ in events if code & CODE_BITS in (ITERATOR, Phase.DATA))
+    assert numbers == {1}
 
 
 def test_a_list_of_batches_tells_one_loader_from_another(process: Process) -> None:

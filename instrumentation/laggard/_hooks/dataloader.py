@@ -53,6 +53,8 @@ class DataLoaderHook(Hook):
     def _patch(self, module: ModuleType) -> None:
         self.replace(module._BaseDataLoaderIter, "__next__", self._wrap)  # noqa: SLF001 - it has no public name
         self.replace(module.DataLoader, "__iter__", self._wrap_making)
+        # Loaders of other libraries make iterators of torch's themselves.
+        self.replace(module._MultiProcessingDataLoaderIter, "__init__", self._wrap_starting)  # noqa: SLF001 - see above
 
     def _patch_stateful(self, module: ModuleType) -> None:
         self.replace(module.StatefulDataLoader, "__iter__", self._wrap_making)
@@ -93,11 +95,16 @@ class DataLoaderHook(Hook):
         return functools.update_wrapper(timed, fetch)
 
     def _wrap_making(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return interval(self.recorder, make, self._begin_making)
+
+    def _wrap_starting(self, start: Callable[..., None]) -> Callable[..., None]:
+        def begin(_iterator: Any, loader: Any, *_: Any) -> Token | None:
+            return self._begin_making(loader)
+
+        return interval(self.recorder, start, begin)
+
+    def _begin_making(self, loader: Any) -> Token | None:
         recorder = self.recorder
-
-        def begin(loader: Any) -> Token | None:
-            if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
-                return None
-            return recorder.begin(ITERATOR | self._number_of_loader(loader) << IDENTITY_SHIFT)
-
-        return interval(recorder, make, begin)
+        if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
+            return None
+        return recorder.begin(ITERATOR | self._number_of_loader(loader) << IDENTITY_SHIFT)
