@@ -109,6 +109,8 @@ class Publisher:
         """Report finished steps."""
         if steps:
             self._newest = steps[-1]
+            if not self._ended:  # the fetches that were noted may have been an evaluation's
+                self._newest_seen.pop(Phase.DATA, None)
             self._steps_ns += sum([step.ended - step.started for step in steps])
             phases = zip(Phase, zip(*[step.phases for step in steps], strict=True), strict=True)
             for phase, durations in phases:
