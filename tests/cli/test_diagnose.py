@@ -76,7 +76,7 @@ def _report_says_the_same(capsys: pytest.CaptureFixture[str], address: str, path
     )
     assert re.search(r" \(since \S+ UTC, costs \d+% of each step\)\.", headline)
     told = path.read_text(encoding="utf-8")
-    assert re.search(r"Rank 2 of run live on host node-1 spends \d+(\.\d+)?ms of each step on its own work", told)
+    assert re.search(r"Rank 2 of run live on host node-1 takes .* own work in a step, \d+(\.\d+)?ms against", told)
     assert "Most of the difference is in phase data." in told
     assert "The server does not tell its rules" not in told
 
@@ -230,7 +230,7 @@ def as_it_was(capsys: pytest.CaptureFixture[str], address: str, verdict: dict[st
     # By how much it is slow goes on to grow in the first seconds.
     then, now = ([re.sub(r"[\d.]+ times", "", found[name]) for name in told] for found in (verdict, again))
     assert now == then
-    assert re.match(r"Rank 2 of run .* needs .*ms", again["description"])
+    assert re.match(r"Rank 2 of run .* takes .*ms against .*ms", again["description"])
     assert again["since"][:19].replace(" ", "T") == verdict["since"][:19]
     assert again["value"] > 1.2
     assert diagnosis_of(capsys, address, "--at", str(healthy_at))["verdicts"] == []

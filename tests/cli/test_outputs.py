@@ -46,8 +46,8 @@ def address() -> Iterator[str]:
         "training_phase": "data", "host_name": "node-1",
     }  # fmt: skip
     said = {
-        "description": "Rank 2 of run 夜-7b on host node-1 spends 150ms of each step on its own work, 1.50 times "
-        "as long as its peers (100ms), which wait for it. Most of the difference is in phase data.",
+        "description": "Rank 2 of run 夜-7b on host node-1 takes 1.50 times as long as its peers for its own work "
+        "in a step, 150ms against 100ms, and they wait for it. Most of the difference is in phase data.",
         "recommendation": "Compare the DataLoader of this rank with that of its peers: its workers, the CPU share and "
         "the storage of its host, the size of its shard.",
         "runbook_url": RUNBOOK,
