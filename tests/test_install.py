@@ -103,7 +103,7 @@ def check_base(installed: Installation) -> None:
 def check_lacks(installed: Installation) -> None:
     """What is not installed is named, with the command that installs it."""
     done = installed.run("laggard-exporter", "--version")
-    missing = "laggard-exporter: error: it needs the package prometheus_client: pip install 'laggard[exporter]'\n"
+    missing = "laggard-exporter: error: it needs the package bcrypt: pip install 'laggard[exporter]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", missing)
     done = installed.run("laggard", "diagnose", "--prometheus", "http://localhost:1")
     missing = r"laggard diagnose: error: diagnose needs the package \w+: pip install 'laggard\[cli\]'\n"

@@ -35,7 +35,7 @@ def rank_without_metrics() -> Scenario:
         _telemetry(1, "rank"),
         title="The metrics of a rank that trains do not arrive.",
         summary="Rank 1 of run run-a on host-a trains, but its metrics do not arrive.",
-        description="The process of rank 1 of run run-a on host host-a runs by its state file, but none of its "
+        description="By its state file, the process of rank 1 of run run-a on host host-a runs, but none of its "
         "metrics arrives. It cannot be compared with its peers.",
         recommendation="Check whether the rank's metrics port is scraped, or its collector reached, and whether a "
         "thread of the process holds the interpreter for long.",

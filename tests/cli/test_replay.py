@@ -70,7 +70,7 @@ def test_steps_name_the_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[
         "rank": "2",
         "phase": "forward",
     }
-    assert "Rank 2 of run recorded needs" in verdict["description"]
+    assert "Rank 2 of run recorded takes" in verdict["description"]
     assert [(each["kind"], each["phase_right"]) for each in found["score"]] == [("found", True)]
     assert run["ranks"][0]["rank"] == "2"
     assert run["ranks"][0]["own_seconds"] == pytest.approx(0.23, rel=0.1)
