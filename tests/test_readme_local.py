@@ -159,7 +159,7 @@ def test_the_readmes_commands_name_the_slow_rank(machine: tuple[Path, dict[str, 
     assert RUN == "laggard run --local torchrun --nproc-per-node 4 train.py"
     card = train(RUN, "TrainingStraggler: Rank 2 of run ", machine)
     assert re.search(r"^laggard: run local-[\d-]+: .* after .*, 4 ranks, \d+ steps of ", card, re.MULTILINE), card
-    assert "The difference is in phase data." in " ".join(card.replace("laggard: ", "").split())
+    assert "Most of the difference is in phase data." in " ".join(card.replace("laggard: ", "").split())
     assert re.search(r"^laggard: report: .*/laggard-runs/local-[\d-]+/report\.html$", card, re.MULTILINE), card
 
 
