@@ -28,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    # Where tests run in several processes, pytest gives these its own terminal's width, by which commands wrap lines.
+    os.environ.pop("COLUMNS", None)
     # With several processes the first one starts them, and tests run in those.
     if config.getoption("check") and (hasattr(config, "workerinput") or not config.getoption("numprocesses")):
         _leave_out_what_is_slow()

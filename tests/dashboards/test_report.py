@@ -23,7 +23,8 @@ TOLD = {
             r"mostly in backward, .* \(since 22:2\d:\d\d UTC, costs 3[789]% of each step\)\."
         ),
         (
-            "Rank 0 of run slow_backward-8-1 on host slow_backward-8-1-node-0 spends 16.",
+            "Rank 0 of run slow_backward-8-1 on host slow_backward-8-1-node-0 takes 1.",
+            "for its own work in a step, 16.",
             "rank 0 on slow_backward-8-1-node-0: 1.6",
         ),
     ),

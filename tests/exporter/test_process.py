@@ -258,9 +258,9 @@ def test_the_exporter_stands_alone() -> None:
 
 def test_without_its_extra_it_says_what_to_install() -> None:
     """One line, and exit code 2."""
-    code = "import sys; sys.modules['prometheus_client'] = None; from laggard_exporter.program import main; main()"
+    code = "import sys; sys.modules['bcrypt'] = None; from laggard_exporter.program import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    line = "laggard-exporter: error: it needs the package prometheus_client: pip install 'laggard[exporter]'\n"
+    line = "laggard-exporter: error: it needs the package bcrypt: pip install 'laggard[exporter]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
