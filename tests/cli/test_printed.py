@@ -40,9 +40,10 @@ VERDICT = Verdict(
     host="node-1",
     since="2026-01-01T00:00:00Z",
     value=5.13,
-    summary="Rank 2 of run llama-7b on node-1 takes 5.13 times as long as its peers, mostly in data, and they wait for it.",
-    description="Rank 2 of run llama-7b on host node-1 takes 5.13 times as long as its peers for its own work in a step, "
-    "55.4ms against 10.8ms, and they wait for it. Most of the difference is in phase data.",
+    summary="Rank 2 of run llama-7b on node-1 takes 5.13 times as long as its peers, mostly in data, and they wait "
+    "for it.",
+    description="Rank 2 of run llama-7b on host node-1 takes 5.13 times as long as its peers for its own work in a "
+    "step, 55.4ms against 10.8ms, and they wait for it. Most of the difference is in phase data.",
     recommendation="Compare the DataLoader of this rank with that of its peers: its workers, the CPU share and the "
     "storage of its host, the size of its shard.",
     runbook_url=RUNBOOK,
