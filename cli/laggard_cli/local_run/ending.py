@@ -11,6 +11,7 @@ from pathlib import Path
 
 from laggard_cli.clusters import RUN, Run
 from laggard_cli.diagnose.model import Diagnosis, Failure, Verdict, diagnose
+from laggard_cli.errors import CommandError
 from laggard_cli.local_run.card import Card, Measured, measured, seen
 from laggard_cli.local_run.judgement import why_no_verdict
 from laggard_cli.local_run.plan import Plan
@@ -67,7 +68,12 @@ class Ending:
         self._measured = measured(prometheus, run, at, seconds)
         # Ranks finish before their job ends, and of a finished run the rules know nothing any more.
         for back in range(_EVALUATIONS):
-            found = _of_run(diagnose(prometheus, None, at - back * servers.interval), run)
+            try:
+                found = _of_run(diagnose(prometheus, None, at - back * servers.interval), run)
+            except CommandError:
+                if not back:
+                    raise
+                break  # the rules had not been evaluated by then
             self._diagnosis = self._diagnosis or found
             if found is not None and found.ranks:
                 self._diagnosis = found
