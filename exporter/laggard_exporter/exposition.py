@@ -83,7 +83,7 @@ class _Text:
 
 
 def _go_text(value: float) -> str:
-    """Return a number as Go and prometheus_client write it."""
+    """Return a number as Go writes it, and prometheus_client, to load which takes 2 MB."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -90,7 +90,7 @@ class Report:
         return self._identity
 
     def steps(self, steps: Sequence[Step], one_in: int = 1) -> None:
-        """Report finished steps; of those that could go into the histograms, one in so many does."""
+        """Report finished steps; of those that could go into the histograms, one in ``one_in`` does."""
         self._steps.add(len(steps), self._base)
         for wait in [step.first_batch for step in steps if step.first_batch]:
             self.measure(metrics.DATALOADER_FIRST_BATCH_DURATION, wait * _NANOSECOND)

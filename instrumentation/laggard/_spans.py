@@ -1,8 +1,8 @@
 """Traces of chosen steps, made afterwards with the times that were measured.
 
-Every rank derives the same trace id from run and step, so the spans of all ranks of one step stand in one trace. One
-step in so many is traced, and of very short steps a share of those, the same ones on all ranks; a step much slower than
-the recent median is traced as well and marked, for a collector's tail sampling.
+Every rank derives the same trace id from run and step, so the spans of all ranks of one step stand in one trace. Every
+``LAGGARD_TRACE_EVERY``-th step is traced, and of very short steps a share of those, on all ranks the same steps. A step
+much slower than the recent median is traced as well and marked, for a collector's tail sampling.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Spans:
         self._slow_from = int(self._slow * median(self._durations)) if enough else 0
 
     def steps(self, steps: Sequence[Step], one_in: int = 1) -> None:
-        """Trace those steps that are chosen: slow ones, and of those whose number is chosen one in so many."""
+        """Trace those steps that are chosen: slow ones, and of those whose number is chosen one in ``one_in``."""
         self._durations.extend([step.ended - step.started for step in steps if not step.excluded])
         if self._left <= 0:
             return

@@ -95,8 +95,8 @@ LAGGARD_TRACE_EVERY = "LAGGARD_TRACE_EVERY"
 """
 .. envvar:: LAGGARD_TRACE_EVERY
 
-One step in so many becomes a trace, on all ranks the same ones, and of short steps the share of those that
-LAGGARD_STEP_RATE leaves. 0: none. Default: 100.
+A step is traced each time this many have been made, on all ranks the same one. Of short steps, LAGGARD_STEP_RATE leaves
+a share of these. 0: none. Default: 100.
 """
 
 LAGGARD_TRACE_SLOW = "LAGGARD_TRACE_SLOW"
@@ -140,7 +140,7 @@ LAGGARD_STEP_RATE = "LAGGARD_STEP_RATE"
 """
 .. envvar:: LAGGARD_STEP_RATE
 
-Steps a second that go into the duration histograms; of shorter steps one in so many does, evenly scattered, and all
+Steps a second that go into the duration histograms; of shorter steps a share does, evenly scattered, and all
 are counted. 0: every step. Default: 100.
 """
 
