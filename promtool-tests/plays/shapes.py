@@ -44,8 +44,8 @@ def slow_host() -> Scenario:
         title="Most ranks of one host are slow in every step, and the others wait for them.",
         summary="Host host-b slows down run run-a: most of its ranks take 1.30 times as long as those of other hosts.",
         cost="21.26% of each step",
-        description="Most ranks of run run-a on host host-b spend at least 234ms of each step on their own work, "
-        "1.30 times as long as the ranks of other hosts (180ms), which wait for them.",
+        description="Most ranks of run run-a on host host-b take 1.30 times as long as those of other hosts for "
+        "their own work in a step, at least 234ms against 180ms, and the others wait for them.",
         recommendation="Look at what the ranks of this host share: CPU frequency and other processes, memory bandwidth "
         "and NUMA placement, cooling, the local disk, its network links. Replace the host if the fault stays with it.",
         runbook_url=f"{RUNBOOKS}/TrainingNodeSlow.md",
@@ -115,8 +115,8 @@ def slow_stage() -> Scenario:
         title="One pipeline stage, or another peer group, slows down the others.",
         summary="Peer group stage-1 slows down run run-a: it takes 1.40 times as long as the other groups.",
         cost="26.47% of each step",
-        description="A typical rank of peer group stage-1 of run run-a spends 252ms of each step on its own work, "
-        "1.40 times as long as one of the other groups (180ms), which wait for it.",
+        description="A typical rank of peer group stage-1 of run run-a takes 1.40 times as long as one of the other "
+        "groups for its own work in a step, 252ms against 180ms, and they wait for it.",
         recommendation="Move layers from this group to its neighbours; the first and the last stage also hold the "
         "embedding and the loss. If each group is on hosts of its own, look for a slow host first.",
         runbook_url=f"{RUNBOOKS}/TrainingStageSlow.md",

@@ -100,8 +100,8 @@ def _query(promql: str) -> str:
 
 
 def _value(promql: str, shown: str) -> str:
-    """Return what puts the answer to a query into an annotation, and nothing where there is none."""
-    return f"{{{{ with {_query(promql)} -}}}} {{{{ . | first | value | {shown} }}}}{{{{ end }}}}"
+    """Return what puts the answer to a query into an annotation, and a question mark where there is none."""
+    return f"{{{{ with {_query(promql)} -}}}} {{{{ . | first | value | {shown} }}}}{{{{ else }}}}?{{{{ end }}}}"
 
 
 def _source(folder: Path, name: str) -> tuple[str, str, None]:

@@ -166,13 +166,38 @@ def deprecated(rule: Rule, recorded: frozenset[str], version: tuple[int, ...]) -
 def divides_by_zero(rule: Rule, positive: frozenset[str]) -> Iterator[str]:
     """A division has a denominator that cannot be 0: 0/0 is NaN, and a NaN poisons every sum that it is part of.
 
+    A mean of a histogram may be NaN where it is compared before it is recorded: no comparison holds for NaN.
+
     Args:
         rule: of the pack.
         positive: names that are recorded and are never 0.
     """
-    for node in _nodes(rule.expr):
-        if isinstance(node, promql.BinaryExpr) and str(node.op) in ("/", "%") and not _positive(node.rhs, positive):
+    yield from _divides_by_zero(promql.parse(rule.expr), positive, compared=False)
+
+
+def _divides_by_zero(node: promql.Expr, positive: frozenset[str], *, compared: bool) -> Iterator[str]:
+    if isinstance(node, promql.BinaryExpr):
+        operation = str(node.op)
+        filters = node.modifier is None or not node.modifier.return_bool
+        compared = (filters and operation in (">", ">=", "<", "<=", "==")) or (compared and operation in ("/", "*"))
+        if operation in ("/", "%") and not (_positive(node.rhs, positive) or (compared and _is_count(node.rhs))):
             yield f"divides by {' '.join(str(node.rhs).split())}, which may be 0: keep what is > 0"
+    elif isinstance(node, promql.AggregateExpr):
+        compared = compared and str(node.op) in ("min", "max")
+    elif not isinstance(node, promql.ParenExpr):
+        compared = False
+    for child in _children(node):
+        yield from _divides_by_zero(child, positive, compared=compared)
+
+
+def _is_count(node: promql.Expr) -> bool:
+    """Return whether this is how often a histogram was recorded to: its sum does not rise without it."""
+    return (
+        isinstance(node, promql.Call)
+        and node.func.name in _COUNTERS
+        and isinstance(node.args[0], promql.MatrixSelector)
+        and (node.args[0].vector_selector.name or "").endswith("_count")
+    )
 
 
 def positive_names(rules: Iterable[Rule]) -> frozenset[str]:

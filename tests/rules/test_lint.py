@@ -42,7 +42,10 @@ def test_the_pack_has_no_mistake(rule: Rule) -> None:
         ("a / count(b)", True), ("a / sum(rate(b_total[1m]))", False), ("a / sum(rate(b_total[1m]) > 0)", True),
         ("a / kept", True), ("a / max_over_time(kept[5m])", True), ("a / (kept or b)", False), ("a / 60", True),
         ("a / 0", False), ("a / clamp_min(b, 1)", True), ("a / (1 - clamp(b, 0, 0.9))", True), ("a / (1 - b)", False),
-        ("a % b", False),
+        ("a % b", False), ("max(rate(a_sum[1m]) / rate(a_count[1m])) > 0", True),
+        ("sum(rate(a_sum[1m]) / rate(a_count[1m])) > 0", False), ("rate(a_sum[1m]) / rate(a_count[1m]) != 0", False),
+        ("rate(a_sum[1m]) / rate(a_total[1m]) > 0", False), ("rate(a_sum[1m]) / rate(a_count[1m]) > bool 0", False),
+        ("(rate(a_sum[1m]) / rate(a_count[1m]) or b) > 0", False),
     ],
 )  # fmt: skip
 def test_divisions(expr: str, *, passes: bool) -> None:
