@@ -56,8 +56,8 @@ def test_prometheus_shows_the_same_evaluation(flags: tuple[str, ...], tmp_path: 
     with _serving(tmp_path, *flags) as client:
 
         def late() -> list[str]:
-            with contextlib.suppress(httpx.TransportError):
-                answer = client.get("/api/v1/query", params={"query": "seen_late[10s]"}).json()
+            with contextlib.suppress(httpx.HTTPError):
+                answer = client.get("/api/v1/query", params={"query": "seen_late[10s]"}).raise_for_status().json()
                 return [value for series in answer["data"]["result"] for _, value in series["values"]]
             return []
 
