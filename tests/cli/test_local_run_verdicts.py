@@ -19,7 +19,8 @@ from laggard_cli.local_run.verdicts import Said, Verdicts
 from tests.cli.local_job import Local
 from tests.cli.test_diagnose import VERDICT
 
-#: Four ranks with steps of 60 ms that are marked by hand; rank 2 is slow in data, and the others wait for it.
+#: Four ranks with steps of 240 ms that are marked by hand; rank 2 is slow in data, and the others wait for it. All of a
+#: step is sleep, so other tests beside it change little of its length.
 RANKS = """
 import os, subprocess, sys, time
 import laggard
@@ -34,11 +35,11 @@ if "RANK" not in os.environ:
     ]
     sys.exit(max(rank.wait() for rank in ranks))
 laggard.instrument()
-data = 0.05 if os.environ["RANK"] == "2" else 0.005
+data = 0.2 if os.environ["RANK"] == "2" else 0.02
 until = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < until:
     with laggard.step():
-        for phase, seconds in (("data", data), ("forward", 0.005), ("communication", 0.055 - data)):
+        for phase, seconds in (("data", data), ("forward", 0.02), ("communication", 0.22 - data)):
             with laggard.phase(phase):
                 time.sleep(seconds)
 """
@@ -95,7 +96,6 @@ def test_a_run_is_healthy_only_where_it_was_compared(
     assert why_no_verdict(diagnosis, ranks, compared, needed=40.0).startswith(said)
 
 
-@pytest.mark.timed
 def test_a_slow_rank_is_named_on_the_terminal_and_on_the_card(tmp_path: Path) -> None:
     """One line at the start, one for the verdict, and the card; a page about the run stays, and nothing else."""
     local = Local(tmp_path)
@@ -114,7 +114,7 @@ def test_a_slow_rank_is_named_on_the_terminal_and_on_the_card(tmp_path: Path) ->
     )
     assert re.match(r"laggard: warning: TrainingStraggler: Rank 2 of run four .* as its peers, mostly in data", told[1])
     text = " ".join(line.removeprefix("laggard: ").strip() for line in ours[card:])
-    assert re.search(r"4 ranks, \d+ steps of 6\d(\.\d)? ms a step: data 1\d(\.\d)? ms", text), text
+    assert re.search(r"4 ranks, \d+ steps of 2[4-6]\d(\.\d)? ms a step: data [67]\d(\.\d)? ms", text), text
     for part in (
         "TrainingStraggler  warning, to the end",
         "Most of the difference is in phase data.",
