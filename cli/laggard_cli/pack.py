@@ -19,12 +19,17 @@ def pack_folder(name: str) -> Path:
     return installed if installed.is_dir() else package.parents[1] / name
 
 
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file of the pack says."""
+    return yaml.load(path.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 - a safe one
+
+
 @cache
 def pack_rules() -> tuple[dict[str, Any], ...]:
     """Return every rule of the shipped files, as it stands there. Not to be changed: all callers share it."""
     rules: list[dict[str, Any]] = []
     for path in sorted(pack_folder("rules").glob("*.yml")):
-        for group in yaml.load(path.read_text(encoding="utf-8"), _LOADER)["groups"]:  # noqa: S506 - a safe one
+        for group in read_yaml(path)["groups"]:
             rules += group["rules"]
     return tuple(rules)
 

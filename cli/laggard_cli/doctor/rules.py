@@ -9,13 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from promql_parser import display_duration, parse_duration
 
 from laggard.version import PACK_VERSION
 from laggard_cli.doctor.findings import FAULT, UNKNOWN, WORKS, Finding, count, some
 from laggard_cli.doctor.server import Group
-from laggard_cli.pack import pack_folder
+from laggard_cli.pack import pack_folder, read_yaml
 from laggard_cli.rules.formats import MERGED
 from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
 
@@ -29,9 +28,8 @@ _RENDER = "laggard rules render"
 def _shipped() -> dict[str, tuple[timedelta, tuple[str, ...]]]:
     """Return the interval in production and the rules of each group of the pack."""
     found: dict[str, tuple[timedelta, tuple[str, ...]]] = {}
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted(pack_folder("rules").glob("*.yml")):
-        for group in yaml.load(path.read_text(encoding="utf-8"), loader)["groups"]:  # noqa: S506 - a safe one
+        for group in read_yaml(path)["groups"]:
             names = tuple(str(rule.get("record") or rule.get("alert")) for rule in group["rules"])
             found[group["name"]] = parse_duration(group["interval"]), names
     return found
@@ -52,7 +50,7 @@ def profile_of(found: Sequence[Group]) -> Profile:
     folder = pack_folder("rules")
     if of_local_run(found):
         return load_profile(folder, found[0].name.removeprefix(MERGED).partition("-")[0])
-    names: Mapping[str, Any] = yaml.safe_load((folder / "profiles.yaml").read_text(encoding="utf-8"))["profiles"]
+    names: Mapping[str, Any] = read_yaml(folder / "profiles.yaml")["profiles"]
     profiles = [load_profile(folder, name) for name in names]
 
     def fits(profile: Profile) -> tuple[int, bool]:

@@ -16,6 +16,7 @@ import yaml
 from promql_parser import Call, NumberLiteral
 
 from laggard_cli.labels import in_ours
+from laggard_cli.pack import read_yaml
 from laggard_cli.rules.render import rule_files, rules_folder
 
 RECORD = "laggard_threshold_override"
@@ -30,7 +31,7 @@ def overridable(folder: Path | None = None) -> frozenset[str]:
     folder = folder or rules_folder()
     names: set[str] = set()
     for file in rule_files(folder):
-        for group in yaml.safe_load((folder / file).read_text(encoding="utf-8"))["groups"]:
+        for group in read_yaml(folder / file)["groups"]:
             names |= {name for rule in group["rules"] for name in _READ.findall(rule["expr"])}
     return frozenset(names)
 

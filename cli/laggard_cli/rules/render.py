@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import promql_parser
-import yaml
 from promql_parser import Expr, MatrixSelector, SubqueryExpr, VectorSelector, display_duration, parse_duration
 
 from laggard_cli.labels import rename
-from laggard_cli.pack import pack_folder
+from laggard_cli.pack import pack_folder, read_yaml
 from laggard_cli.rules.formats import FORMATS
 from laggard_cli.rules.profiles import PRODUCTION, Profile, RulesError, load_profile
 
@@ -96,7 +95,7 @@ def render_pack(
         raise RulesError(f"no link {annotation!r}; alerts have {', '.join(profile.links)}")
     pack: dict[str, dict[str, Any]] = {}
     for name in rule_files(folder):
-        content: dict[str, list[dict[str, Any]]] = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
+        content: dict[str, list[dict[str, Any]]] = read_yaml(folder / name)
         for group in content["groups"]:
             place = f"{name}, group {group['name']}"
             group["interval"] = display_duration(profile.interval(parse_duration(group["interval"]), place))
