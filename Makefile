@@ -101,8 +101,10 @@ test-with-deadlines:
 test-lab: $(INSTALLED) servers tools
 	pytest $(REPEAT) -m "not field and not timed" $(BESIDE) $(LAB_TESTS)
 
+# Before them all tests are collected, once: in a fresh clone each process of those side by side would compile all modules.
 test-without-deadlines:
 	@mkdir -p .cache
+	@scripts/tests/patiently.sh pytest --collect-only tests >.cache/collected.log 2>&1 || { cat .cache/collected.log; exit 1; }
 	@scripts/tests/patiently.sh pytest $(REPEAT) $(PATIENT) >.cache/patient.log 2>&1; status=$$?; cat .cache/patient.log; exit $$status
 
 test-plays: $(INSTALLED) servers tools
@@ -246,6 +248,7 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt constraints-oldest.txt $(CO
 	grep -v '^torch==' constraints.txt | cat - constraints-oldest.txt > $(OLDEST)/constraints.txt
 	scripts/tools/install.sh $(OLDEST) --constraint $(OLDEST)/constraints.txt --editable '.[otel,exporter,cli,dev]'
 	$(OLDEST)/bin/python hatch_build.py
+	$(OLDEST)/bin/python -m pytest --collect-only $(MEETS_TORCH) >/dev/null
 	touch $@
 
 # DeepSpeed asks torch for its version while it is built, so torch is there before.
