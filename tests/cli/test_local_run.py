@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ import pytest
 
 from laggard_cli.main import main
 from tests.cli.local_job import Local
+from tests.support.cases import usual
 
 #: Prints what it got after the first signal, and ends with a code of its own.
 COUNTS_SIGNALS = """
@@ -88,8 +90,24 @@ def test_output_and_end_are_the_jobs(program: str, code: int, local: Local) -> N
     assert local.left(process.pid) == ([], [], [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGRTMIN])
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+#: Every way to send every signal that a scheduler sends; `usual()` has each kind of signal, and both ways.
+SENT = tuple(
+    itertools.product(
+        (os.kill, os.killpg), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGRTMIN)
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("send", "number"),
+    usual(
+        SENT,
+        (os.kill, signal.SIGTERM),
+        (os.kill, signal.SIGRTMIN),
+        (os.killpg, signal.SIGINT),
+        (os.killpg, signal.SIGUSR1),
+    ),
+)
 def test_a_signal_reaches_the_job_once(send: Callable[[int, int], None], number: int, local: Local) -> None:
     """Whether it is sent to laggard alone, as by kill and Kubernetes, or to all of its group, as by Slurm."""
     with local.start("--quiet", "python", "-c", COUNTS_SIGNALS) as process:

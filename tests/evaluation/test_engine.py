@@ -11,6 +11,12 @@ from lab.evaluation.draw import Draw
 from lab.evaluation.scenarios import SCENARIOS
 from lab.evaluation.scenarios.consequences import with_consequences
 from lab.evaluation.score import record
+from tests.support.cases import usual
+
+#: Each has a rule of its own for what is long; `usual()` has those of own time, of stalls and of ends.
+SCALED = (
+    "healthy", "slow_forward", "slow_host", "slow_stage", "input_bound", "copy_bound", "hang_in_backward", "killed"
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("built")
@@ -26,10 +32,7 @@ def test_a_moment_without_ranks_leaves_no_limit_behind() -> None:
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize(
-    "scenario",
-    ["healthy", "slow_forward", "slow_host", "slow_stage", "input_bound", "copy_bound", "hang_in_backward", "killed"],
-)
+@pytest.mark.parametrize("scenario", usual(SCALED, "healthy", "slow_forward", "hang_in_backward", "killed"))
 def test_verdicts_depend_on_ratios_not_on_how_long_a_step_is(scenario: str) -> None:
     """The same scenario with steps of 50 ms and of 20 s: the same verdicts on the same ranks, and none is wrong."""
     said = []

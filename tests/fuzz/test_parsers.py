@@ -32,13 +32,14 @@ from laggard_exporter.ras import answer as ras
 from laggard_exporter.ras.facts import facts as ras_facts
 from laggard_exporter.web.configuration import ConfigurationError, WebConfiguration, load
 from tests.support import fake_ras
+from tests.support.cases import EVERY_CASE
 from tests.support.kineto import Job, Work, write
 from tests.support.recorded_job import RecordedJob
 
 _Result = TypeVar("_Result")
 _EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 fuzz = settings(
-    max_examples=_EXAMPLES or 150,
+    max_examples=_EXAMPLES or (150 if EVERY_CASE else 50),
     deadline=2000,
     derandomize=not _EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow],
@@ -268,7 +269,7 @@ def traces(draw: st.DrawFn) -> bytes:
     return content[:place] + draw(st.one_of(st.just(b""), st.binary(max_size=4))) + content[place:cut]
 
 
-@settings(fuzz, max_examples=_EXAMPLES or 50)
+@settings(fuzz, max_examples=_EXAMPLES or (50 if EVERY_CASE else 20))
 @given(content=traces())
 @example(b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 100_000)
 def test_a_trace_of_the_profiler(content: bytes) -> None:

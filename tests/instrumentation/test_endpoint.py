@@ -45,10 +45,8 @@ def scrape(port: int) -> str:
 def test_each_rank_serves_its_metrics_on_base_plus_local_rank(launcher: Launcher) -> None:
     """The page has only our names and labels, one identity, no scope labels and no process-wide series."""
     base = free_base_port()
-    process = launcher.start(
-        "torchrun",
-        "--nproc-per-node",
-        "2",
+    process = launcher.fork_ranks(
+        2,
         PROGRAMS / "name_run.py",
         OTEL_METRICS_EXPORTER="laggard_prometheus",
         OTEL_EXPORTER_PROMETHEUS_HOST="127.0.0.1",

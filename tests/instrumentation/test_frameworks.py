@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
 PROGRAM = PROGRAMS / "frameworks.py"
 
+#: Every framework trains in every precision; `usual()` has each framework and each precision once.
+TRAINERS = tuple(itertools.product(("transformers", "accelerate", "lightning"), ("float32", "bf16")))
+
 #: 22 rows in batches of two, two batches a step: six steps an epoch, the last one of a single batch.
 STEPS = 12
 
 
-@pytest.mark.parametrize("framework", ["transformers", "accelerate", "lightning"])
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize(
+    ("framework", "precision"),
+    usual(TRAINERS, ("transformers", "bf16"), ("accelerate", "float32"), ("lightning", "bf16")),
+)
 def test_steps_are_the_trainers_own(framework: str, precision: str, launcher: Launcher, receiver: Receiver) -> None:
     """With accumulation over an odd number of batches and evaluation in between the counts are equal.
 

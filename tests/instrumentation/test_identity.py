@@ -11,6 +11,7 @@ import torch
 
 from laggard import _identity
 from laggard.shared import statefile
+from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -92,7 +93,8 @@ def test_every_data_point_carries_run_rank_and_peer_group(monkeypatch: pytest.Mo
     }
 
 
-@pytest.mark.parametrize("start", ["torchrun", "spawn", "fork"])
+# Ranks that are spawned and ranks that are forked have the same of torch: a store, and no variable.
+@pytest.mark.parametrize("start", usual(["torchrun", "spawn", "fork"], "torchrun", "fork"))
 def test_ranks_without_a_name_agree_on_one(start: str, launcher: Launcher, receiver: Receiver, tmp_path: Path) -> None:
     """Rank 0 leaves a fresh name in torch's own store; under torchrun and for ranks made by multiprocessing."""
     environment = {**receiver.environment, "LAGGARD_RUN": ""}
