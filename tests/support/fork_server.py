@@ -3,9 +3,9 @@
 A process begins as under ``opentelemetry-instrument``, but that torch is there before laggard's hooks are, as in a
 notebook. So tests of how a process begins start theirs themselves.
 
-Argument: the descriptor of the socket that it listens on; the server ends when its standard input does. A client
-(`fork_client.py`) sends a request in JSON with its standard files. It is answered with the processes' ids and, when all
-have ended, with their exit codes.
+Argument: the descriptor of the socket that it listens on. The server ends when its standard input does, and removes the
+socket's folder. A client (`fork_client.py`) sends a request in JSON with its standard files. It is answered with the
+processes' ids and, when all have ended, with their exit codes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -56,6 +57,7 @@ def serve(listener: socket.socket) -> Path:
     poll.register(listener, select.POLLIN)
     while True:
         if any(descriptor == 0 for descriptor, _ in poll.poll()):
+            shutil.rmtree(Path(listener.getsockname()).parent)
             sys.exit()
         client, _ = listener.accept()
         message, files, _, _ = socket.recv_fds(client, 1 << 20, 3)

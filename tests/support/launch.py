@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -24,29 +24,37 @@ _FOREIGN = ("LAGGARD_", "OTEL_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "
 _KEPT = ("LAGGARD_HOT_PATH",)
 _BINARIES = Path(sys.executable).parent
 _SUPPORT = Path(__file__).parent
+#: Nobody waits for them, since another process may need them for longer.
+_servers: list[subprocess.Popen[bytes]] = []
 
 
 @functools.cache
 def _fork_server() -> Path:
-    """Return the socket of this process's fork server, which starts with the first that asks for it."""
-    folder = tempfile.TemporaryDirectory()
-    path = Path(folder.name, "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        server = subprocess.Popen(
-            [sys.executable, _SUPPORT / "fork_server.py", str(listener.fileno())],
-            env={**_inherited(), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-        )
-
-    def end() -> None:
-        server.communicate()
-        folder.cleanup()
-
-    atexit.register(end)
+    """Return the socket of the fork server: the first process of a test run that asks for it starts it for all."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = Path(tempfile.gettempdir(), f"laggard-fork-server-{run}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path, held = folder / "socket", folder / "held"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            os.mkfifo(held)
+            input_end = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(str(path))
+                listener.listen()
+                _servers.append(
+                    subprocess.Popen(
+                        [sys.executable, _SUPPORT / "fork_server.py", str(listener.fileno())],
+                        env={**_inherited(), "OMP_NUM_THREADS": "1"},
+                        stdin=input_end,
+                        stdout=subprocess.DEVNULL,
+                        pass_fds=[listener.fileno()],
+                    )
+                )
+            os.close(input_end)
+        # Open until this process ends: the server ends with the last one.
+        os.open(held, os.O_WRONLY)
     return path
 
 
