@@ -294,8 +294,63 @@ def test_a_recorder_that_is_switched_off_blames_nobody() -> None:
     found = verdict(dumps)
     assert (named(found), found.remarks) == (
         {},
-        ("rank 2 has no entry of group 0 (default_pg) left: its dump is too short",),
+        ("all 4 members have issued all_reduce 1 of group 0 (default_pg): no rank is missing, look at the network",),
     )
+
+
+def active(dump: dict[str, Any]) -> dict[str, Any]:
+    """What torch writes if asked for active calls alone."""
+    return {**dump, "entries": [each for each in dump["entries"] if each["state"] != "completed"]}
+
+
+def test_counters_name_a_rank_without_active_calls() -> None:
+    """Its dump has no entry. The number of a group is its place among those of the rank, whatever torch calls it."""
+    groups = {"0": ("default_pg", (0, 1, 2, 3)), "9": ("tp", (0, 1)), "10": ("tp", (2, 3))}
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        mine = {name: group for name, group in groups.items() if rank in group[1]}
+        recorder = Recorder(mine)
+        recorder.call("0")
+        for name in list(mine)[1:]:
+            recorder.call(name)
+            if rank != 2:
+                recorder.call(name, state="scheduled")
+        dumps[rank] = active(recorder.dump())
+    assert dumps[2]["entries"] == []
+    found = verdict(dumps)
+    assert named(found) == {2: Reason.OUTSIDE}
+    assert (found.culprits[0].wait.group.name, found.culprits[0].newest) == ("10", 1)
+
+
+@pytest.mark.parametrize("keys", [["0", "9", "10"], ["4", "9"]])
+def test_counters_that_fit_no_group_name_nobody(keys: list[str]) -> None:
+    """As many numbers as groups, in another order than the entries say, or of names that have none."""
+    groups = {"0": ("default_pg", (0, 1)), "mesh_tp": ("tp", (0, 1))}
+    dumps = {rank: Recorder(groups) for rank in (0, 1)}
+    for rank, recorder in dumps.items():
+        recorder.call("mesh_tp")
+        if rank == 0:
+            recorder.call("mesh_tp", state="started")
+    found = {rank: active(recorder.dump()) for rank, recorder in dumps.items()}
+    found[1]["pg_status"] = {key: {"last_enqueued_collective": 1} for key in keys}
+    assert named(verdict(found)) == {}
+
+
+def test_a_part_of_a_batch_that_has_ended_is_not_waited_in() -> None:
+    """Of active calls torch leaves out the end of a batch and keeps its parts: the peers of these have done theirs."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        for _ in range(3):
+            recorder.batched(
+                "0", ["send 0->1"] if rank == 0 else ["recv 1<-0", "send 1->2"] if rank == 1 else ["recv 2<-1"]
+            )
+        recorder.call("0")
+        if rank != 1:
+            recorder.call("0", state="scheduled")
+
+    found = verdict({rank: active(dump) for rank, dump in job(program, 3).items()})
+    assert not [wait for wait in found.waits if wait.transfer]
+    assert named(found) == {1: Reason.OUTSIDE}
 
 
 def test_counters_say_how_far_a_rank_has_come() -> None:

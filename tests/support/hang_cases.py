@@ -44,11 +44,11 @@ class HangCase:
         """Ranks that left no dump."""
         return set(range(self.job.ranks)) - self.ranks
 
-    def dumps(self) -> dict[int, Dump]:
-        """What the dumps say; with gloo, where a rank stands is known beside them, as on a live run."""
+    def dumps(self, *, active: bool = False) -> dict[int, Dump]:
+        """What the dumps say, or those of active calls; with gloo, where a rank stands is known, as on a live run."""
         return {
             rank: replace(
-                parse(json.dumps(self.job.dump(rank, keep=self.keep)).encode(), rank),
+                parse(json.dumps(self.job.dump(rank, keep=self.keep, active=active)).encode(), rank),
                 calling=self.job.waits(rank) if self.job.gloo else None,
             )
             for rank in sorted(self.ranks)

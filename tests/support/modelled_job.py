@@ -85,7 +85,7 @@ class Job:
         self.done = [0] * self.ranks
         self._numbers = [self._numbered(rank) for rank in range(self.ranks)]
         self._times: dict[tuple[int, int], int] = {}
-        self._ids = {name: place for place, name in enumerate(self.groups)}
+        self._ids = [self._numbers_of_groups(rank) for rank in range(self.ranks)]
         self._texts = {name: str(list(members)) for name, (_, members) in self.groups.items()}
         self.end = self._run()
 
@@ -125,14 +125,16 @@ class Job:
     def _concerns(rank: int, call: Call, number: tuple[Any, ...]) -> bool:
         return not call.ways or rank in number[1]
 
-    def dump(self, rank: int, *, keep: int) -> dict[str, Any]:
-        """What the recorder of a rank holds."""
+    def dump(self, rank: int, *, keep: int, active: bool = False) -> dict[str, Any]:
+        """What the recorder of a rank holds, or what of it is active."""
+        entries = self._entries(rank, 10**9)
+        used = {entry["process_group"][0] for entry in entries}
+        # A communicator is made when it is used, that of all ranks perhaps before.
         members = {
             name: {"name": name, "desc": about, "ranks": self._texts[name]}
-            for name, (about, ranks) in self.groups.items()
-            if rank in ranks
+            for name, (about, _) in self.groups.items()
+            if name in used or name == "0"
         }
-        entries = self._entries(rank, 10**9)
         found: dict[str, Any] = {
             "version": "2.10",
             "pg_config": {"": {"name": "", "desc": "", "ranks": "[0]"}} if self.gloo else members,
@@ -145,7 +147,8 @@ class Job:
                 for entry in entries
             },
         }
-        return {**found, "entries": entries[-keep:]} if entries else found
+        entries = [entry for entry in entries[-keep:] if not (active and entry["state"] == "completed")]
+        return {**found, "entries": entries} if entries else found
 
     def _entries(self, rank: int, keep: int) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = []
@@ -172,7 +175,7 @@ class Job:
                     entries.append(
                         {
                             "record_id": len(entries),
-                            "pg_id": self._ids[call.group],
+                            "pg_id": self._ids[rank][call.group],
                             "process_group": (call.group, self.groups[call.group][0]),
                             "collective_seq_id": collectives.get(call.group, 0),
                             "p2p_seq_id": transfers.get(call.group, 0) if not self.gloo else 0,
@@ -201,9 +204,16 @@ class Job:
         return "coalesced" if call.ways else "ALLGATHER_coalesced" if call.parts else call.name
 
     def _group(self, kind: str, members: tuple[int, ...]) -> str:
-        name = f"{kind}{members[0]}"
-        self.groups.setdefault(name, (f"mesh_{kind}", members))
+        about = (f"mesh_{kind}", members)
+        known = [name for name, group in self.groups.items() if group == about]
+        name = known[0] if known else str(len(self.groups))
+        self.groups.setdefault(name, about)
         return name
+
+    def _numbers_of_groups(self, rank: int) -> dict[str, int]:
+        """A rank numbers the groups that it is in, as they are made."""
+        mine = [name for name, (_, members) in self.groups.items() if rank in members]
+        return {name: number for number, name in enumerate(mine)}
 
     def _program(self, rank: int) -> list[Call]:
         shape = self.shape

@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the verdict; return 1 when nobody can be named."""
     if options.ranks is not None and not 1 <= options.ranks <= MAX_RANKS:
         raise CommandError(f"--ranks {options.ranks}: a job has 1 to {MAX_RANKS} ranks")
-    directory = state_directory(options)
     # A dump does not say which process wrote it; the state files of this host do, for the ranks of a run.
-    name = choose(directory, options.name, None)[0] if options.stacks else ""
+    directory = state_directory(options) if options.stacks else None
+    name = choose(directory, options.name, None)[0] if directory else ""
     answers = _answers(options.folder)
     dumps, left_out = collect(options.folder, answers)
     if options.ranks is not None and (beyond := [rank for rank in dumps if rank >= options.ranks]):
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if not dumps and saved is None:
         raise CommandError(f"{options.folder}: no dump of a flight recorder in it{_first(left_out)}")
     culprits = [(name, culprit.rank) for culprit in verdict.culprits[: view.SHOWN]]
-    stacks = of_ranks(directory, culprits) if options.stacks else {}
+    stacks = of_ranks(directory, culprits) if directory else {}
     if options.json:
         told = {rank: [asdict(process) for process in found] for (_, rank), found in stacks.items()}
         more = {**({"ras": ras.plain(saved)} if saved else {}), **({"stacks": told} if options.stacks else {})}

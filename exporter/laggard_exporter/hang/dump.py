@@ -14,6 +14,9 @@ Where a recorder does learn of ends, what is retired and not completed was given
 Between the start and the end of coalescing torch records each call without events, so that it stays `scheduled` for
 ever, and then an end that has the state. All have one number, and the newest of them speaks for the number.
 
+Asked for active calls alone (`TORCH_INCLUDE_ONLY_ACTIVE`, nvidia-resiliency-ext) torch leaves out what has ended, the
+ends of coalesced calls too, but not their parts: so a part that ended with its call stays there, and looks open.
+
 Sends and receives have no number that both sides share. Each side of a transfer names the other, by its place in the
 group, and a communicator works on transfers in order: before one that is done, those of its peer and direction are.
 """
@@ -290,15 +293,16 @@ class _Reading:
         self.read += len(records)
         truncated = min(records, default=0) > 0
         self._truncated |= truncated
-        self._short |= truncated and not any(
-            call.done for each in (calls, transfers) for known in each.values() for call in known
-        )
-        for (_, number), each in transfers.items():
-            self._add_transfer(number if isinstance(number, int) else 0, each)
+        none_done = not any(call.done for each in (calls, transfers) for known in each.values() for call in known)
+        self._short |= truncated and none_done
+        gaps = len(set(records)) <= max(records, default=0) - min(records, default=0)
+        self._add_transfers(transfers, active=none_done and gaps)
         for each in calls.values():
             self._add_calls(each)
-        self._compare_with_status(part.get("pg_status"), by_id, uncounted)
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
+        status: Any = part.get("pg_status")
+        counters = cast("dict[str, Any]", status) if isinstance(status, dict) else {}
+        self._compare_with_status(counters, _numbered(self._listed(configuration), counters, by_id), uncounted)
         for name, about in configuration.items():
             # Gloo has only a group without a name there, whichever was made last.
             mine = (name, str(about.get("desc", ""))) if name else (_FIRST_GROUP, _DEFAULT_GROUP)
@@ -352,6 +356,19 @@ class _Reading:
             mark = f"{zlib.crc32(parts.encode()):08x}" if parts else ""
             self._open.setdefault(group, []).append(replace(operation, parts=mark))
 
+    def _add_transfers(self, transfers: Mapping[tuple[Group, Any], list[_Call]], *, active: bool) -> None:
+        """Take the sends and receives by group and number, or those of them that a dump of active calls has."""
+        alone = {key for key, calls in transfers.items() if len(calls) == 1 and not _ends_coalescing(calls[0])}
+        batching = {group for group, _ in transfers.keys() - alone}
+        for key, calls in transfers.items():
+            group, number = key
+            if not active or key not in alone:
+                self._add_transfer(number if isinstance(number, int) else 0, calls)
+            elif group not in batching:
+                # The part of a batch that has ended, or a call that has not.
+                name = calls[0].operation.name
+                self._transfers.setdefault((group, name), Transfer(group, 0, name, None))
+
     def _add_transfer(self, number: int, calls: list[_Call]) -> None:
         """Take the sends and receives of one number, in the order in which they were issued."""
         batched = _ends_coalescing(calls[-1])
@@ -377,17 +394,30 @@ class _Reading:
             return name, None  # the group numbers its members in another way
         return f"send {me}->{peer}" if found["me"] else f"recv {me}<-{peer}", peer
 
-    def _compare_with_status(self, status: Any, by_id: Mapping[str, Group], uncounted: set[Group]) -> None:
+    def _listed(self, configuration: Mapping[str, Any]) -> list[Group]:
+        return [
+            Group(name, str(about.get("desc", "")), self._members.get(name))
+            for name, about in configuration.items()
+            if name
+        ]
+
+    def _compare_with_status(
+        self, status: Mapping[str, Any], groups: Mapping[str, Group], uncounted: set[Group]
+    ) -> None:
         """Learn from the counters of groups what the entries do not say."""
-        for key, counters in cast("dict[str, Any]", status).items() if isinstance(status, dict) else ():
+        for key, counters in status.items():
             known = cast("dict[str, Any]", counters) if isinstance(counters, dict) else {}
             issued = _number(known.get("last_enqueued_collective"))
-            group = by_id.get(str(key))
+            group = groups.get(str(key))
             if group is None:
                 # Others' entries took their room, or the recorder is switched off.
                 self._truncated |= issued > 0
             elif group not in uncounted:  # else torch counts sends and receives there too
+                self._short |= issued > 0 and group not in self._numbers
                 self._newest[group] = max(self._newest.get(group, 0), issued)
+        # A group has counters from its first call on.
+        for key in groups.keys() - status.keys() if status else ():
+            self._newest.setdefault(groups[key], 0)
 
     def _pending(self) -> Iterator[Operation]:
         """Yield the first collective of each group that is not done."""
@@ -419,6 +449,21 @@ class _Reading:
             groups=tuple(self._groups),
             sends=self._sends,
         )
+
+
+def _numbered(listed: list[Group], status: Mapping[str, Any], by_id: Mapping[str, Group]) -> dict[str, Group]:
+    """Return the groups of a recorder by the number that the rank gives them, those too of which no entry is left.
+
+    A rank numbers its groups as they are made. Torch names them by a number that grows likewise, on all ranks.
+    """
+    found: dict[str, Group] = {}
+    found.update((_FIRST_GROUP, group) for group in listed if group.is_default)
+    used = [group for group in listed if not group.is_default or _FIRST_GROUP in status]
+    if len(used) == len(status) and all(each.isdecimal() for each in [*status, *(group.name for group in listed)]):
+        ordered = sorted(used, key=lambda group: int(group.name))
+        found |= zip(sorted(status, key=int), ordered, strict=True)
+    agree = all(by_id.get(number, group) == group for number, group in found.items())
+    return {**(found if agree else {}), **by_id}
 
 
 def _tells_ends(entry: Any) -> bool:
