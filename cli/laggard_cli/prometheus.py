@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import httpx
 from laggard_cli.errors import CommandError
 from laggard_cli.http_config import client_options
 from laggard_cli.labels import CLUSTER, in_ours, in_templates, renamed
+from laggard_cli.terminal import one_line
 from laggard_cli.ways import Ways
 
 #: To an answer's next bytes, and to its last ones.
@@ -25,6 +27,10 @@ _TIMEOUT_SECONDS, _WHOLE_SECONDS = 20, 120
 _MOST_BYTES = 256 << 20
 #: Characters of a server's own words in an error.
 _MOST_WORDS = 300
+#: An answer has everything, or there is none: so Thanos and VictoriaMetrics are told; others know no such parameters.
+_WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
+#: How a warning begins that is about the question, and not about what the answer lacks.
+_ABOUT_THE_QUESTION = "PromQL"
 #: A server may round the times that it is asked for.
 _TOLERANCE_SECONDS = 1.0
 
@@ -93,6 +99,7 @@ class Prometheus:
         source: str = "--prometheus",
     ) -> None:
         self._names = names or {}
+        self._warned: set[str] = set()
         self._source = source
         example = f"try {DEFAULT}"
         try:
@@ -197,9 +204,11 @@ class Prometheus:
         """Return what ``read`` makes of an answer's data, which may be anything."""
         code, kind, body = self._request(path, parameters)
         if code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            # Mimir and Cortex say which header they miss.
+            words = body.decode("utf-8", "replace").strip()[:_MOST_WORDS] if kind.startswith("text/plain") else ""
             raise CommandError(
-                f"Prometheus at {self.name} wants to know who asks: HTTP {code} at /{path}; "
-                "--http.config.file gives a password or a token"
+                f"Prometheus at {self.name} wants to know who asks: HTTP {code} at /{path}"
+                f"{f' ({words})' if words else ''}; --http.config.file gives a password, a token or headers"
             )
         try:
             answer = json.loads(body)
@@ -214,6 +223,9 @@ class Prometheus:
         if httpx.codes.is_error(code) or (known and known.get("status") != "success"):
             reason = str(known.get("error", f"HTTP {code}"))[:_MOST_WORDS]
             raise CommandError(f"Prometheus at {self.name} refuses /{path}: {reason}")
+        if known.get("isPartial") is True:
+            raise CommandError(f"{self.name} answers /{path} without a part of its stores; try again once all are back")
+        self._warn(known.get("warnings"))
         try:
             return read(known["data"])
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -221,12 +233,19 @@ class Prometheus:
                 f"{self.name} does not answer as Prometheus: JSON of another form at /{path}; try an API of version 1"
             ) from error
 
+    def _warn(self, warnings: Any) -> None:
+        """Say once what an answer lacks: a store behind Prometheus, by remote read, may not have answered."""
+        for each in cast("list[Any]", warnings) if isinstance(warnings, list) else []:
+            text = str(each)[:_MOST_WORDS]
+            if not text.startswith(_ABOUT_THE_QUESTION) and text not in self._warned:
+                self._warned.add(text)
+                print(one_line(f"laggard: Prometheus at {self.name} warns: {text}"), file=sys.stderr, flush=True)
+
     def _request(self, path: str, parameters: dict[str, str]) -> tuple[int, str, bytes]:
         """Return the code, the type and the bytes of an answer."""
         body, until = bytearray(), time.monotonic() + _WHOLE_SECONDS
         try:
-            # Thanos would leave out what a part of it has that does not answer. Others know no such parameter.
-            with self._client.stream("GET", path, params={**parameters, "partial_response": "false"}) as response:
+            with self._client.stream("GET", path, params={**parameters, **_WHOLE}) as response:
                 for part in response.iter_bytes():
                     body += part
                     if len(body) > _MOST_BYTES:

@@ -256,6 +256,14 @@ REFUSED = {
         Answer(b'{"status":"error","error":"many\\nlines\\u001b[2J"}', 422),
         "refuses /api/v1/query: many\\nlines\\x1b[2J",
     ),
+    "a part of its stores": (
+        Answer(b'{"status":"success","isPartial":true,"data":{"resultType":"vector","result":[]}}'),
+        "answers /api/v1/query without a part of its stores; try again once all are back",
+    ),
+    "no tenant": (
+        Answer(b"no org id\n", 401, {"Content-Type": "text/plain; charset=utf-8"}),
+        "HTTP 401 at /api/v1/query (no org id); --http.config.file gives a password, a token or headers",
+    ),
     "late": (Answer(b"", wait=20), "did not answer within 0.3 s"),
     "huge": (Answer(b" " * 2_000_000), "with more than 1 MiB; try a shorter time or one run"),
 }
@@ -274,6 +282,26 @@ def test_what_is_no_prometheus_is_one_line(
     code, out, err = ask(command, server.url, tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said.replace("/api/v1/query", "") in re.sub("/api/v1/(query_range|query|alerts)", "", err)
+
+
+def test_what_an_answer_lacks_is_said_once(server: Answering, tmp_path: Path) -> None:
+    """A warning of a store that did not answer, and none about the question."""
+    seen: list[dict[str, str]] = []
+
+    def answer(_: str, parameters: dict[str, str]) -> Answer:
+        seen.append(parameters)
+        found = {"resultType": "vector", "result": [], "alerts": [], "groups": []}
+        warnings = ["remote_read: connection\nrefused", "PromQL info: metric might not be a counter"]
+        return Answer(
+            json.dumps({"status": "success", "data": found, "warnings": warnings, "isPartial": False}).encode()
+        )
+
+    server.answer = answer
+    _, _, err = ask(("diagnose",), server.url, tmp_path)
+    assert err.count(f"laggard: Prometheus at {server.url} warns: remote_read: connection\\nrefused\n") == 1
+    assert "counter" not in err
+    assert len(seen) > 1
+    assert all(each["partial_response"] == "false" and each["deny_partial_response"] == "1" for each in seen)
 
 
 STALLED = {

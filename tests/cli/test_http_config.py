@@ -84,8 +84,8 @@ def test_a_guarded_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert answer(url, tls_config=tls, basic_auth=basic) == "1"
         wrong = answer(url, tls_config=tls, basic_auth={**basic, "password": "x", "password_file": ""})
         assert wrong == (
-            f"Prometheus at {url} wants to know who asks: HTTP 401 at /api/v1/query; "
-            "--http.config.file gives a password or a token"
+            f"Prometheus at {url} wants to know who asks: HTTP 401 at /api/v1/query (Unauthorized); "
+            "--http.config.file gives a password, a token or headers"
         )
         assert "cannot be reached" in answer(url, tls_config={"ca_file": "authority.crt"}, basic_auth=basic)
         unknown = answer(url, basic_auth=basic)
