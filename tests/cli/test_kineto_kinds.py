@@ -237,6 +237,11 @@ def test_other_forms_of_the_file_are_read(form: str, tmp_path: Path, capsys: pyt
         "two_shot_all_reduce_kernel",
         "multimem_all_gather_kernel",
         "userbuffers_fp16_sum_inplace_gpu_rr",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<__nv_bfloat16, 8>",
+        "void sglang::all_reduce_one_shot_kernel<__hip_bfloat16>",
+        "mori::moe::EpDispatchInterNodeKernel<__hip_bfloat16>",
+        "all_to_all_vdev_2d_kernel",
+        "void (anonymous namespace)::reduceScatter<float>",
     ],
 )
 def test_kernels_that_communicate_are_no_compute(name: str) -> None:
@@ -244,10 +249,38 @@ def test_kernels_that_communicate_are_no_compute(name: str) -> None:
     assert kind_of("kernel", name) is kind_of("Kernel", name) is Kind.COLLECTIVE_KERNEL
 
 
-@pytest.mark.parametrize("name", ["gemm_fwd", "void at::native::reduce_kernel<512, 1>", "multi_tensor_apply"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemm_fwd",
+        "void at::native::reduce_kernel<512, 1>",
+        "multi_tensor_apply",
+        "void vectorized_gather_kernel<16, long>",
+        "void BlockAllReduce<float, 128>",
+        "warp_all_reduce_softmax",
+        "rnn_step_dispatch",
+        "triton_poi_fused_all_gather_into_tensor_cat_3",
+    ],
+)
 def test_kernels_that_compute_are_compute(name: str) -> None:
-    """A reduction within a device is none of a job."""
+    """A reduction within a device is none of a job; nor is what Inductor calls by the operators around it."""
     assert kind_of("kernel", name) is Kind.KERNEL
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Memcpy HtoD (Pageable -> Device)",
+        "CopyHostToDevice",
+        "Memcpy H2D (HOST -> DEVICE)",
+        "Memcpy M2D (MEMORY(Unknown) -> DEVICE)",
+    ],
+)
+def test_copies_to_a_device_are_of_any_vendor(name: str) -> None:
+    """NVIDIA's, AMD's and Intel's; the way back is none."""
+    assert kind_of("gpu_memcpy", name) is Kind.COPY_IN
+    for back in ("Memcpy DtoH (Device -> Pinned)", "CopyDeviceToHost", "Memcpy D2M (DEVICE -> MEMORY(Unknown))"):
+        assert kind_of("gpu_memcpy", back) is Kind.COPY
 
 
 def test_the_peer_group_of_json_lines_reaches_the_rules() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 
 #: How torch's profiler names the steps that it is told of.
 STEP = "ProfilerStep#"
-#: NCCL and RCCL, and what does without them: NVSHMEM, DeepEP, symmetric memory, vLLM, Transformer Engine.
+#: NCCL and RCCL, what does without them, as NVSHMEM, DeepEP, MORI, symmetric memory, vLLM, FlashInfer and Transformer
+#: Engine, and what is called as a collective is; but for a kernel that Inductor calls by all that it made it from.
 _COLLECTIVE_KERNEL = re.compile(
-    r"nccl|rccl|msccl|oneccl|hccl|nvshmem|deep_?ep|pplx|(?:one|two)_shot_all_reduce|multimem_all_|"
-    r"cross_device_reduce|userbuffers",
-    re.IGNORECASE,
+    r"(?!triton_(?:poi|red|per|tem|for)_).*?(?:nccl|rccl|msccl|oneccl|hccl|nvshmem|deep_?ep|pplx|"
+    r"\bep_?(?:dispatch|combine)|(?<!warp)(?<!warp_)(?<!block)(?<!block_)all_?(?:reduce|gather|to_?all)|"
+    r"reduce_?scatter|cross_device_reduce|userbuffers)",
+    re.IGNORECASE | re.DOTALL,
 )
+#: CUDA and ROCm's HIP; HIP's own name; Level Zero from memory that is pinned (H) and that is not (M).
+_COPY_IN = re.compile(r"HtoD|HostToDevice|\b[HM]2D\b")
 #: Categories of 2021 by those that came after them.
 _OLD_CATEGORIES = {
     "Operator": "cpu_op",
@@ -94,9 +98,9 @@ def kind_of(category: Any, name: str) -> Kind | None:
         prefixes, otherwise = _PREFIXES[category]
         return next((kind for prefix, kind in prefixes if name.startswith(prefix)), otherwise)
     if category == "kernel":
-        return Kind.COLLECTIVE_KERNEL if _COLLECTIVE_KERNEL.search(name) else Kind.KERNEL
+        return Kind.COLLECTIVE_KERNEL if _COLLECTIVE_KERNEL.match(name) else Kind.KERNEL
     if category == "gpu_memcpy":
-        return Kind.COPY_IN if "HtoD" in name else Kind.COPY
+        return Kind.COPY_IN if _COPY_IN.search(name) else Kind.COPY
     if category == "gpu_memset":
         return Kind.MEMSET
     return Kind.LAUNCH if str(category).endswith(("_runtime", "_driver")) else None
