@@ -138,9 +138,28 @@ def test_of_two_jobs_the_newer_is_judged_and_never_a_mixture(
     assert (code, [culprit["rank"] for culprit in found["culprits"]], found["dumps"]) == (0, [2], 2)
     assert found["left_out"] == {
         "old_nccl_trace_rank_0": "rank 0 has a newer dump",
-        "old_nccl_trace_rank_1": "rank 1 is of another job, and that of 'new_nccl_trace_rank_' is newer",
+        "old_nccl_trace_rank_1": "rank 1 is of another job, and 'new_nccl_trace_rank_' is newer",
         "old_nccl_trace_rank_2": "rank 2 has a newer dump",
     }
+
+
+def test_names_with_hosts_are_of_one_job_where_a_host_was_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dumps of the host that is no longer in the job are left out, and those of no host that is."""
+    calls = [("0", "all_reduce")] * 3
+    for attempt, stops, hosts in ((1, {0: 1}, "ac"), (2, {1: 2}, "ab")):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        RecordedJob({"0": (0, 1, 2, 3)}, calls, stops=stops).write(folder, as_pickle=True)
+        for file in list(folder.iterdir()):
+            rank = int(file.name[-1])
+            moved = file.rename(tmp_path / f"trace_node-{hosts[rank // 2]}_{rank}")
+            os.utime(moved, (1000 * attempt + rank, 1000 * attempt + rank))
+    code, printed, _ = hang(tmp_path, capsys, "--json")
+    found = json.loads(printed)
+    assert (code, [culprit["rank"] for culprit in found["culprits"]], found["dumps"]) == (0, [1], 4)
+    assert found["left_out"] == {f"trace_node-c_{rank}": f"rank {rank} has a newer dump" for rank in (2, 3)}
 
 
 def test_the_state_files_beside_the_dumps_say_how_many_ranks_there_are(

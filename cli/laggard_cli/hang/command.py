@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -182,21 +181,21 @@ def _job(name: str) -> str:
 
 
 def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> dict[int, Path]:
-    """Return the dumps by rank of all names together, or where these are of several jobs, of the newest."""
-    counts = Counter(rank for files in jobs.values() for rank in files)
-    if all(count == 1 for count in counts.values()):
-        return {rank: path for files in jobs.values() for rank, path in files.items()}
-    newest = max(jobs, key=lambda name: max(path.stat().st_mtime_ns for path in jobs[name].values()))
-    for name, files in jobs.items():
-        if name != newest:
-            for rank, path in files.items():
-                newer = (
-                    "has a newer dump"
-                    if rank in jobs[newest]
-                    else f"is of another job, and that of {newest!r} is newer"
-                )
-                left_out[path.name] = f"rank {rank} {newer}"
-    return jobs[newest]
+    """Return the dumps by rank of the newest name, and of others that have no rank in common with newer ones.
+
+    A name may have the host in it, so that those of one job are several. What has a rank in common is another job.
+    """
+    newest_first = sorted(jobs, key=lambda name: -max(path.stat().st_mtime_ns for path in jobs[name].values()))
+    chosen: dict[int, Path] = {}
+    for name in newest_first:
+        files = jobs[name]
+        if chosen.keys().isdisjoint(files):
+            chosen |= files
+            continue
+        for rank, path in files.items():
+            newer = "has a newer dump" if rank in chosen else f"is of another job, and {newest_first[0]!r} is newer"
+            left_out[path.name] = f"rank {rank} {newer}"
+    return chosen
 
 
 def _world_size(folder: Path, dumps: Iterable[int]) -> int | None:
