@@ -31,6 +31,11 @@ _MOST_WORDS = 300
 _WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
 #: How a warning begins that is about the question, and not about what the answer lacks.
 _ABOUT_THE_QUESTION = "PromQL"
+#: What codes mean that a proxy answers with, in words of its own; 503 too while a server starts or ends.
+_NOT_NOW: dict[int, str] = {
+    HTTPStatus.SERVICE_UNAVAILABLE: "is not ready",
+    HTTPStatus.TOO_MANY_REQUESTS: "is asked too often; try again later",
+}
 #: A server may round the times that it is asked for.
 _TOLERANCE_SECONDS = 1.0
 
@@ -213,9 +218,8 @@ class Prometheus:
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:
-            if code == HTTPStatus.SERVICE_UNAVAILABLE:
-                # While it starts or ends, or what is before it finds none.
-                raise CommandError(f"Prometheus at {self.name} is not ready: HTTP 503 at /{path}") from error
+            if code in _NOT_NOW:
+                raise CommandError(f"Prometheus at {self.name} {_NOT_NOW[code]}: HTTP {code} at /{path}") from error
             reason = f"HTTP {code}" if httpx.codes.is_error(code) else "no JSON"
             login = "; a login page needs a token by --http.config.file" if "html" in kind else ""
             raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}{login}") from error

@@ -249,7 +249,7 @@ REFUSED = {
         "JSON of another form at /api/v1/query; try an API of version 1",
     ),
     "not found": (Answer(b'{"message":"Not found"}', 404), "refuses /api/v1/query: HTTP 404"),
-    "too many requests": (Answer(b"slow down", 429), "does not answer as Prometheus: HTTP 429"),
+    "too many requests": (Answer(b"slow down", 429), "is asked too often; try again later: HTTP 429 at /api/v1/query"),
     "a start": (Answer(b"Service Unavailable", 503), "is not ready: HTTP 503 at /api/v1/query"),
     "a gateway": (Answer(HTML, 502, {"Content-Type": "text/html"}), "does not answer as Prometheus: HTTP 502"),
     "its own words": (
