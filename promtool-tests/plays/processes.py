@@ -97,7 +97,7 @@ def failed_run() -> Scenario:
     scenario.after(seconds=15)
     scenario.fires(first)
     scenario[2].exporter_lost = False
-    scenario.after(minutes=5)
+    scenario.after(minutes=65)
     scenario.fires(first)
     for rank in scenario.world.ranks:
         rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
