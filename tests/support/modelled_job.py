@@ -129,11 +129,11 @@ class Job:
         """What the recorder of a rank holds, or what of it is active."""
         entries = self._entries(rank, 10**9)
         used = {entry["process_group"][0] for entry in entries}
-        # A communicator is made when it is used, that of all ranks perhaps before.
+        # A communicator may be made when it is first used, that of all ranks before: here for dumps of active calls.
         members = {
             name: {"name": name, "desc": about, "ranks": self._texts[name]}
-            for name, (about, _) in self.groups.items()
-            if name in used or name == "0"
+            for name, (about, ranks) in self.groups.items()
+            if rank in ranks and (name in used or name == "0" or not active)
         }
         found: dict[str, Any] = {
             "version": "2.10",
