@@ -3,7 +3,8 @@
 The cost is the time of a processor that the hooks on training threads and the drain thread take, as a share of the
 steps' time over the last minute. A wait for a processor is no cost: the rest of the machine causes it. Above the budget
 the traces of steps go first, then the durations of single collectives and fetches, and what is read from the system is
-read less often. It all comes back, one level at a time, when the cost of a minute was below half of the budget.
+read less often. Where nobody gets traces, that level is left out. It all comes back, one level at a time, when the cost
+of a minute was below half of the budget.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _LEVELS = (
     "traces of steps are given up",
     "durations of single collectives and fetches are given up, memory and workers are looked at less often",
 )
+#: The level that costs no more than traces.
+_TRACES = 1
 
 
 class Processor:
@@ -66,8 +69,15 @@ class Budget:
         """Whether optional signals are given up."""
         return self.level > 1
 
-    def measure(self, now: float, cost_ns: int, steps_ns: int) -> bool:
-        """Take the cost so far and the time of the steps since the last call; return whether the level changed."""
+    def measure(self, now: float, cost_ns: int, steps_ns: int, *, traced: bool) -> bool:
+        """Take the cost so far and the time of the steps since the last call; return whether the level changed.
+
+        Args:
+            now: seconds of a clock that does not jump.
+            cost_ns: of telemetry, so far.
+            steps_ns: the time of the steps since the last call.
+            traced: whether there are traces to give up.
+        """
         self._steps_ns += steps_ns
         window = self._window
         window.append((now, cost_ns, self._steps_ns))
@@ -80,12 +90,11 @@ class Budget:
         if not self._share or not steps:
             return False
         share = (cost_ns - cost_before) / steps
-        level = self.level
-        if share > self._share:
-            level = min(level + 1, len(_LEVELS) - 1)
-        elif share < self._share * _RECOVERY:
-            level = max(level - 1, 0)
-        if level == self.level:
+        change = 1 if share > self._share else -1 if share < self._share * _RECOVERY else 0
+        level = self.level + change
+        if level == _TRACES and not traced:
+            level += change
+        if level == self.level or not 0 <= level < len(_LEVELS):
             return False
         self.level = level
         window.clear()  # the next decision is about the new level only

@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from opentelemetry.metrics import Meter, get_meter_provider
-from opentelemetry.trace import get_tracer_provider
+from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_tracer_provider
 
 from laggard.shared import environment
 
@@ -103,6 +103,13 @@ def meter(name: str, version: str) -> Meter:
     """Return a meter of the provider that metrics go to now."""
     provider = get_meter_provider() if _own is None else _own
     return provider.get_meter(name, version)
+
+
+def traces_arrive() -> bool:
+    """Return whether anybody gets the spans of this process: without an SDK, or a processor in it, nobody does."""
+    provider = get_tracer_provider()
+    processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
+    return processors != () and not isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider))
 
 
 def _process_has_one() -> bool:

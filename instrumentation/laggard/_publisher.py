@@ -13,7 +13,7 @@ from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING
 
-from laggard import _signals
+from laggard import _providers, _signals
 from laggard._budget import Budget, Processor
 from laggard._events import CODE_BITS, GRADIENT, OPTIMIZER_STEP
 from laggard._report import Report
@@ -103,7 +103,7 @@ class Publisher:
     def begin_drain(self) -> None:
         """Renew the allowance of traces."""
         if self._spans is not None:
-            self._spans.begin_drain(enabled=self._budget.level == 0)
+            self._spans.begin_drain(enabled=self._budget.level == 0 and _providers.traces_arrive())
 
     def report(self, steps: list[Step]) -> None:
         """Report finished steps."""
@@ -178,7 +178,7 @@ class Publisher:
 
     def _keep_to_budget(self, cost_ns: int) -> None:
         steps_ns, self._steps_ns = self._steps_ns, 0
-        if self._budget.measure(time.monotonic(), cost_ns, steps_ns):
+        if self._budget.measure(time.monotonic(), cost_ns, steps_ns, traced=_providers.traces_arrive()):
             for part in self._parts:
                 part.guarded(part.rest if self._budget.optional_rest else part.resume)()
 

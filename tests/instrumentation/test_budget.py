@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider as SdkProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, TracerProvider
 
-from laggard import _process
+from laggard import _process, _providers
 from laggard._budget import Budget, Processor
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named
@@ -21,8 +25,9 @@ SECOND = 1_000_000_000
 class Job:
     """Minutes of a job whose telemetry costs a given share of its steps, measured once a second."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, *, traced: bool = True) -> None:
         self.budget = budget
+        self.traced = traced
         self.now = self.cost = 0.0
 
     def run(self, seconds: int, share: float, steps: float = 1.0) -> list[tuple[int, int]]:
@@ -31,7 +36,7 @@ class Job:
         for _ in range(seconds):
             self.now += 1
             self.cost += share * steps * SECOND
-            if self.budget.measure(self.now, int(self.cost), int(steps * SECOND)):
+            if self.budget.measure(self.now, int(self.cost), int(steps * SECOND), traced=self.traced):
                 changes.append((int(self.now), self.budget.level))
         return changes
 
@@ -48,6 +53,32 @@ def test_traces_go_first_then_optional_signals(caplog: pytest.LogCaptureFixture)
             "durations of single collectives and fetches are given up, memory and workers are looked at less often"
         ),
     ]
+
+
+def test_traces_that_nobody_gets_are_not_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """What costs something goes at once, and comes back at once; no line speaks of traces."""
+    job = Job(Budget(0.005), traced=False)
+    assert job.run(300, 0.02) == [(61, 2)]
+    assert job.run(300, 0.001) == [(356, 0)]
+    assert len(caplog.records) == 2
+    assert "traces" not in caplog.text
+
+
+def test_spans_without_a_processor_reach_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under ``laggard run``, whose launcher makes a provider for no exporter; a processor may be added later."""
+    given: list[TracerProvider] = [ProxyTracerProvider(), NoOpTracerProvider()]
+    monkeypatch.setattr(_providers, "get_tracer_provider", lambda: given[-1])
+    assert not _providers.traces_arrive()
+    given.pop()
+    assert not _providers.traces_arrive()
+    provider = SdkProvider(shutdown_on_exit=False)
+    given.append(provider)
+    assert not _providers.traces_arrive()
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    assert _providers.traces_arrive()
+    # That of another SDK, of which nothing is known.
+    given.append(cast("TracerProvider", object()))
+    assert _providers.traces_arrive()
 
 
 def test_it_comes_back_below_half_of_the_budget() -> None:
