@@ -4,19 +4,56 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
 
 from laggard_cli.errors import BAD_INPUT
 from laggard_cli.nearby import did_you_mean
 from laggard_cli.terminal import one_line
 
+#: What :meth:`argparse.ArgumentParser.add_subparsers` returns, and argparse has no public name for.
+_SUB_PARSERS: Any = vars(argparse)["_SubParsersAction"]
+#: In which the help of an option begins, at the latest; behind the longest of most commands.
+_HELP_COLUMN = 30
+
+
+def laid_out(text: str, width: int) -> str:
+    """Return text in lines of a width; an indented line is a command, and stays whole to be copied."""
+    return "\n".join(
+        line if line.startswith(" ") else textwrap.fill(line, width, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+
+
+class Layout(argparse.HelpFormatter):
+    """Puts the help of every option and command beside its name, and keeps commands whole."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_HELP_COLUMN)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        # The heading says already that they are commands.
+        shown = super()._format_action(action)
+        return shown.partition("\n")[2] if isinstance(action, _SUB_PARSERS) else shown
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action]:
+        # Further than options argparse would indent them, and not reckon with it when it sets the column of the help.
+        sub_actions: Any = getattr(action, "_get_subactions", tuple)
+        yield from sub_actions()
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return indent + laid_out(text, width)
+
 
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, without the usage, and what the nearest right word is."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(formatter_class=Layout, **settings)
         self._given: Sequence[str] = ()
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has three overloads of it
@@ -36,6 +73,11 @@ class Parser(argparse.ArgumentParser):
             self._refuse(unknown[0])
         return found, unknown
 
+    def add_subparsers(self, **settings: Any) -> Any:
+        """Add sub-commands, under a heading of their own."""
+        self._positionals.title = "commands"
+        return super().add_subparsers(**settings)
+
     def error(self, message: str) -> NoReturn:
         """Print the message and exit; an unknown option explains a missing one, and is what is said."""
         unknown = self._unknown_option()
@@ -48,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         if choices is None or value in choices:
             return
         names = list(map(str, choices))
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001 - argparse has no other name
+        if isinstance(action, _SUB_PARSERS):
             what = str(action.metavar or "command").lower()
             there = f"there are {', '.join(names)}"
             self._end(f"unknown {what} {value!r}{did_you_mean(str(value), names, there)}")

@@ -15,31 +15,34 @@ from laggard_cli.errors import CommandError
 
 #: Sub-command, the module that has its ``configure`` and ``run``, and one line of help.
 COMMANDS = {
-    "run": ("laggard_cli.run", "run a command instrumented"),
-    "diagnose": ("laggard_cli.diagnose.command", "say what Prometheus knows of a run: verdicts, evidence, what to do"),
-    "top": ("laggard_cli.top", "show a run as it is now, again and again, on the whole terminal"),
-    "report": ("laggard_cli.report.command", "write one page about a run: verdicts, pictures, cost, for an incident"),
-    "hang": ("laggard_cli.hang.command", "say which rank does not join a collective, from flight-recorder dumps"),
+    "run": (
+        "laggard_cli.run",
+        "run a job with laggard's instrumentation; --local also watches it, with no server to install",
+    ),
+    "diagnose": ("laggard_cli.diagnose.command", "show the verdicts on a run, with evidence and what to do"),
+    "top": ("laggard_cli.top", "show a run live, on the whole terminal"),
+    "report": ("laggard_cli.report.command", "write one page about a run: verdicts, pictures, cost"),
+    "hang": ("laggard_cli.hang.command", "name the rank that does not join a collective, from flight-recorder dumps"),
     "replay": (
         "laggard_cli.replay.command",
-        "judge a recording by the shipped rules, or traces of torch's profiler, and score that against the truth",
+        "apply the rules to a recording, or to traces of torch's profiler, and score the verdicts against the truth",
     ),
-    "gate": ("laggard_cli.gate.command", "say whether a run is slower than a baseline: for continuous integration"),
+    "gate": ("laggard_cli.gate.command", "check whether a run is slower than a baseline: for continuous integration"),
     "profile": (
         "laggard_cli.profile.command",
-        "have ranks profile their next steps, and compare a culprit with a peer",
+        "profile the next steps of ranks, and compare the culprit with a peer",
     ),
-    "trace": ("laggard_cli.trace.command", "put the last steps of several ranks into one trace, on one clock"),
-    "stacks": ("laggard_cli.stacks", "say where ranks on this host stand in their Python code, even stopped ones"),
+    "trace": ("laggard_cli.trace.command", "merge the last steps of several ranks into one trace, on one clock"),
+    "stacks": ("laggard_cli.stacks", "show where ranks on this host are in their Python code, even stopped ones"),
     "rules": ("laggard_cli.rules.command", "render the rule pack, check thresholds"),
-    "init": ("laggard_cli.site.command", "write what a site needs: configurations, rules, dashboards, receivers"),
-    "doctor": ("laggard_cli.doctor.command", "say what of a monitoring set-up does not work, and what to do"),
-    "runbook": ("laggard_cli.runbook", "print the page of an alert with run and rank filled in"),
-    "kubernetes": ("laggard_cli.kubernetes", "print the manifest of a job so that its pods run instrumented"),
-    "slurm": ("laggard_cli.slurm", "write the nodes that Slurm knows as targets; clean up after a job"),
+    "init": ("laggard_cli.site.command", "write the files of a site: configurations, rules, dashboards, receivers"),
+    "doctor": ("laggard_cli.doctor.command", "check a monitoring set-up, and say what to do about each fault"),
+    "runbook": ("laggard_cli.runbook", "print the runbook of an alert, with run and rank filled in"),
+    "kubernetes": ("laggard_cli.kubernetes", "add laggard to the manifest of a job"),
+    "slurm": ("laggard_cli.slurm", "write Slurm's nodes as targets for Prometheus; clean up after a job"),
     "demo": ("laggard_cli.demo.command", "train a real model on 4 ranks, break it, and name the culprit"),
-    "completion": ("laggard_cli.completion", "print what makes a shell complete laggard's commands and options"),
-    "help": ("laggard_cli.help", "print what a command does and its options"),
+    "completion": ("laggard_cli.completion", "print the completion script of a shell"),
+    "help": ("laggard_cli.help", "print the help of a command"),
     "version": ("laggard_cli.versions", "print the version of laggard and of its rules"),
 }
 
@@ -53,7 +56,10 @@ def parser(wanted: Collection[str]) -> argparse.ArgumentParser:
     Raises :class:`CommandError` where a package that a wanted command needs is missing.
     """
     whole = Parser(
-        prog="laggard", description="Which rank, which phase and which cause makes a training job slow or stuck."
+        prog="laggard",
+        description="Which rank, which phase and which cause makes a training job slow or stuck.",
+        epilog="Example:\n  laggard run --local torchrun --nproc-per-node 4 train.py\n"
+        "laggard help COMMAND shows the options of a command.",
     )
     whole.add_argument("--version", action="version", version=f"laggard {VERSIONS}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)

@@ -17,8 +17,10 @@ _SHELLS = ("bash", "zsh", "fish")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Example: laggard completion bash > ~/.local/share/bash-completion/completions/laggard; for zsh into a file "
-        "_laggard in a folder of $fpath, for fish into ~/.config/fish/completions/laggard.fish."
+        "Examples:\n  laggard completion bash > ~/.local/share/bash-completion/completions/laggard\n"
+        "  laggard completion zsh > ~/.zfunc/_laggard\n"
+        "  laggard completion fish > ~/.config/fish/completions/laggard.fish\n"
+        "The folder for zsh must be in its $fpath."
     )
     parser.add_argument("shell", choices=_SHELLS, help="the shell that reads it")
 

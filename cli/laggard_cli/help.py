@@ -9,7 +9,7 @@ from laggard_cli.commands import parser as parser_of
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard help rules render"
+    parser.epilog = "Example:\n  laggard help rules render"
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="a command, and the one below it")
 
 

@@ -40,7 +40,7 @@ _RUN_LABELS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard kubernetes job.yaml | kubectl apply --filename -"
+    parser.epilog = "Example:\n  laggard kubernetes job.yaml | kubectl apply --filename -"
     parser.add_argument("file", metavar="FILE", help="a manifest with one or several documents; - is standard input")
     parser.add_argument("--image", default=_IMAGE, help="image of the init container (default %(default)s)")
     parser.add_argument("--container", metavar="NAME", help="container that trains (default: the first of each pod)")

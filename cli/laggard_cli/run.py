@@ -39,8 +39,8 @@ _OTLP_DEFAULTS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Examples: laggard run torchrun --nproc-per-node 8 train.py --epochs 3; "
-        "laggard run --local torchrun --nproc-per-node 8 train.py"
+        "Examples:\n  laggard run --local torchrun --nproc-per-node 8 train.py\n"
+        "  laggard run torchrun --nproc-per-node 8 train.py --epochs 3"
     )
     parser.add_argument("--run", dest="name", metavar="NAME", help="name of the run, equal on all nodes")
     parser.add_argument("--workload", metavar="NAME", help="name of what is trained, stable across runs")

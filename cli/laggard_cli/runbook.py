@@ -49,8 +49,8 @@ _WHOSE = re.compile(r'(?=\b(?:training_run="RUN"|host_name="HOST"))')
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Examples: laggard runbook TrainingStraggler --run llama-7b-17 --rank 3; laggard runbook TrainingStraggler "
-        "--prometheus http://localhost:9090. Without ALERT: all alerts."
+        "Examples:\n  laggard runbook TrainingStraggler --run llama-7b-17 --rank 3\n"
+        "  laggard runbook TrainingStraggler --prometheus http://localhost:9090\nWithout ALERT: all alerts."
     )
     parser.add_argument("alert", nargs="?", metavar="ALERT", help="an alert by its name, such as TrainingStraggler")
     for word, text in _HELP.items():

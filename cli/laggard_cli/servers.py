@@ -21,7 +21,7 @@ def add_server(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
         "--prometheus",
         metavar="URL",
-        help=f"{text} (default ${VARIABLE}, else that of the newest laggard run --local at work here, else {DEFAULT})",
+        help=f"{text} (default ${VARIABLE}, else that of the newest running laggard run --local, else {DEFAULT})",
     )
     add_folder(parser)
     parser.add_argument(
@@ -41,7 +41,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
         dest="local_folder",
         type=Path,
         metavar="FOLDER",
-        help="of a laggard run --local at work: its own, or the one around it",
+        help="the folder of a running laggard run --local, or the one around it",
     )
 
 

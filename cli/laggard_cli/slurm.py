@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         description="Write the node exporters of all nodes for Prometheus' file_sd_configs. Where Slurm does not "
         "answer the file stays as it is.",
     )
-    targets.epilog = "Example: laggard slurm targets --output /etc/prometheus/laggard-nodes.json"
+    targets.epilog = "Example:\n  laggard slurm targets --output /etc/prometheus/laggard-nodes.json"
     targets.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the targets go")
     targets.add_argument(
         "--port", type=int, default=PORT, metavar="NUMBER", help="port of the node exporters (default %(default)s)"

@@ -55,7 +55,9 @@ class Process:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard stacks --run pretrain-7 --ranks 3. Needs py-spy: pip install 'laggard[stacks]'."
+    parser.epilog = (
+        "Example:\n  laggard stacks --run pretrain-7 --ranks 3\nNeeds py-spy: pip install 'laggard[stacks]'."
+    )
     parser.add_argument("--run", dest="name", metavar="NAME", help="the run; may be left out where one run is here")
     parser.add_argument("--ranks", metavar="R,R…", help="the ranks, for example 0,3 (default: all on this host)")
     add_folder(parser)

@@ -12,7 +12,7 @@ from laggard_cli.servers import add_server
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = f"Example: laggard top --run llama-7b-17. Keys: {KEYS}."
+    parser.epilog = f"Example:\n  laggard top --run llama-7b-17\nKeys: {KEYS}"
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")
     add_cluster(parser, "runs of one cluster, by the label of the series; by default of all")

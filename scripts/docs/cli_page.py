@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator
 from typing import Any, cast
 
+from laggard_cli.arguments import laid_out
 from laggard_cli.commands import COMMANDS, parser
 from tables import code, codes, row
 
@@ -40,7 +40,7 @@ def _section(command: argparse.ArgumentParser, title: str) -> Iterator[str]:
     yield f"\n{level} {title}\n\n{_sentence(command.description)}\n"
     if command.epilog:
         # Commands, in which Markdown would see marks of its own.
-        yield f"\n```text\n{textwrap.fill(_sentence(command.epilog), 110, break_on_hyphens=False)}\n```\n"
+        yield f"\n```text\n{laid_out(command.epilog, 110)}\n```\n"
     arguments = [_argument(action, command.prog) for action in command._actions if _documented(action)]
     if arguments:
         yield f"\n{row('argument', 'meaning')}|---|---|\n"

@@ -23,7 +23,7 @@ from laggard_cli.errors import CommandError
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Example: laggard demo --json demo.json. "
+        "Example:\n  laggard demo --json demo.json\n"
         "Ends with code 1 when a verdict is wrong; an act with a fault has two tries."
     )
     parser.add_argument(

@@ -33,7 +33,7 @@ _DIGITS = 9
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard diagnose --prometheus http://prometheus:9090 --run llama-7b-17"
+    parser.epilog = "Example:\n  laggard diagnose --prometheus http://prometheus:9090 --run llama-7b-17"
     parser.set_defaults(every=None)
     add_server(parser, "a server that runs laggard's rules")
     parser.add_argument("--run", dest="name", metavar="RUN", help="one run; by default all that are known now")

@@ -20,8 +20,8 @@ _SAID = ("LaggardWatchdog", "TrainingTelemetryDown", "TrainingClockSkew")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Example: laggard doctor --prometheus http://localhost:9090. Exit code 0: no fault found; 1: faults; 2: bad "
-        "input, or no answer. What works on one host: laggard-exporter doctor."
+        "Example:\n  laggard doctor --prometheus http://localhost:9090\n"
+        "Exit code 0: no fault found; 1: faults; 2: bad input, or no answer. laggard-exporter doctor checks one host."
     )
     add_server(parser, "the server that is looked at")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -36,22 +36,24 @@ _NAMES = (*WHOLE, PAUSES, *(phase.label for phase in Phase), *_MEMORY)
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Example: laggard gate --baseline baseline.json --candidate steps/ --junit gate.xml. A run is a .jsonl file, a "
-        f"folder or pattern of them, a file that --save wrote, or {FORM} of Prometheus. Exit code 0: no slow-down; "
-        "1: slower; 2: bad input; 3: too few steps to decide. docs/gate.md says how it judges."
+        "Example:\n  laggard gate --baseline baseline.json --candidate steps/ --junit gate.xml\n"
+        f"A run is a .jsonl file, a folder or pattern of them, a file that --save wrote, or {FORM} of Prometheus.\n"
+        "Exit code 0: no slow-down; 1: slower; 2: bad input; 3: too few steps to decide. docs/gate.md has its rules."
     )
     parser.add_argument(
         "--baseline",
         nargs="+",
         metavar="RUN",
-        help="what was, one or more recordings; may be left out with --save",
+        help="the reference: one or more recordings; may be left out with --save",
     )
-    parser.add_argument("--candidate", nargs="+", required=True, metavar="RUN", help="what is, one or more recordings")
+    parser.add_argument(
+        "--candidate", nargs="+", required=True, metavar="RUN", help="what is judged: one or more recordings"
+    )
     parser.add_argument(
         "--limit", default="5%", metavar="PERCENT", help="the slow-down to be found, such as 5%% (default %(default)s)"
     )
     parser.add_argument(
-        "--ignore", nargs="+", default=[], choices=_NAMES, metavar="NAME", help="tell and do not judge, e.g. host_rss"
+        "--ignore", nargs="+", default=[], choices=_NAMES, metavar="NAME", help="report and do not judge, e.g. host_rss"
     )
     parser.add_argument(
         "--warmup",

@@ -38,8 +38,8 @@ _STOP_SECONDS = 5.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Examples: laggard profile --run pretrain-7 --ranks 0,3 --steps 5 --output /data/profiles; "
-        "laggard profile --prometheus http://localhost:9090"
+        "Examples:\n  laggard profile --prometheus http://localhost:9090\n"
+        "  laggard profile --run pretrain-7 --ranks 0,3 --steps 5 --output /data/profiles"
     )
     parser.add_argument("--run", dest="name", metavar="NAME", help="the run; may be left out where it is the only one")
     parser.add_argument(

@@ -48,8 +48,8 @@ _ATTEMPTS = 4
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Examples: laggard replay rank-*.jsonl; laggard replay trace-rank*.json.gz. "
-        "The formats of recordings stand in docs/replay.md."
+        "Examples:\n  laggard replay rank-*.jsonl\n  laggard replay trace-rank*.json.gz\n"
+        "docs/replay.md describes the formats of recordings."
     )
     parser.add_argument(
         "recordings",

@@ -34,7 +34,7 @@ _KINDS = {"device": ("device_allocated", "device_reserved"), "host": ("host_rss"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Example: laggard report --prometheus http://localhost:9090 --run llama-7b-17 --last 2h -o incident.html. "
+        "Example:\n  laggard report --prometheus http://localhost:9090 --run llama-7b-17 --last 2h -o incident.html\n"
         "Without --from, --to and --last it is about the whole run, as far back as 30 days. "
         "docs/report.md says what it shows."
     )

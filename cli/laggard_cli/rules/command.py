@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
     rendering = actions.add_parser("render", help="write the rule files of a profile", description="Write rule files.")
-    rendering.epilog = "Example: laggard rules render --profile production --output /etc/prometheus/laggard"
+    rendering.epilog = "Example:\n  laggard rules render --profile production --output /etc/prometheus/laggard"
     rendering.add_argument("--profile", default="production", help="profile of profiles.yaml (default %(default)s)")
     rendering.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the files go")
     rendering.add_argument("--runbook-base", metavar="URL", help="where the runbooks are, instead of the project's own")
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checking = actions.add_parser(
         "check", help="check rule files with thresholds of single runs", description="Check overrides of thresholds."
     )
-    checking.epilog = "Example: laggard rules check /etc/prometheus/overrides.yml"
+    checking.epilog = "Example:\n  laggard rules check /etc/prometheus/overrides.yml"
     checking.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a rule file that records overrides")
     add_labels(checking, "another name for a label, as the rules were rendered with")
     checking.set_defaults(action=_check)

@@ -31,7 +31,7 @@ _CHECK_SECONDS = 60
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.epilog = "Example: laggard init site --cluster east --targets node-1,node-2"
+    parser.epilog = "Example:\n  laggard init site --cluster east --targets node-1,node-2"
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the files go; nothing there is overwritten")
     parser.add_argument("--profile", default="production", help="profile of the rules (default %(default)s)")
     parser.add_argument("--cluster", metavar="NAME", help="name of the cluster, where one server has several")

@@ -23,8 +23,8 @@ from laggard_cli.trace.files import RankTrace, events_of, read
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
-        "Examples: laggard trace --run pretrain-7 --output steps.json; "
-        "laggard trace node-*/*.trace.json --output steps.json. The result opens in ui.perfetto.dev."
+        "Examples:\n  laggard trace --run pretrain-7 --output steps.json\n"
+        "  laggard trace node-*/*.trace.json --output steps.json\nThe result opens in ui.perfetto.dev."
     )
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="what ranks wrote, of any host (default: ask ranks here)"
