@@ -3,7 +3,8 @@
     python -m lab.benchmarks.local_steps --rounds 3
 
 Two ranks train with gloo. The ways take turns, each in processes of its own; stated is the median over the rounds of
-what a way adds to the step of the job by itself in the same round. Losses are compared as they are in memory.
+what a way adds to the step of the job by itself in the same round: on the clock, which needs a machine without other
+work, and in processor time of the thread that trains, which does not. Losses are compared as they are in memory.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ optimizer = torch.optim.AdamW(model.parameters())
 torch.manual_seed(rank)
 loader = DataLoader(TensorDataset(torch.randn(steps * 64, 256)), batch_size=64, shuffle=True)
 losses, lengths = [], []
-before = time.perf_counter()
+before = time.perf_counter(), time.thread_time()
 for (batch,) in loader:
     loss = model(batch).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.item().hex())
-    now = time.perf_counter()
-    lengths.append(now - before)
+    now = time.perf_counter(), time.thread_time()
+    lengths.append((now[0] - before[0], now[1] - before[1]))
     before = now
 torch.distributed.destroy_process_group()
 with open(f"{rank}.json", "w") as file:
@@ -76,6 +77,8 @@ class Trained(NamedTuple):
     """Of each rank, step by step, in hexadecimal."""
     step_seconds: float
     """The median of the first rank, after the warm-up."""
+    processor_seconds: float
+    """The same, of the processor that the training thread takes in a step."""
 
 
 def train(way: str, steps: int = STEPS) -> Trained:
@@ -85,13 +88,14 @@ def train(way: str, steps: int = STEPS) -> Trained:
         Path(folder, "job.py").write_text(_JOB)
         foreign = ("LAGGARD_", "OTEL_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        state = {} if way == LOCAL else {"LAGGARD_STATE_DIR": folder, "OTEL_METRICS_EXPORTER": "none"}
+        state = {} if way == LOCAL else {"LAGGARD_STATE_DIR": folder}
         program = (sys.executable, *WAYS[way]) if WAYS[way] else ()
         command = [*program, sys.executable, "job.py", str(steps)]
         subprocess.run(command, cwd=folder, env={**inherited, **state}, check=True, capture_output=True)
         found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
     measured = found[0]["lengths"][WARM_UP:] or found[0]["lengths"]
-    return Trained([each["losses"] for each in found], statistics.median(measured))
+    step, processor = (statistics.median(lengths) for lengths in zip(*measured, strict=True))
+    return Trained([each["losses"] for each in found], step, processor)
 
 
 def main() -> None:
@@ -108,11 +112,14 @@ def main() -> None:
         rounds.append({way: train(way, options.steps) for way in ways[first:] + ways[:first]})
     losses = rounds[0][BARE].losses
     for way in ways:
-        step = statistics.median(each[way].step_seconds for each in rounds)
-        added = statistics.median(each[way].step_seconds - each[BARE].step_seconds for each in rounds)
+        parts = [f"{way:20}"]
+        for name, measured in (("step", "step_seconds"), ("processor", "processor_seconds")):
+            pairs = [(getattr(each[way], measured), getattr(each[BARE], measured)) for each in rounds]
+            own = statistics.median(seconds for seconds, _ in pairs)
+            added = statistics.median(seconds - bare for seconds, bare in pairs)
+            parts.append(f"{name} {own * 1e3:5.2f} ms {added * 1e6:+5.0f} µs ({added / own:+.1%})")
         same = all(each[way].losses == losses for each in rounds)
-        more = "" if way == BARE else f"{added * 1e6:+7.0f} µs ({added / step:+.2%})"
-        print(f"{way:20} step {step * 1e3:6.2f} ms {more:20} losses {'identical' if same else 'DIFFER'}")
+        print("  ".join([*parts, f"losses {'identical' if same else 'DIFFER'}"]))
     if any(each[way].losses != losses for each in rounds for way in ways):
         sys.exit("the losses differ")
 
