@@ -134,7 +134,7 @@ def _missing(findings: list[Finding]) -> Iterator[str]:
     for found in findings:
         if found.missing:
             yield ""
-            yield f"Not told by the kernel, driver or hardware of this node ({found.collector}):"
+            yield f"Not reported by the kernel, driver or hardware of this node ({found.collector}):"
             yield from (f"  {name}" for name in found.missing)
 
 

@@ -209,7 +209,7 @@ def test_a_slower_run_fails_everywhere_it_is_said(
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("✗ fail worse in step, throughput, backward, device_peak: step +7.")
     assert "Mann-Whitney on blocks, p < 0.005 after Holm's correction" in told
-    assert "one recording of each does not tell by how much equal runs differ" in told
+    assert "one recording of each does not show how much equal runs differ" in told
 
 
 def test_an_equal_run_passes_and_becomes_the_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

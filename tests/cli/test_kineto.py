@@ -283,8 +283,8 @@ def test_the_truth_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str
     truth.write_text(f"runs: {{{tmp_path.name}: {{expected: [{wanted}]}}}}")
     assert main(["replay", "--truth", str(truth), *map(str, paths)]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert f"  missed     TrainingStraggler {tmp_path.name} rank 0" in said
-    assert f"  wrong rank TrainingStraggler {tmp_path.name} rank 1" in said
+    assert f"  missed     TrainingStraggler, run {tmp_path.name}, rank 0" in said
+    assert f"  wrong rank TrainingStraggler, run {tmp_path.name}, rank 1" in said
 
 
 def _text(folder: Path, content: str | bytes, name: str = "rank0.json") -> Path:

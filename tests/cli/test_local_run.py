@@ -17,8 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from laggard_cli.errors import CommandError
 from laggard_cli.main import main
+from laggard_cli.prometheus import Prometheus
 from tests.cli.local_job import Local
+from tests.cli.terminals import on_terminal, uncoloured
 from tests.support.cases import usual
 
 #: Prints what it got after the first signal, and ends with a code of its own.
@@ -268,6 +271,33 @@ def test_of_a_short_run_nothing_is_judged(local: Local) -> None:
     assert (card["verdicts"], card["report"]) == ([], None)
     assert card["judgement"].startswith("not judged: too short to compare")
     assert local.left(process.pid) == ([], ["card.json", "steps.py"], [])
+
+
+def test_top_shows_a_local_run_at_work_until_q(local: Local) -> None:
+    """It is found by its folder, in another terminal, which is then as it was; the run goes on."""
+    (local.folder / "steps.py").write_text(STEPS)
+    with local.start("--profile", "fast", "--run", "at work", "python", "steps.py", "100000") as process:
+        assert process.stderr is not None
+        first = re.search(r"http://[\d.:]+", process.stderr.readline())
+        assert first is not None
+        until(lambda: _live_ranks(first[0]) == 1, 60)
+        folder = str(local.folder / "runs")
+        shown = on_terminal(100, "top", "--every", "60s", "--folder", folder, keys=[("q quit", "q")])
+        assert process.poll() is None
+        process.terminate()
+        process.communicate(timeout=60)
+    assert shown.startswith(f"laggard: asks the local run at work ({folder}/at-work)\n")
+    assert "\x1b[?1049h" in shown
+    assert shown.endswith("\x1b[?25h\x1b[?1049l")
+    assert "run at work  1 of 1 ranks" in uncoloured(shown)
+    processes, _, shared = local.left(process.pid)
+    assert (processes, shared) == ([], [])
+
+
+def _live_ranks(address: str) -> float:
+    with contextlib.closing(Prometheus(address)) as prometheus, contextlib.suppress(CommandError):
+        return sum(sample.value for sample in prometheus.query("run:training_ranks_live:count"))
+    return 0.0
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -24,10 +27,14 @@ from laggard_cli.local_run.card import Card, Measured
 from laggard_cli.local_run.verdicts import Said
 from laggard_cli.local_run.voice import Voice
 from laggard_cli.main import main
+from laggard_cli.report.page import page
 from laggard_cli.stacks import Process, Thread, grouped
+from laggard_exporter import doctor as node
 from tests.cli.gate_runs import write_run
-from tests.cli.terminals import forked, is_as_it_was, uncoloured
+from tests.cli.report_runs import run as report_run
+from tests.cli.terminals import forked, is_as_it_was, on_screen
 from tests.support.fake_prometheus import Series, fake_prometheus, firing
+from tests.support.kineto import Job, Work, write
 from tests.support.recorded_job import RecordedJob
 
 RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
@@ -100,8 +107,10 @@ def card(**changes: object) -> Callable[[], int]:
 
     def show() -> int:
         voice = Voice()
-        voice.say(f"warning: {VERDICT.alert}: {VERDICT.summary}")
-        voice.write(card_view.lines(Card(**given), voice.width, colour=voice.colour))  # type: ignore[arg-type] - a table
+        shown = Card(**given)  # type: ignore[arg-type] - a table
+        for each in shown.verdicts[:1]:  # the second is the same one again
+            voice.say(f"warning: {each.verdict.alert}: {each.verdict.summary}")
+        voice.write(card_view.lines(shown, voice.width, colour=voice.colour))
         return 0
 
     return show
@@ -142,6 +151,65 @@ def doctor() -> int:
     )
     show(findings("http://prometheus:9090", found), COLUMN)
     return 0
+
+
+def doctor_of_a_node() -> int:
+    """Print what ``laggard-exporter doctor`` says of a node whose driver is missing."""
+    print(
+        node.as_table(
+            (
+                node.Finding("state", node.WORKS, 41, "8 ranks"),
+                node.Finding("nvml", node.FAILS, 2, "the PCI bus shows 8 GPUs, NVML says driver_not_loaded: is the "
+                "driver loaded and readable?"),
+                node.Finding("disk", node.WORKS, 16, "", ("host_disk_io_seconds_total",)),
+                node.Finding("amd_smi", node.ABSENT, 2, "AMD SMI says library_not_found"),
+                node.Finding("cgroup", node.ABSENT, 0, "/sys/fs/cgroup has no control groups of version 2"),
+            )
+        )
+    )  # fmt: skip
+    return 0
+
+
+def report() -> int:
+    """Print what a page about a run says, less its pictures."""
+    print("\n".join(Words.of(page(report_run()))))
+    return 0
+
+
+class Words(HTMLParser):
+    """Collects the words of a page, a line for each part of it."""
+
+    #: What begins a line.
+    _PARTS = frozenset(
+        {"h1", "h2", "h3", "h4", "p", "li", "tr", "figcaption", "summary", "dt", "pre", "footer", "caption", "div"}
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = [""]
+        self._hidden = 0
+
+    @classmethod
+    def of(cls, text: str) -> list[str]:
+        """Return the lines."""
+        parser = cls()
+        parser.feed(text)
+        return [line for line in (" ".join(each.split()) for each in parser.lines) if line]
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        del attrs
+        self._hidden += tag in ("svg", "style", "head")
+        if tag in self._PARTS:
+            self.lines.append("")
+        elif tag in ("td", "th", "dd"):
+            self.lines[-1] += " | "
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("svg", "style", "head")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.lines[-1] += data
 
 
 def wrong_words() -> int:
@@ -189,6 +257,7 @@ CASES: list[tuple[str, Sequence[str] | Callable[[], int], int]] = [
     ),
     ("card-healthy", card(verdicts=(), costs=(), judgement="healthy: no alert fires; no rank is missing"), 0),
     ("doctor", doctor, 0),
+    ("doctor-node", doctor_of_a_node, 0),
     ("doctor-silent", ["doctor", "--prometheus", "ADDRESS"], 0),
     ("errors", wrong_words, 20),
     ("gate", ["gate", "--baseline", "baseline", "--candidate", "slow"], 1),
@@ -197,12 +266,27 @@ CASES: list[tuple[str, Sequence[str] | Callable[[], int], int]] = [
     ("help", [], 0),
     ("help-gate", ["help", "gate"], 0),
     ("init", ["init", "site"], 0),
+    ("profile", ["profile", "--prometheus", "ADDRESS", "--state-dir", "ranks", "--output", "profiles"], 0),
+    ("replay", ["replay", "traces", "--truth", "truth.yml"], 1),
+    ("report", report, 0),
     ("rules-check", ["rules", "check", "right.yml", "wrong.yml"], 1),
     ("runbook", ["runbook", "TrainingStraggler", "--run", "llama-7b", "--rank", "2"], 0),
     ("runbooks", ["runbook"], 0),
     ("stacks", stacks, 0),
 ]
-SERIES: dict[str, Series] = {"count by (cluster, training_run)": [({"training_run": "llama-7b"}, 4)]}
+SERIES: dict[str, Series] = {
+    "count by (cluster, training_run)": [({"training_run": "llama-7b"}, 4)],
+    "run_rank:training_step_own_seconds:compared": [
+        ({"training_run": "llama-7b", "training_rank": str(rank)}, 0.11 if rank == 1 else 0.07) for rank in range(2)
+    ],
+}
+TRUTH = """\
+runs:
+  traces:
+    expected:
+      - {alert: TrainingStraggler, ranks: ["1"], phase: backward}
+      - {alert: TrainingInputBound}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +301,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         folder / "dumps", as_pickle=False
     )
     (folder / "dumps" / "notes.txt").write_text("not a dump")
+    (folder / "profiles").mkdir()
+    (folder / "traces").mkdir()
+    traces = write(Job([Work(), Work(backward=80)]), folder / "traces")
+    (folder / "truth.yml").write_text(TRUTH)
     (folder / "wrong.yml").write_text(WRONG)
     (folder / "right.yml").write_text(RIGHT)
-    with fake_prometheus(SERIES, [firing("TrainingStraggler", "llama-7b", "2")]) as address:
+    verdict = firing("TrainingStraggler", "llama-7b", "1")
+    verdict["labels"]["training_phase"] = "backward"
+    words = [sys.executable, "-m", "tests.cli.answering_ranks", folder / "ranks", *traces]
+    with (
+        fake_prometheus(SERIES, [verdict]) as address,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ranks,
+    ):
+        assert ranks.stdout is not None
+        assert ranks.stdout.readline() == b"ready\n"
         yield Place(folder, address)
+        ranks.communicate()
 
 
 @pytest.mark.parametrize(("name", "command", "code"), CASES, ids=[name for name, *_ in CASES])
@@ -228,7 +325,7 @@ def test_each_command_reads_well(
     name: str, command: Sequence[str] | Callable[[], int], code: int, place: Place
 ) -> None:
     """As a person has read it; what is piped has no colour and no spaces at the end of a line."""
-    parts: list[str] = []
+    parts: dict[str, str] = {}
     for columns in (0, 80, 120):
         # What init wrote before is in its way.
         shutil.rmtree(place.folder / "site", ignore_errors=True)
@@ -241,12 +338,12 @@ def test_each_command_reads_well(
 
         ended, shown = forked(run, columns, place.folder)
         assert ended == code, shown
-        lines = uncoloured(shown).splitlines()
+        lines = on_screen(shown).splitlines()
         if not columns:
             assert "\x1b" not in shown
             assert [line for line in lines if line != line.rstrip()] == []
-        # A bar of progress is erased when it is full.
-        text = "".join(f"{line.rstrip()}\n" for line in lines if "━━" not in line)
+        text = "".join(f"{line.rstrip()}\n" for line in lines).replace(str(place.folder), "FOLDER")
         title = f"{columns} columns" if columns else "into a pipe"
-        parts.append(f"-- {title} --\n{text.replace(str(place.folder), 'FOLDER')}")
-    is_as_it_was(f"{name}.txt", "\n".join(parts))
+        # What is the same everywhere stands there once.
+        parts[text] = f"{parts[text]}, {title}" if text in parts else title
+    is_as_it_was(f"{name}.txt", "\n".join(f"-- {titles} --\n{text}" for text, titles in parts.items()))

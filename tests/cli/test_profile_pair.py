@@ -50,7 +50,7 @@ def _steps(folder: Path) -> list[int]:
 
 def _assert_differs_in_backward(said: str) -> None:
     """The table says that rank 1 needs 150 ms more in backward, and in which operator."""
-    assert "a step of rank 1 (4 traced) and of rank 0 (4)" in said
+    assert "mean step of rank 1 (4 traced) and of rank 0 (4)" in said
     phases = {line.split()[-1]: line for line in said.splitlines()}
     for name in ("backward", "WorkBackward"):
         more = re.search(r"\+(\d+\.?\d*) ms", phases[name])
@@ -109,7 +109,7 @@ def test_functions_show_a_fault_between_the_phases(tmp_path: Path, capsys: pytes
         said = capsys.readouterr().out
         assert main(["profile", "--prometheus", address, "--steps", "2", "--no-stacks", *place]) == 0
         without = capsys.readouterr().out
-    assert said.startswith("TrainingStraggler names other of rank 1 of test; rank 0 is a healthy peer\n")
+    assert said.startswith("TrainingStraggler names rank 1 of test, phase other; rank 0 is a healthy peer\n")
     (function,) = (line for line in said.splitlines() if line.endswith(": write_a_log"))
     assert "slow_rank.py(" in function
     more = re.search(r"\+(\d+\.?\d*) ms", function)

@@ -143,7 +143,7 @@ def test_notes_and_what_is_missing() -> None:
         "Works:",
         "  nvml  3 series  1 GPU",
         "",
-        "Not told by the kernel, driver or hardware of this node (nvml):",
+        "Not reported by the kernel, driver or hardware of this node (nvml):",
         "  gpu_a",
         "  gpu_b",
     ]

@@ -124,8 +124,8 @@ def _plain(text: str) -> str:
 
 #: One recording of each knows the noise inside of it alone.
 _SINGLE = (
-    "one recording of each does not tell by how much equal runs differ on this machine; where others use it, record "
-    "both by turns, at least four of each, and give all of them"
+    "one recording of each does not show how much equal runs differ here; where others use the machine, record both in "
+    "turns, at least four times each, and give all recordings"
 )
 
 

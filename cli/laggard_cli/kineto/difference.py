@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from laggard_cli.kineto.partition import PHASES
 from laggard_cli.kineto.run import TracedRank
@@ -69,15 +70,18 @@ def differences(slow: TracedRank, other: TracedRank) -> list[Line]:
 def show_differences(console: Console, slow: TracedRank, other: TracedRank) -> None:
     """Print what differs between two ranks, in the mean step."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("", f"rank {slow.rank}", f"rank {other.rank}", "difference", ""):
-        table.add_column(title, justify="left" if not title else "right")
+    for title in ("", f"rank {slow.rank}", f"rank {other.rank}", "difference"):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    # What a narrow terminal takes from is a name, and each has one line.
+    table.add_column("")
     kind = ""
     for line in differences(slow, other):
         sign = "+" if line.more >= 0 else "-"
         first, kind = (line.kind if line.kind != kind else ""), line.kind
-        name = printable(line.name if len(line.name) <= _LETTERS else f"{line.name[:_LETTERS]}…")
+        name = Text(printable(line.name), no_wrap=True, overflow="ellipsis")
+        name.truncate(_LETTERS, overflow="ellipsis")
         table.add_row(first, duration(line.slow), duration(line.other), sign + duration(abs(line.more)), name)
     console.print(
-        f"a step of rank {slow.rank} ({len(slow.steps)} traced) and of rank {other.rank} ({len(other.steps)})"
+        f"mean step of rank {slow.rank} ({len(slow.steps)} traced) and of rank {other.rank} ({len(other.steps)})"
     )
     console.print(Padding(table, (0, 0, 0, 2)))

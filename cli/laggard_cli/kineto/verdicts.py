@@ -129,9 +129,9 @@ def _stragglers(run: TracedRun, scores: Sequence[Score]) -> Iterator[Verdict]:
                 rank=rank,
                 phase=phase,
                 value=score.ratio,
-                description=f"Rank {rank.rank} needs {duration(score.own)} for its own part of a step, its peers "
-                f"{duration(score.reference)}: {score.ratio:.2f} times as long, clearly so in {score.led} of "
-                f"{score.steps} steps, and it waits {duration(score.waits_less)} less than its peers. "
+                description=f"Rank {rank.rank} takes {score.ratio:.2f} times as long as its peers for its own work in "
+                f"a step, {duration(score.own)} against {duration(score.reference)}, clearly so in {score.led} of "
+                f"{score.steps} steps, and waits {duration(score.waits_less)} less. "
                 + (
                     "It is slow in more than one phase." if phase == "mixed" else f"The difference is in phase {phase}."
                 ),

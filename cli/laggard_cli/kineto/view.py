@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from laggard_cli.console import hanging
 from laggard_cli.diagnose.view import show
 from laggard_cli.kineto.run import TracedRun
 from laggard_cli.kineto.verdicts import Judgement
@@ -33,7 +34,7 @@ def show_judgement(console: Console, run: TracedRun, judgement: Judgement) -> No
     if shares:
         console.print(Padding(_devices(shares), (0, 0, 1, 2)))
     for what, why in judgement.open:
-        console.print(f"  not judged: {printable(what)}: {printable(why)}", soft_wrap=True, highlight=False)
+        console.print(hanging(f"{printable(what)}: {printable(why)}", 2, "not judged: ", 2))
 
 
 def device_shares(run: TracedRun) -> dict[str, dict[str, float]]:

@@ -116,8 +116,8 @@ def _planned(prometheus: Prometheus, options: argparse.Namespace, directory: Pat
         chosen = choice.choose_pair(prometheus, name, options.cluster)
         run, culprit, numbers = chosen.run, chosen.culprit, sorted((chosen.culprit, chosen.peer))
         name, in_code = run.name, chosen.in_code
-        where = f"{chosen.phase} of " if chosen.phase else ""
-        shown = printable(f"{chosen.alert} names {where}rank {culprit} of {run}; rank {chosen.peer} is a healthy peer")
+        where = f", phase {chosen.phase}" if chosen.phase else ""
+        shown = printable(f"{chosen.alert} names rank {culprit} of {run}{where}; rank {chosen.peer} is a healthy peer")
         print(shown, flush=True)
     else:
         numbers = rank_numbers(options.ranks)

@@ -260,12 +260,13 @@ def _announcement(recording: Recording, pace: Pace) -> str:
 
 def _show_score(console: Console, truths: list[Truth], outcomes: list[Outcome]) -> None:
     right = sum(outcome.kind == "found" for outcome in outcomes)
-    console.print(f"truth: {len(truths)} runs, {right} of {len(outcomes)} verdicts right")
+    runs = f"{len(truths)} run{'s' * (len(truths) != 1)}"
+    console.print(f"truth: {runs}, {right} of {len(outcomes)} verdicts right")
     for outcome in outcomes:
-        rank = f" rank {outcome.rank}" if outcome.rank else ""
-        after = "" if outcome.delay is None else f" after {outcome.delay:.0f} s"
+        rank = f", rank {outcome.rank}" if outcome.rank else ""
+        after = "" if outcome.delay is None else f", after {outcome.delay:.0f} s"
         phase = "" if outcome.phase_right else ", in another phase than the one at fault"
-        line = f"  {outcome.kind:<10} {outcome.alert} {outcome.run}{rank}{after}{phase}"
+        line = f"  {outcome.kind:<10} {outcome.alert}, run {outcome.run}{rank}{after}{phase}"
         console.print(printable(line), soft_wrap=True)
 
 

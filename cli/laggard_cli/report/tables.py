@@ -50,7 +50,7 @@ def cost(losses: Losses | None) -> str:
     ]
     headings = ["where the time went", "share", "rank-hours", *([] if price is None else ["money"])]
     lost = (1 - losses.goodput) * hours
-    money = "" if price is None else f", {lost * price:.2f} at {price:g} a rank-hour"
+    money = "" if price is None else f", worth {lost * price:.2f} at {price:g} a rank-hour"
     said = f"Of {hours:.2f} rank-hours {losses.goodput:.1%} were training that counts; {lost:.2f} were lost{money}."
     about = (
         f"As the rules recorded it, from {iso(losses.begin)} to {iso(losses.end)}: they look back over whole hours, "
@@ -100,7 +100,7 @@ def configuration(history: History) -> str:
     differs = any(len(each) > 1 for each in values.values())
     remark = "Ranks, or restarts, of this run differ where a line has several values."
     return (element("p", text(remark)) if differs else "") + table(
-        "As the ranks told it", ["fact", "value"], rows, numbers=2
+        "As the ranks reported it", ["fact", "value"], rows, numbers=2
     )
 
 
