@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -24,6 +25,8 @@ from laggard_cli.nearby import listed
 #: What the folders of local runs are called, before the number of a process.
 PREFIX = "laggard-local-"
 _FILE = "run.json"
+#: Within which a run that has a folder has its lock.
+_BEGIN_SECONDS = 60.0
 _MOST_BYTES = 65_536
 
 #: Windows lacks it, and has no local runs.
@@ -43,6 +46,8 @@ class LiveRun:
     """Of its ranks."""
     prometheus: str
     """The address of its server."""
+    servers: str
+    """The folder that is removed with the servers; empty where it is to stay."""
     began: float
     """In seconds since 1970."""
 
@@ -97,21 +102,63 @@ def live_run(folder: Path | None = None) -> LiveRun | None:
     raise CommandError(f"--folder {folder}: no local run is at work there; {there}")
 
 
+def abandoned() -> Iterator[tuple[Path, str]]:
+    """Yield what this user's local runs left that were killed as a whole, so that nobody was there to remove it.
+
+    That is a folder in shared memory and, as :attr:`LiveRun.servers` has it, that of the servers.
+    """
+    for folder, locked in _folders():
+        with contextlib.suppress(OSError, ValueError):
+            # A run begins with a folder, and has the lock on it a moment later.
+            if locked or time.time() - folder.stat().st_mtime < _BEGIN_SECONDS or _is_alive(_process(folder)):
+                continue
+            servers = ""
+            with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+                servers = _read(folder / _FILE).servers
+            yield folder, servers
+
+
 def _found() -> Iterator[LiveRun]:
+    for folder, locked in _folders():
+        # Anybody may put a folder there, and take it away at any moment.
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            if locked:
+                yield _read(folder / _FILE)
+
+
+def _folders() -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of this user's local runs in shared memory, and whether the run is at work."""
     try:
         folders = list(statefile.default_directory().parent.glob(f"{PREFIX}*"))
     except OSError:
         # On a system without shared memory no run keeps its state files there.
         return
     for folder in folders:
-        # Anybody may put a folder there, and take it away at any moment.
-        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+        # As above.
+        with contextlib.suppress(OSError):
             descriptor = untrusted.open_folder(folder)
             try:
-                if os.fstat(descriptor).st_uid == os.geteuid() and _is_locked(descriptor):
-                    yield _read(folder / _FILE)
+                if os.fstat(descriptor).st_uid != os.geteuid():
+                    continue
+                locked = _is_locked(descriptor)
             finally:
                 os.close(descriptor)
+            yield folder, locked
+
+
+def _process(folder: Path) -> int:
+    """Return the process that made a folder of a local run. Raises :class:`ValueError` for another folder."""
+    return int(folder.name.removeprefix(PREFIX).partition("-")[0])
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_locked(descriptor: int) -> bool:

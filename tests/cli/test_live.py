@@ -39,7 +39,7 @@ def announce(shared: Path, name: str, began: float, prometheus: str = "http://12
     folder.mkdir()
     announcement = Announcement(folder)
     place = shared.parent / "laggard-runs" / name
-    announcement.say(LiveRun(name, str(place), str(folder), prometheus, began))
+    announcement.say(LiveRun(name, str(place), str(folder), prometheus, "", began))
     return announcement
 
 

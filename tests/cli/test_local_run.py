@@ -157,7 +157,42 @@ def test_of_a_killed_laggard_nothing_is_left(local: Local) -> None:
     process.kill()
     output, errors = process.communicate(timeout=60)
     assert (output, process.returncode) == (f"[{int(signal.SIGTERM)}]\n", -signal.SIGKILL)
-    assert "an end that was not seen" in errors
+    assert "exit code unknown, as laggard was killed, after" in errors
+    until(lambda: local.left(process.pid) == ([], [], []))
+
+
+def test_what_was_killed_as_a_whole_is_removed_by_the_next_run(local: Local) -> None:
+    """Nobody is there to remove the files of a group that gets SIGKILL; no process of it is left."""
+    process = local.start("--run", "killed", "python", "-c", COUNTS_SIGNALS)
+    assert process.stderr is not None
+    assert "verdicts come here" in process.stderr.readline()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    until(lambda: not local.left(process.pid)[0])
+    _, files, (shared,) = local.left(process.pid)
+    assert files == ["runs"]
+    # One that is so young may be of a run that begins.
+    with local.start("true") as following:
+        following.communicate(timeout=60)
+    assert local.left(process.pid) == ([], ["runs"], [shared])
+    os.utime(shared, (0, 0))
+    with local.start("true") as following:
+        following.communicate(timeout=60)
+    assert local.left(process.pid) == local.left(following.pid) == ([], [], [])
+
+
+def test_another_ctrl_c_leaves_the_card_out(local: Local) -> None:
+    """Who is in a hurry does not wait for the end of the servers."""
+    process = local.start("python", "-c", "print('ready', flush=True); import time; time.sleep(60)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    parts(process)
+    process.terminate()
+    until(lambda: len(psutil.Process(process.pid).children()) == 1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert errors.splitlines()[-1] == "laggard: no card: another SIGINT"
     until(lambda: local.left(process.pid) == ([], [], []))
 
 

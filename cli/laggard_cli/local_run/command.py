@@ -18,7 +18,6 @@ from laggard_cli.local_run.job import Job, end_as
 from laggard_cli.local_run.place import make
 from laggard_cli.local_run.plan import Plan
 from laggard_cli.local_servers.ports import free_ports
-from laggard_cli.local_servers.processes import how_it_ended
 from laggard_cli.local_servers.programs import find_prometheus
 
 #: Of the monitor and of the node exporter, whose extras an installation may lack.
@@ -64,8 +63,8 @@ def run(options: argparse.Namespace, program: str, arguments: Sequence[str], var
     except OSError as error:
         _say(f"no verdicts: {error.strerror}")
     status = job.wait()
-    if ended := job.let_witness_end(_END_SECONDS):
-        _say(f"no card: the monitor ended {how_it_ended(os.waitstatus_to_exitcode(ended))}")
+    if why := job.let_witness_end(_END_SECONDS):
+        _say(f"no card: {why}")
         # Its servers ended with it.
         place.clean(keep=options.keep)
     end_as(status)

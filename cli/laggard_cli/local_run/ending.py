@@ -107,7 +107,7 @@ class Ending:
         """
         return Card(
             run=self._plan.run,
-            ended="an end that was not seen" if self._status is None else _how(self._status),
+            ended="exit code unknown, as laggard was killed," if self._status is None else _how(self._status),
             seconds=self._ended - self._began,
             ranks_seen=self._ranks,
             steps=self._steps,

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from laggard_cli.local_servers.processes import end_with
+from laggard_cli.local_servers.processes import end_with, how_it_ended
 
 #: How long the witness may need to report a signal that the whole group got.
 WITNESS_SECONDS = 0.2
@@ -114,21 +114,23 @@ class Job:
                 self._witness.sendall(str(self._status).encode())
         return self._status
 
-    def let_witness_end(self, seconds: float) -> int:
-        """Wait until the witness has ended, and return its status as waitpid has it.
+    def let_witness_end(self, seconds: float) -> str:
+        """Wait until the witness has ended, and return why that was not its own end; empty where it was.
 
         It is killed after ``seconds``, or when the user sends this process another signal to end.
         """
         deadline = time.monotonic() + seconds
         while self._witness_pid:
             left = max(0.0, deadline - time.monotonic())
-            if not left or _ENOUGH & set(self._heard(left)):
+            enough = _ENOUGH & set(self._heard(left)) if left else set[int]()
+            if enough or not left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._witness_pid, signal.SIGKILL)
-                self._witness_status = os.waitpid(self._witness_pid, 0)[1]
-                break
+                os.waitpid(self._witness_pid, 0)
+                return f"another {signal.Signals(min(enough)).name}" if enough else f"not ready after {seconds:.0f} s"
             self._reap()
-        return self._witness_status
+        code = os.waitstatus_to_exitcode(self._witness_status)
+        return f"the monitor ended {how_it_ended(code)}" if code else ""
 
     def _heard(self, seconds: float | None) -> Iterator[int]:
         """Wait for signals and give those of this process; keep what the witness reports."""

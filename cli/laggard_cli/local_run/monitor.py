@@ -161,7 +161,14 @@ class Monitor:
             place = self._plan.place
             self._announcement = self._announcement or Announcement(place.shared)
             self._announcement.say(
-                LiveRun(self._plan.run, str(place.folder), str(place.state_directory), servers.address, self._began)
+                LiveRun(
+                    self._plan.run,
+                    str(place.folder),
+                    str(place.state_directory),
+                    servers.address,
+                    "" if self._plan.keep else str(place.servers),
+                    self._began,
+                )
             )
 
     def _end_servers(self) -> None:

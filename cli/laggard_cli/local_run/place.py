@@ -13,7 +13,7 @@ from pathlib import Path
 
 from laggard.shared import environment, statefile
 from laggard_cli.errors import CommandError
-from laggard_cli.live import PREFIX
+from laggard_cli.live import PREFIX, abandoned
 
 #: Beneath the working folder, as trainers have theirs.
 DEFAULT_FOLDER = "laggard-runs"
@@ -48,14 +48,11 @@ class Place:
         _remove(self.shared)
         if not keep:
             _remove(self.servers)
-        # There may be something in them, or they are somebody else's.
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
-            self.folder.parent.rmdir()
+        _remove_empty(self.folder)
 
 
 def make(parent: Path | None, run: str) -> Place:
-    """Make the folder of a run in ``parent``, under a name that none there has.
+    """Make the folder of a run in ``parent``, under a name that none there has; remove what killed runs left.
 
     State files are mapped into the ranks' memory, so their folder is in shared memory: a disk could hold a rank up.
 
@@ -65,6 +62,11 @@ def make(parent: Path | None, run: str) -> Place:
     parent = parent or Path(DEFAULT_FOLDER)
     name = _FOREIGN.sub("-", run).strip(".-")[:_LONGEST] or "run"
     given = environment.text(environment.LAGGARD_STATE_DIR)
+    for left, servers in abandoned():
+        shutil.rmtree(left, ignore_errors=True)
+        if servers:
+            shutil.rmtree(servers, ignore_errors=True)
+            _remove_empty(Path(servers).parent)
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = _new(parent.resolve(), name)
@@ -85,6 +87,14 @@ def _new(parent: Path, name: str) -> Path:
             continue
         return folder
     raise CommandError(f"--folder {parent}: it has {_TRIES} runs called {name}; name another one")
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folder of a run, and the one around it, where nothing is in them."""
+    # There may be something in them, or they are somebody else's.
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def _remove(folder: Path) -> None:
