@@ -12,6 +12,8 @@ from laggard_cli.errors import BAD_INPUT
 from laggard_cli.nearby import did_you_mean
 from laggard_cli.terminal import one_line
 
+#: How argparse says that an argument is missing.
+_MISSING = "the following arguments are required: "
 #: What :meth:`argparse.ArgumentParser.add_subparsers` returns, and argparse has no public name for.
 _SUB_PARSERS: Any = vars(argparse)["_SubParsersAction"]
 #: In which the help of an option begins, at the latest; behind the longest of most commands.
@@ -83,6 +85,10 @@ class Parser(argparse.ArgumentParser):
         unknown = self._unknown_option()
         if unknown:
             self._refuse(unknown)
+        if message.startswith(_MISSING):
+            examples = [line.strip() for line in (self.epilog or "").splitlines() if line.startswith(" ")]
+            usage = f"example: {examples[0]}" if examples else f"{self.prog} --help shows the usage"
+            message = f"{message.removeprefix(_MISSING)} is missing; {usage}"
         self._end(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -39,6 +39,7 @@ _RANK_AT_END = re.compile(r"\d+(?:\.\w+)?$")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
+        "Example:\n  laggard hang /tmp/dumps\n"
         "Reads what TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names, one file a rank, the rank at the "
         "end of its name; pickle or JSON. What ncclras -f json wrote there is evidence. Exit code 0 with a culprit, "
         "1 without. docs/hang.md says how it judges."
