@@ -3,7 +3,7 @@
     python -m lab.benchmarks.local_steps --rounds 3
 
 Two ranks train with gloo. The ways take turns, each in processes of its own; stated is the median over the rounds of
-what a way adds to the step of the job by itself in the same round: on the clock, which needs a machine without other
+what a way adds to the step of another in the same round: on the clock, which needs a machine without other
 work, and in processor time of the thread that trains, which does not. Losses are compared as they are in memory.
 """
 
@@ -23,11 +23,11 @@ RANKS = 2
 STEPS = 4000
 #: Steps of each rank while the servers start.
 WARM_UP = 2500
-BARE, LOCAL = "by itself", "laggard run --local"
+BARE, RUN, LOCAL = "by itself", "laggard run", "laggard run --local"
 #: By what a way is called, the words before the job's.
 WAYS = {
     BARE: (),
-    "laggard run": ("-m", "laggard_cli.main", "run"),
+    RUN: ("-m", "laggard_cli.main", "run"),
     LOCAL: ("-m", "laggard_cli.main", "run", "--local", "--quiet"),
 }
 _RANK = """
@@ -111,12 +111,12 @@ def main() -> None:
         first = number % len(ways)
         rounds.append({way: train(way, options.steps) for way in ways[first:] + ways[:first]})
     losses = rounds[0][BARE].losses
-    for way in ways:
-        parts = [f"{way:20}"]
+    for way, beside in ((BARE, BARE), (RUN, BARE), (LOCAL, BARE), (LOCAL, RUN)):
+        parts = [f"{way:19}  beside {beside:11}"]
         for name, measured in (("step", "step_seconds"), ("processor", "processor_seconds")):
-            pairs = [(getattr(each[way], measured), getattr(each[BARE], measured)) for each in rounds]
+            pairs = [(getattr(each[way], measured), getattr(each[beside], measured)) for each in rounds]
             own = statistics.median(seconds for seconds, _ in pairs)
-            added = statistics.median(seconds - bare for seconds, bare in pairs)
+            added = statistics.median(seconds - other for seconds, other in pairs)
             parts.append(f"{name} {own * 1e3:5.2f} ms {added * 1e6:+5.0f} µs ({added / own:+.1%})")
         same = all(each[way].losses == losses for each in rounds)
         print("  ".join([*parts, f"losses {'identical' if same else 'DIFFER'}"]))
