@@ -111,23 +111,24 @@ class Summary:
         return "".join([*html, "</div>"])
 
     def __rich__(self) -> Any:
-        """Return a table of rich, which asks for it."""
-        from rich.table import Table  # noqa: PLC0415 - only who has rich comes here
+        """Return a table of rich, which asks for it, between lines that are as wide as the terminal."""
+        from rich.console import Group  # noqa: PLC0415 - only who has rich comes here
+        from rich.table import Table  # noqa: PLC0415 - as above
         from rich.text import Text  # noqa: PLC0415 - as above
 
         head, *body = self._rows() or [("", "", "", "")]
-        table = Table(title=Text(self._title()), caption=Text("\n".join(self._remarks())), title_justify="left")
+        table = Table(box=None, pad_edge=False, header_style="dim")
         for column, cell in enumerate((*head, "")):
             table.add_column(cell, justify="right" if 0 < column < len(head) else "left", no_wrap=True)
         for row, length in zip(body, self._bars(), strict=True):
             table.add_row(*map(Text, row), Text("█" * round(length * _BAR), style="yellow"))
-        return table
+        return Group(Text(self._title(), style="bold"), table, *map(Text, self._remarks()))
 
     def _title(self) -> str:
         if self.note:
             return f"laggard: {self.note}"
         left_out = ", ".join(f"{number} {reason}" for reason, number in self.excluded.items())
-        less = f", less {left_out}" if left_out else ""
+        less = f"; excluded: {left_out}" if left_out else ""
         count = f"the last {self.measured} of {self.steps} steps{less}"
         return f"run {self.run or '(no name yet)'}, rank {self.rank} of {self.world_size}: {count}"
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard_cli.console import show
+from laggard._summary import Duration, Summary
+from laggard_cli.console import show, stdout
 from laggard_cli.diagnose.model import Failure, Rank, Verdict
 from laggard_cli.doctor.findings import COLUMN, FAULT, UNKNOWN, WORKS, Finding
 from laggard_cli.doctor.findings import lines as findings
@@ -212,6 +213,27 @@ class Words(HTMLParser):
             self.lines[-1] += data
 
 
+def summary() -> int:
+    """Print what ``laggard.summary()`` returns, as a script does and as rich does."""
+    phases = {name: Duration(seconds, 1.2 * seconds) for name, seconds in MEASURED.phases.items() if seconds}
+    found = Summary(
+        run="llama-7b",
+        rank=2,
+        world_size=4,
+        steps=2000,
+        measured=250,
+        excluded={"checkpoint": 6},
+        step=Duration(0.0559, 0.061),
+        own=Duration(0.022, 0.026),
+        phases=phases,
+        not_measured=("h2d",),
+    )
+    print(found)
+    console = stdout()
+    console.print(found)
+    return 0
+
+
 def wrong_words() -> int:
     """Give each kind of word with a mistake in it; the sum of the exit codes."""
     return sum(
@@ -279,6 +301,7 @@ CASES: list[tuple[str, Sequence[str] | Callable[[], int], int]] = [
     ("runbook", ["runbook", "TrainingStraggler", "--run", "llama-7b", "--rank", "2"], 0),
     ("runbooks", ["runbook"], 0),
     ("stacks", stacks, 0),
+    ("summary", summary, 0),
 ]
 SERIES: dict[str, Series] = {
     "count by (cluster, training_run)": [({"training_run": "llama-7b"}, 4)],

@@ -64,7 +64,7 @@ def test_what_is_counted_up() -> None:
         },
     }
     assert str(summary).splitlines() == [
-        "run <b>llama</b>, rank 3 of 8: the last 20 of 21 steps, less 1 warmup",
+        "run <b>llama</b>, rank 3 of 8: the last 20 of 21 steps; excluded: 1 warmup",
         "             mean  share    p95",
         "  step      11 ms   100%  30 ms",
         "  own time  10 ms    91%  29 ms",
