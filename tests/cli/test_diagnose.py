@@ -352,7 +352,7 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
     known = {"ranks_live": 1.0, "ranks_waiting_known": 1.0}
     early = Diagnosis("r", (), known, (Rank("0", 0.1, None),), {"1": 2.0, "2": 96.53})
     assert " ".join(" ".join(rendered([early], 200)).split()).partition(" rank own")[0] == (
-        "run r 1 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own part of a step; "
+        "run r 1 ranks no verdict yet: rank 2 needs 96.5 times as long as its peers for its own work in a step; "
         "a verdict waits until that lasts"
     )
     none = replace(early, facts={**known, "straggler_threshold": 1.2}, standing_out={})

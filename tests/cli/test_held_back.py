@@ -64,7 +64,7 @@ def test_what_holds_a_verdict_back(share: float, steps: float, vetoes: tuple[str
         (found,) = diagnose(client, None)
         assert found.held_back is not None
         assert (found.held_back.rank, found.held_back.window) == ("3", window)
-        start = "no verdict yet: rank 3 needs 1.31 times as long as its peers for its own part of a step; "
+        start = "no verdict yet: rank 3 needs 1.31 times as long as its peers for its own work in a step; "
         assert found.held_back.said() == start + said
 
 

@@ -57,7 +57,7 @@ class HeldBack:
     def said(self) -> str:
         """Return it as a sentence."""
         start = (
-            f"no verdict yet: rank {self.rank} needs {self.score:.3g} times as long as its peers for its own part of a "
+            f"no verdict yet: rank {self.rank} needs {self.score:.3g} times as long as its peers for its own work in a "
             "step; "
         )
         if self.vetoes:

@@ -156,7 +156,7 @@ def why_not_yet(standing_out: dict[str, float]) -> str:
     """Return why the rank that stands out most has no verdict, as a sentence."""
     rank, score = max(standing_out.items(), key=lambda each: each[1])
     return (
-        f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own part of a step; "
+        f"no verdict yet: rank {rank} needs {score:.3g} times as long as its peers for its own work in a step; "
         "a verdict waits until that lasts"
     )
 
