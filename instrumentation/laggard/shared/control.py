@@ -10,11 +10,9 @@ root, and without a path from one more user whom the rank is told of. A rank han
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -65,13 +63,15 @@ def stem(run: str, rank: int) -> str:
     """Return the name of a rank's files in the state folder, without their suffix."""
     name = quote(run, safe="")
     if len(name) > _MAX_RUN:
+        import hashlib  # noqa: PLC0415 - OpenSSL takes memory, and hardly any name is so long
+
         name = f"{name[: _MAX_RUN - 17]}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
     return f"{name}-{rank}"
 
 
 def new_id() -> str:
     """Return an id that no other request has."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def write(path: Path, content: Request | Reply) -> None:
@@ -115,7 +115,7 @@ def read_reply(path: Path, user: int) -> Reply:
 
 def write_atomically(path: Path, parts: Iterable[str]) -> None:
     """Write a text file that is whole from the moment on which it has its name. Raises :class:`OSError`."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{os.urandom(8).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, 0o644), "w", encoding="utf-8") as file:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import secrets
 import stat
 import struct
 import time
@@ -298,7 +297,7 @@ def _create(directory: Path) -> tuple[Path, int]:
         # In a folder that others may write without the sticky bit, anybody could swap the file for one of theirs.
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             raise StateFileError(f"state folder {directory}: writable for all without the sticky bit; chmod 1777 it")
-        path = directory / f"{secrets.token_hex(8)}{SUFFIX}"
+        path = directory / f"{os.urandom(8).hex()}{SUFFIX}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(path, flags, 0o644)
         os.fchmod(fd, 0o644)  # a strict umask would hide the file from an exporter of another user
