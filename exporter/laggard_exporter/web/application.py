@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import html
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -128,6 +127,8 @@ class Application:
         return self._actions.get(urlsplit(request.target).path) if request.closed else None
 
     def _landing_page(self, _: Request) -> Response:
+        import html  # noqa: PLC0415 - its table of entities takes memory, and Prometheus does not read this page
+
         names = html.escape(", ".join(self._collection.names) or "none")
         further = "".join(f'<li><a href="{path}">{path}</a></li>\n' for path in self._scrapes if path != self._path)
         page = _PAGE.format(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
+import os
 import re
-import secrets
 import threading
 from collections.abc import Mapping
 
@@ -38,7 +37,7 @@ class Users:
         self._remembered: dict[bytes, bool] = {}
         # One hash at a time: who guesses passwords can take one core, never all.
         self._lock = threading.Lock()
-        self._salt = secrets.token_bytes(16)
+        self._salt = os.urandom(16)
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
@@ -52,6 +51,8 @@ class Users:
             return False
         name, password = credentials
         # Not the password itself: what is remembered must not help who reads our memory.
+        import hashlib  # noqa: PLC0415 - OpenSSL takes memory, and only who has passwords needs it
+
         key = hashlib.blake2b(name.encode() + b"\0" + password, key=self._salt).digest()
         known = self._remembered.get(key)
         return self._verify(key, name, password) if known is None else known

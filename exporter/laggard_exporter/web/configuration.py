@@ -7,15 +7,18 @@ is refused, never ignored: a security setting without effect is worse than none.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from laggard_exporter.web import tls
 from laggard_exporter.web.authentication import Users
 from laggard_exporter.web.limits import Rate
+
+if TYPE_CHECKING:
+    import ssl
+
+    from laggard_exporter.web import tls
 
 _Value = TypeVar("_Value")
 
@@ -50,21 +53,23 @@ class WebConfiguration:
     @property
     def closed(self) -> bool:
         """Whether the connection is encrypted and strangers get nothing."""
-        return self.tls is not None and (bool(self.users) or self.tls.verify_mode is ssl.CERT_REQUIRED)
+        return self.tls is not None and (bool(self.users) or self.tls.verify_mode.name == "CERT_REQUIRED")
 
     def check(self, certificate: Mapping[str, Any] | None) -> None:
-        """Raise :class:`ssl.SSLError` for a client whose certificate has no name that is wanted.
+        """Raise :class:`PermissionError` for a client whose certificate has no name that is wanted.
 
         ``certificate`` is what :meth:`ssl.SSLSocket.getpeercert` shows; the handshake verified its chain.
         """
         names = {name for _, name in (certificate or {}).get("subjectAltName", ())}
         if self.allowed_sans and not names & self.allowed_sans:
-            raise ssl.SSLError("no name of the client's certificate is in client_allowed_sans")
+            raise PermissionError("no name of the client's certificate is in client_allowed_sans")
 
 
 def load(path: Path) -> WebConfiguration:
     """Return the configuration of a file. Raises :class:`ConfigurationError`."""
     import yaml  # noqa: PLC0415 - it takes memory, and only who has such a file needs it
+
+    from laggard_exporter.web import tls  # noqa: PLC0415 - as above
 
     try:
         document: object = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -101,6 +106,8 @@ def load(path: Path) -> WebConfiguration:
 
 def tls_settings(section: _Section, path: Path) -> tls.Settings | None:
     """Return what the section on encryption says, None for an empty one."""
+    from laggard_exporter.web import tls  # noqa: PLC0415 - it takes memory, and only who has such a file needs it
+
     if not section.given:
         return None
     for inline in ("cert", "key"):

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import shutil
+import re
 import socket
 import socketserver
-import ssl
 import sys
 import threading
 import time
 from dataclasses import replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.web.address import Address, resolve
 from laggard_exporter.web.application import Application, Request, Response
 from laggard_exporter.web.configuration import WebConfiguration
 from laggard_exporter.web.watch import ConfigurationSource
+
+if TYPE_CHECKING:
+    import ssl
 
 #: A client has so many seconds for the handshake and its request, however it spreads them.
 REQUEST_SECONDS = 10.0
@@ -30,6 +30,12 @@ RESPONSE_SECONDS = 30.0
 
 #: Bytes that a request may have.
 REQUEST_BYTES = 32 * 1024
+
+#: Header lines that it may have.
+MOST_HEADERS = 100
+
+#: What may be asked; the application knows which pages take which.
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
 #: Bytes that the body of one may have; only what does something has any.
 BODY_BYTES = 4096
@@ -43,41 +49,58 @@ CHUNK_BYTES = 1 << 16
 #: Connections at the same time, on each address. A further one is closed at once.
 CONNECTIONS = 128
 
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_VERSION = re.compile(r"HTTP/\d+\.\d+")
+
 _logger = logging.getLogger(__name__)
 
 
-class _TooLongError(Exception):
-    """The client sends more than a request may have."""
+class _RefusedError(Exception):
+    """A client sends what is not a request that this server takes; ``status`` says why."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
 
 
-class _Stream(io.RawIOBase):
+class _Stream:
     """A socket whose every operation ends at the deadline; a timeout of the socket alone starts anew with each byte."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self.deadline = deadline
         self._connection = connection
-        self._left = REQUEST_BYTES
+        self._received = b""
 
-    def readable(self) -> bool:
-        return True
+    def read_head(self) -> bytes:
+        """Return what comes before an empty line or the end. Raises :class:`_RefusedError` where it is too long."""
+        looked_at = 0
+        while not (end := _HEAD_END.search(self._received, looked_at)):
+            looked_at = max(0, len(self._received) - 3)
+            if not self._receive():
+                return self._received
+            if len(self._received) > REQUEST_BYTES:
+                raise _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        head, self._received = self._received[: end.start()], self._received[end.end() :]
+        return head
 
-    def writable(self) -> bool:
-        return True
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, fewer only at the end."""
+        while len(self._received) < size and self._receive():
+            pass
+        return self._received[:size]
 
-    def readinto(self, buffer: Any) -> int:
-        self._arm()
-        count = self._connection.recv_into(buffer)
-        self._left -= count
-        if self._left < 0:
-            raise _TooLongError
-        return count
-
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> None:
+        """Send all of it."""
         rest = memoryview(data)
         while rest:
             self._arm()
             rest = rest[self._connection.send(rest) :]
-        return len(data)
+
+    def _receive(self) -> bool:
+        self._arm()
+        part = self._connection.recv(REQUEST_BYTES)
+        self._received += part
+        return bool(part)
 
     def _arm(self) -> None:
         left = self.deadline - time.monotonic()
@@ -86,25 +109,46 @@ class _Stream(io.RawIOBase):
         self._connection.settimeout(left)
 
 
-class _Handler(BaseHTTPRequestHandler):
+def _parse(head: bytes, *, closed: bool) -> Request:
+    """Return what a client asks for. Raises :class:`_RefusedError`.
+
+    Without :mod:`http.server`: its parser is that of e-mail, and takes 3 MB of memory.
+    """
+    first, *lines = head.decode("latin-1").split("\n")
+    match first.split():
+        case [method, target, version] if _VERSION.fullmatch(version):
+            pass
+        case _:
+            raise _RefusedError(HTTPStatus.BAD_REQUEST)
+    if not version.startswith("HTTP/1."):
+        raise _RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    if method not in METHODS:
+        raise _RefusedError(HTTPStatus.NOT_IMPLEMENTED)
+    if len(lines) > MOST_HEADERS:
+        raise _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon and not name[:1].isspace():
+            # One that comes several times is a list (RFC 9110, section 5.3).
+            name, value = name.title(), value.strip()
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return Request(method, target, headers, closed=closed)
+
+
+class _Handler(socketserver.BaseRequestHandler):
     """Answers one request and closes the connection."""
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride] - the base class knows less
-    # What is set here stands until a request was parsed, for answers to what is none.
-    command = ""
-    request_version = "HTTP/1.0"
-    requestline = ""
-    close_connection = True
 
     def setup(self) -> None:
         deadline = time.monotonic() + REQUEST_SECONDS
-        self.web = self.server.source.current()
+        # One configuration for the whole connection: a change must not put half of each in force.
+        self.web: WebConfiguration = self.server.source.current()
         self.connection = self.request
         if self.web.tls is not None:
             self.connection = self._encrypted(self.web.tls, deadline)
         self._stream = _Stream(self.connection, deadline)
-        self.rfile = io.BufferedReader(self._stream, 4096)
-        self.wfile = self._stream  # pyright: ignore[reportAttributeAccessIssue] - all that is asked of it is write
 
     def _encrypted(self, tls: ssl.SSLContext, deadline: float) -> ssl.SSLSocket:
         self.request.settimeout(deadline - time.monotonic())
@@ -119,53 +163,50 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         try:
-            self.handle_one_request()
-        except _TooLongError:
-            self._send(Response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+            head = self._stream.read_head()
+            if not head.strip():
+                return
+            request = _parse(head, closed=self.web.closed)
+            self._send(self._answer(request), with_body=request.method != "HEAD")
+        except _RefusedError as refused:
+            self._send(Response(refused.status))
 
     def finish(self) -> None:
-        self.rfile.close()
-        if isinstance(self.connection, ssl.SSLSocket):
+        if self.web.tls is not None:
             self.connection.close()
 
-    def do_GET(self) -> None:
-        """Answer, whatever the method: the application knows which it takes."""
-        headers = {name.title(): value for name, value in self.headers.items()}
-        request = Request(self.command, self.path, headers, closed=self.web.closed)
-        application = self.server.application
-        if not self.web.users.allow(request.headers.get("Authorization")):
-            self._send(Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": 'Basic realm="laggard"'}))
-        elif not self.web.rate.acquire():
-            self._send(Response(HTTPStatus.TOO_MANY_REQUESTS))
-        elif request.method == "POST" and application.action(request) is not None:
+    def _answer(self, request: Request) -> Response:
+        headers, application = request.headers, self.server.application
+        if not self.web.users.allow(headers.get("Authorization")):
+            return Response(HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": 'Basic realm="laggard"'})
+        if not self.web.rate.acquire():
+            return Response(HTTPStatus.TOO_MANY_REQUESTS)
+        if request.method == "POST" and application.action(request) is not None:
             length = headers.get("Content-Length", "0")
             if not (length.isascii() and length.isdecimal()) or int(length) > BODY_BYTES:
-                self._send(Response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
-            else:
-                self._send(application.respond(replace(request, body=self.rfile.read(int(length)))))
-        else:
-            self._send(application.respond(request))
+                return Response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            request = replace(request, body=self._stream.read(int(length)))
+        return application.respond(request)
 
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET  # noqa: N815 - as the base class looks for them
-
-    def _send(self, response: Response) -> None:
+    def _send(self, response: Response, *, with_body: bool = True) -> None:
+        _logger.debug("%s: %d", self.client_address, response.status)
         size = response.size if response.file else len(response.body)
         self._stream.deadline = time.monotonic() + RESPONSE_SECONDS + size / SLOWEST_BYTES
-        headers = {**response.headers, **self.web.headers, "Content-Length": str(size)}
-        with response.file or io.BytesIO(response.body) as body:
-            self.send_response(response.status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                shutil.copyfileobj(body, self.wfile, CHUNK_BYTES)
-
-    def version_string(self) -> str:
-        """Name the program, not the release of Python."""
-        return "laggard-exporter"
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        _logger.debug("%s %s", self.address_string(), format % args)
+        headers = {
+            "Server": "laggard-exporter",
+            "Date": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime()),
+            **response.headers,
+            **self.web.headers,
+            "Content-Length": str(size),
+        }
+        lines = [f"HTTP/1.0 {response.status} {response.status.phrase}"]
+        lines += (f"{name}: {value}" for name, value in headers.items())
+        head = "\r\n".join((*lines, "", "")).encode("latin-1", "replace")
+        self._stream.write(head + response.body if with_body else head)
+        if response.file:
+            with response.file as file:
+                while with_body and (part := file.read(CHUNK_BYTES)):
+                    self._stream.write(part)
 
 
 class Server(socketserver.ThreadingTCPServer):

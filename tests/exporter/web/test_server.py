@@ -194,6 +194,14 @@ def test_garbage(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_a_header_that_comes_twice() -> None:
+    """Lines of one header are a list, and a line that goes on with the one before is left out."""
+    request = b"GET /metrics HTTP/1.1\r\nAccept-Encoding: gzip\r\naccept-encoding: br\r\n{}\r\n"
+    with serving() as server:
+        for folded in (b"", b" Accept-Encoding: gzip;q=0\r\n"):
+            assert b"\r\nContent-Encoding: gzip\r\n" in exchange(server, request.replace(b"{}", folded))
+
+
 def test_random_bytes(capfd: pytest.CaptureFixture[str]) -> None:
     """Random bytes of many lengths harm nobody."""
     with serving() as server:
