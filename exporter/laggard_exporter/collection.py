@@ -14,7 +14,7 @@ from laggard_exporter.conventions import (
     COLLECTOR_SUCCESS,
     COLLECTOR_SUPPORTED,
 )
-from laggard_exporter.runner import Collector, Outcome, Runner, UnsupportedError
+from laggard_exporter.runner import Collector, Crew, Outcome, Runner, UnsupportedError
 from laggard_exporter.samples import Grouped, Sample, grouped
 
 __all__ = ["DEFAULT_TIMEOUT", "Collection", "Collector", "UnsupportedError"]
@@ -33,7 +33,8 @@ class Collection:
     """The collectors that are switched on. ``own`` gives further samples about the exporter itself."""
 
     def __init__(self, collectors: Sequence[Collector], own: Callable[[], Iterable[Sample]] = tuple) -> None:
-        self._runners = {collector.name: Runner(collector) for collector in collectors}
+        crew = Crew()
+        self._runners = {collector.name: Runner(collector, crew) for collector in collectors}
         self._own = own
 
     @property

@@ -1,23 +1,29 @@
-"""Runs one collector in a thread of its own, so that one that hangs costs its own samples and nothing else."""
+"""Runs collectors in a few threads, so that one that hangs costs its own samples and nothing else."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import NamedTuple, Protocol
 
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.samples import Grouped, PartialFailureError, Sample, grouped
 
+#: One thread may wait for a driver while another reads files. Each further one costs memory and a scrape's time.
+THREADS = 2
+#: What waits so long, in seconds, for a thread gets one of its own: those that there are may hang.
+PATIENCE = 0.1
+
 _logger = logging.getLogger(__name__)
 
 
 class Collector(Protocol):
-    """One source of samples. It is never run twice at the same time, and always in the same thread."""
+    """One source of samples. It is never run twice at the same time."""
 
     @property
     def name(self) -> str:
@@ -52,58 +58,109 @@ class Outcome(NamedTuple):
     """What the collector leaves out, and why."""
 
 
+class Crew:
+    """The threads in which runners work, one after the other."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._waiting: deque[Runner] = deque()
+        self._threads = self._idle = 0
+
+    def run(self, runner: Runner) -> None:
+        """Have a thread call :meth:`Runner.work`. Raises :class:`RuntimeError` where there is none and none can start.
+
+        It may be called while the runner is locked.
+        """
+        with self._condition:
+            if self._threads < THREADS and len(self._waiting) >= self._idle:
+                self._start()
+            self._waiting.append(runner)
+            self._condition.notify()
+
+    def hurry(self) -> None:
+        """Start a further thread where something waits for one."""
+        with self._condition:
+            if self._waiting:
+                self._start()
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name=f"collectors {self._threads}", daemon=True).start()
+        except RuntimeError:  # a full process table; the next scrape tries again
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                self._idle += 1
+                while not self._waiting:
+                    self._condition.wait()
+                self._idle -= 1
+                runner = self._waiting.popleft()
+            runner.work()
+
+
 class Runner:
-    """Runs one collector when asked.
+    """Runs one collector in a thread of ``crew`` when asked.
 
     Who asks while a run is under way gets the next one, together with all who ask until it starts: what a run brings
     is never older than the question, and however many ask, at most one run waits.
     """
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, collector: Collector, crew: Crew) -> None:
         self.name = collector.name
         self.last_success: float | None = None
         """Unix time of the newest run that succeeded."""
         self.newest: tuple[float, Outcome] | None = None
         """Monotonic time and outcome of the newest run that ended."""
         self._collector = collector
-        self._condition = threading.Condition()
+        self._crew = crew
+        self._lock = threading.Lock()
         self._next: Future[Outcome] | None = None
-        self._thread: threading.Thread | None = None
+        self._is_running = False
         self._log = LogOnce(_logger)
 
     def request(self) -> Future[Outcome]:
         """Return a run that has not started yet."""
-        with self._condition:
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name=f"collector {self.name}", daemon=True)
+        with self._lock:
+            if self._next is not None:
+                return self._next
+            run: Future[Outcome] = Future()
+            if not self._is_running:
                 try:
-                    thread.start()
-                except RuntimeError as error:  # a full process table; the next scrape tries again
-                    failed: Future[Outcome] = Future()
-                    failed.set_result(self._failed(f"did not start: {error}", 0.0))
-                    return failed
-                self._thread = thread
-            if self._next is None:
-                self._next = Future()
-                self._condition.notify()
-            return self._next
+                    self._crew.run(self)
+                except RuntimeError as error:
+                    run.set_result(self._failed(f"did not start: {error}", 0.0))
+                    return run
+            self._next = run
+            return run
 
     def wait(self, run: Future[Outcome], seconds: float) -> Outcome:
         """Return the run's outcome, or a failure when it does not end in so many seconds."""
+        end = time.monotonic() + seconds
+        while end - time.monotonic() > PATIENCE and not wait([run], PATIENCE).done:
+            self._crew.hurry()
         try:
-            return run.result(max(seconds, 0))
+            return run.result(max(end - time.monotonic(), 0))
         except FutureTimeoutError:
             return self._failed("did not answer within the time of the scrape", seconds)
 
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                while self._next is None:
-                    self._condition.wait()
-                run, self._next = self._next, None
-            outcome = self._run()
-            self.newest = time.monotonic(), outcome
-            run.set_result(outcome)
+    def work(self) -> None:
+        """Do the run that was asked for."""
+        with self._lock:
+            run, self._next = self._next, None
+            self._is_running = True
+        assert run is not None  # noqa: S101 - the crew has a runner once for each
+        outcome = self._run()
+        self.newest = time.monotonic(), outcome
+        with self._lock:
+            self._is_running = False
+            if self._next is not None:
+                self._crew.run(self)
+        run.set_result(outcome)
 
     def _run(self) -> Outcome:
         started = time.monotonic()

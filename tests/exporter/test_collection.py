@@ -247,3 +247,20 @@ def test_the_log_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     for message in ("a\nb", "a\nb", "c", "d"):
         log(logging.WARNING, message)
     assert [record.getMessage() for record in caplog.records] == [r"'a\nb'", "c"]
+
+
+def test_collectors_that_hang_take_no_thread_from_the_others() -> None:
+    """However many collectors hang, the others run soon; and threads are no more than those that hang and two."""
+    hanging = [Hanging() for _ in range(4)]
+    for number, each in enumerate(hanging):
+        each.name = f"hanging {number}"
+    before = threading.active_count()
+    collected = Collection([*hanging, Source("good", [], [], [])])
+    try:
+        for _ in range(2):
+            outcomes = collected.outcomes(timeout=2)
+            assert [name for name, outcome in outcomes.items() if not outcome.problem] == ["good"]
+        assert threading.active_count() - before <= len(hanging) + 2
+    finally:
+        for each in hanging:
+            each.release.set()
