@@ -45,7 +45,9 @@ def grouped(samples: Iterable[Sample]) -> Grouped:
     for family, labels, value in samples:
         if len(labels) != len(family.labels):
             raise ValueError(f"{family.name} has the labels {family.labels}, got the values {labels}")
-        result.setdefault(family, {})[labels] = float(value)
+        if (series := result.get(family)) is None:
+            series = result[family] = {}
+        series[labels] = float(value)
     return result
 
 

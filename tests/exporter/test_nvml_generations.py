@@ -294,7 +294,7 @@ def fixed_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(self: Nvml, question: Question) -> list[Any]:
         return [
             (INTERVAL, *value[1:]) if request.function == table.GPM and value and value[0] else value
-            for request, value in zip(question.requests, receive(self, question), strict=True)
+            for request, value in zip(question.batch.requests, receive(self, question), strict=True)
         ]
 
     monkeypatch.setattr(Nvml, "receive", timed)

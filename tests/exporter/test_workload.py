@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -209,3 +210,5 @@ def test_gpus_on_the_bus(tmp_path: Path) -> None:
         (device / "class").write_text(kind + "\n")
     (tmp_path / "bus/pci/devices/0000:1b:00.4/physfn").symlink_to("../0000:1b:00.0")
     assert count_gpus(NVIDIA, tmp_path) == 2
+    shutil.rmtree(tmp_path / "bus/pci/devices/0000:9d:00.0")
+    assert count_gpus(NVIDIA, tmp_path) == 1

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from laggard_exporter.amd_smi.reading import Reader
 from laggard_exporter.entry import Entry
 from laggard_exporter.gpus import conventions as names
 from laggard_exporter.gpus import pci
-from laggard_exporter.gpus.child_process import Request
+from laggard_exporter.gpus.child_process import Batch, Request
 from laggard_exporter.gpus.collector import RETRY_SECONDS, Describe, GpuCollector
 from laggard_exporter.gpus.devices import Device
 from laggard_exporter.gpus.readings import Call
@@ -122,7 +123,7 @@ class AmdSmiCollector(GpuCollector[AmdDevice]):
 
     def ask(self, device: AmdDevice, index: int) -> Question:  # noqa: ARG002 - every GPU is asked the same
         """Ask a GPU for all of the table."""
-        return self._session.send([*(call.on(index) for call in table.CALLS), Request(table.PROCESSES, index)])
+        return self._session.send(_batch(index))
 
     def read(self, device: AmdDevice, question: Question, workloads: list[GpuWorkload]) -> list[Sample]:
         """Return what a GPU answers. One that answered for its metrics before and does not is lost."""
@@ -156,6 +157,11 @@ class AmdSmiCollector(GpuCollector[AmdDevice]):
         return AmdDevice(
             uuid, (uuid, str(index), *labels, "", node), index, facts["pci_bus_id"], answers[table.DRIVER] or ""
         )
+
+
+@cache
+def _batch(index: int) -> Batch:
+    return Batch([*(call.on(index) for call in table.CALLS), Request(table.PROCESSES, index)])
 
 
 def _fact(answer: Any, call: Call) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laggard_exporter.gpus.child.frames import EVENT, HEAD, PROGRESS, pack, size_of, unpack
+from laggard_exporter.gpus.child.frames import EVENT, HEAD, PROGRESS, dump, load, pack
 
 #: A child that wants to run and may not, on a node without a free processor, gets its time so many times again.
 PATIENCE = 4
@@ -31,6 +31,14 @@ class Request(NamedTuple):
     def gpu(self) -> int | None:
         """The index of the GPU that the call is for, None for one about the node."""
         return self.device[0] if isinstance(self.device, tuple) else self.device
+
+
+class Batch:
+    """Calls that are asked together. One that is asked again and again is made into bytes once."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = tuple(requests)
+        self.data = dump([tuple(request) for request in requests])
 
 
 Answer = tuple[int, Any]
@@ -66,7 +74,7 @@ class OutOfTimeError(Exception):
 
 
 class _Pending(NamedTuple):
-    requests: Sequence[Request]
+    batch: Batch
     seconds: float
     deadline: float
     patience: int = PATIENCE
@@ -114,7 +122,7 @@ class Child:
         self._unwanted: set[int] = set()
         self.events: list[Event] = []
 
-    def send(self, requests: Sequence[Request], seconds: float) -> int:
+    def send(self, batch: Batch, seconds: float) -> int:
         """Ask; the answers come under the number that is returned, and may take ``seconds`` in all.
 
         What is sent while the child still works at something gets its time when its turn comes.
@@ -122,9 +130,9 @@ class Child:
         Raises :class:`DiedError`.
         """
         self._number += 1
-        self._sent[self._number] = _Pending(requests, seconds, time.monotonic() + seconds)
+        self._sent[self._number] = _Pending(batch, seconds, time.monotonic() + seconds)
         try:
-            self._input.write(pack(self._number, [tuple(request) for request in requests]))
+            self._input.write(pack(self._number, batch.data))
         except BrokenPipeError as error:
             raise self._died() from error
         return self._number
@@ -175,11 +183,12 @@ class Child:
 
     def _parse(self) -> tuple[int, Any] | None:
         """Take the next answer out of what was received, and all events before it."""
-        while len(self._received) > HEAD:
-            end = HEAD + size_of(self._received)
+        while len(self._received) >= HEAD.size:
+            size, number = HEAD.unpack_from(self._received)
+            end = HEAD.size + size
             if len(self._received) < end:
                 break
-            number, content = unpack(self._received[HEAD:end])
+            content = load(self._received[HEAD.size : end])
             del self._received[:end]
             if number != EVENT:
                 return number, content
@@ -215,7 +224,8 @@ class Child:
         """Return the call that the child is at: one of the oldest requests that are not answered."""
         first, pending = next(iter(self._sent.items()))
         number, index = PROGRESS.unpack_from(self._progress)
-        return pending.requests[min(index, len(pending.requests) - 1) if number == first else 0]
+        requests = pending.batch.requests
+        return requests[min(index, len(requests) - 1) if number == first else 0]
 
     def close(self) -> bool:
         """End the child and return whether it is gone. Events that it sent before are in :attr:`events`."""

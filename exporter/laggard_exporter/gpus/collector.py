@@ -31,6 +31,9 @@ from laggard_exporter.samples import PartialFailureError, Sample
 RETRY_SECONDS = 30
 #: A scrape waits so long for a library in all, whatever hangs.
 SCRAPE_SECONDS = 5.0
+#: So many GPUs are asked ahead of the one that is waited for: the other process always has work, and a pipe has room
+#: for it.
+AHEAD = 2
 #: How often a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
 
@@ -170,7 +173,7 @@ class GpuCollector(ABC, Generic[D]):
     def _attempt(self) -> list[Sample] | None:
         """Return the samples, none where there is no answer, and None where it is worth to begin again at once."""
         try:
-            return list(self._read()) if self._open() else []
+            return self._read() if self._open() else []
         except SessionLostError:
             self._close()
         except (HangError, DiedError) as error:
@@ -213,40 +216,35 @@ class GpuCollector(ABC, Generic[D]):
             _logger.log(level, "%s", message)
         self._status = self._logged_status = status
 
-    def _read(self) -> Iterator[Sample]:
+    def _read(self) -> list[Sample]:
         last = dict(self._devices.last)
         count, known, changed = self._devices.refresh()
         if self._driver_facts is None or changed:
             self._driver_facts = (*self.read_driver(), self._host)
-        yield Sample(names.GPU_DRIVER_INFO, self._driver_facts, 1)
+        samples = [Sample(names.GPU_DRIVER_INFO, self._driver_facts, 1)]
         # What is reported by now has the indices from before.
         self.take_events(last)
         if count is not None:
-            yield Sample(names.GPU_DEVICES, (self.sources[0],), count)
+            samples.append(Sample(names.GPU_DEVICES, (self.sources[0],), count))
         if changed:
             self.enumerated()
         workloads: list[GpuWorkload] = []
-        waiting = deque(device for device in known if device.index is not None)
-        asked = self._ask_next(waiting)
+        waiting = deque((device, device.index) for device in known if device.index is not None)
+        asked: deque[tuple[D, Any]] = deque()
         for device in known:
+            while waiting and len(asked) <= AHEAD:
+                following, index = waiting.popleft()
+                asked.append((following, self.ask(following, index)))
             values: list[Sample] = []
-            if asked is not None and device is asked[0]:
-                # The next GPU is asked before this one is looked at: two processes work at the same time.
-                question, asked = asked[1], self._ask_next(waiting)
-                values = self._read_device(device, question, workloads)
-            yield Sample(names.GPU_INFO, device.facts, 1)
-            yield Sample(names.GPU_UP, (device.uuid,), bool(values))
-            yield from values
-        yield from self.further(known)
+            if asked and device is asked[0][0]:
+                values = self._read_device(*asked.popleft(), workloads)
+            samples.append(Sample(names.GPU_INFO, device.facts, 1))
+            samples.append(Sample(names.GPU_UP, (device.uuid,), bool(values)))
+            samples += values
+        samples += self.further(known)
         if self._workloads is not None:
-            yield from self._workloads(workloads)
-
-    def _ask_next(self, waiting: deque[D]) -> tuple[D, Any] | None:
-        while waiting:
-            device = waiting.popleft()
-            if (index := device.index) is not None:
-                return device, self.ask(device, index)
-        return None
+            samples += self._workloads(workloads)
+        return samples
 
     def _read_device(self, device: D, question: Any, workloads: list[GpuWorkload]) -> list[Sample]:
         index = device.index

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,13 +30,16 @@ AMD = Kind("0x1002", (*AMD_ACCELERATORS.classes, "0x0300"))
 def count_gpus(kind: Kind, sysfs: Path = SYSFS) -> int | None:
     """Return how many GPUs of this kind there are on the PCI bus, None where sysfs does not show it."""
     try:
-        devices = list((sysfs / "bus/pci/devices").iterdir())
+        with os.scandir(sysfs / "bus/pci/devices") as devices:
+            return sum(_is_gpu(device.path, device.inode(), kind) for device in devices)
     except OSError:
         return None
-    return sum(_is_gpu(device, kind) for device in devices)
 
 
-def _is_gpu(device: Path, wanted: Kind) -> bool:
+# A node may have hundreds of devices. What a device is stays; another one in its place has another inode.
+@lru_cache(8192)
+def _is_gpu(path: str, inode: int, wanted: Kind) -> bool:  # noqa: ARG001 - the inode tells devices apart
+    device = Path(path)
     vendor, kind = (files.read_text(device / name) or "" for name in ("vendor", "class"))
     if vendor != wanted.vendor or not kind.startswith(wanted.classes):
         return False

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from laggard_exporter.gpus.child_process import Answer, DiedError, HangError, OutOfTimeError, Request
+from laggard_exporter.gpus.child_process import Answer, Batch, DiedError, HangError, OutOfTimeError, Request
 from laggard_exporter.gpus.worker import Worker
 from laggard_exporter.logs import LogOnce
 
@@ -65,7 +65,7 @@ class Question(NamedTuple):
     """What was asked, and the number of its answers."""
 
     number: int
-    requests: Sequence[Request]
+    batch: Batch
 
 
 class Session:
@@ -97,7 +97,7 @@ class Session:
         """
         init = self.library.init
         try:
-            [(code, _)] = self._receive(self._send([init], OPEN_SECONDS))
+            [(code, _)] = self._receive(self._send(Batch([init]), OPEN_SECONDS))
         except HangError as error:
             if error.request.function != init.function:
                 raise
@@ -126,16 +126,19 @@ class Session:
         Raises :class:`DeviceLostError`, :class:`SessionLostError` and what
         :class:`~laggard_exporter.gpus.worker.Worker` raises. Any other failure is counted and logged.
         """
-        return self.receive(self.send(requests, seconds))
+        return self.receive(self.send(Batch(requests), seconds))
 
-    def send(self, requests: Sequence[Request], seconds: float | None = None) -> Question:
+    def send(self, batch: Batch, seconds: float | None = None) -> Question:
         """Ask as :meth:`queries` does, without waiting: the other process works at it meanwhile."""
-        return Question(self._send(requests, GROUP_SECONDS if seconds is None else seconds), requests)
+        return Question(self._send(batch, GROUP_SECONDS if seconds is None else seconds), batch)
 
     def receive(self, question: Question) -> list[Any]:
         """Return what :meth:`queries` returns."""
         answers = self._receive(question.number)
-        return [self._value(request, answer) for request, answer in zip(question.requests, answers, strict=True)]
+        return [
+            value if code == SUCCESS else self._judged(request, code, value)
+            for request, (code, value) in zip(question.batch.requests, answers, strict=True)
+        ]
 
     def judge(self, function: str, code: int, reason: str) -> None:
         """Count and log a failure; what is not supported is none.
@@ -157,12 +160,12 @@ class Session:
         self.errors[function] += 1
         self._log(logging.WARNING, f"{function} failed: {reason}")
 
-    def _send(self, requests: Sequence[Request], seconds: float) -> int:
+    def _send(self, batch: Batch, seconds: float) -> int:
         # Calls that are quick are begun only where there is time to see whether they hang.
         if seconds <= GROUP_SECONDS and time.monotonic() + seconds > self._end:
             raise OutOfTimeError
         with self._counting():
-            return self.worker.send(requests, seconds)
+            return self.worker.send(batch, seconds)
 
     def _receive(self, number: int) -> list[Answer]:
         with self._counting():
@@ -181,9 +184,5 @@ class Session:
             self._log(logging.ERROR, f"{error}")
             raise
 
-    def _value(self, request: Request, answer: Answer) -> Any:
-        code, value = answer
-        if code == SUCCESS:
-            return value
-        self.judge(request.function, code, value or f"{self.library.title} return code {code}")
-        return None
+    def _judged(self, request: Request, code: int, reason: str | None) -> None:
+        self.judge(request.function, code, reason or f"{self.library.title} return code {code}")

@@ -7,9 +7,9 @@ is left behind: only a few of them, then no child is started until one of them i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
-from laggard_exporter.gpus.child_process import Answer, Child, DiedError, Event, HangError, Request
+from laggard_exporter.gpus.child_process import Answer, Batch, Child, DiedError, Event, HangError
 
 #: So many children that cannot be killed are left behind before no further one is started.
 MAX_STUCK = 2
@@ -28,7 +28,7 @@ class Worker:
         self._stuck: list[Child] = []
         self._events: list[Event] = []
 
-    def send(self, requests: Sequence[Request], seconds: float) -> int:
+    def send(self, batch: Batch, seconds: float) -> int:
         """Ask the child, a new one where there is none, and return the number of the answers.
 
         Raises :class:`~laggard_exporter.gpus.child_process.DiedError`, after which the next call goes to a new child,
@@ -39,7 +39,7 @@ class Worker:
                 raise StuckError
             self._child = self._start()
         with self._replacing():
-            return self._child.send(requests, seconds)
+            return self._child.send(batch, seconds)
 
     def receive(self, number: int, end: float) -> list[Answer]:
         """Return the child's answers.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laggard_exporter.gpus.child_process import Request
+from laggard_exporter.gpus.child_process import Batch, Request
 from laggard_exporter.gpus.readings import Call
 from laggard_exporter.nvml import nvlink, table
 from laggard_exporter.nvml.devices import NvidiaDevice
-from laggard_exporter.nvml.library import FIELD_VALUES, Nvml
+from laggard_exporter.nvml.library import FIELD_VALUES, FieldValues, Nvml
 from laggard_exporter.nvml.plan import Plan
 from laggard_exporter.nvml.table import Field, Source, part
 
@@ -24,47 +24,48 @@ _BUSY_PERCENT = 50
 FUNCTIONS = (FIELD_VALUES, table.GPM, table.FAN, nvlink.STATE_FUNCTION, *Plan(details=True).functions)
 
 
-class Answers:
-    """What one GPU answers in one scrape; several readings share one call. Construction asks, without waiting.
+class Inquiry:
+    """What one GPU is asked in every scrape: made once, and again where what it depends on changes.
 
     All calls go to the other process together: each way there costs more than most calls.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        nvml: Nvml,
-        device: NvidiaDevice,
-        index: int,
-        driver_release: int,
-        *,
-        further: Sequence[Request],
+        self, plan: Plan, device: NvidiaDevice, index: int, driver_release: int, further: Sequence[Request]
     ) -> None:
-        self._plan = plan
-        self._nvml = nvml
-        self._device = device
+        table_fields, self.places = plan.fields_of(driver_release)
         self.index = index
-        table_fields, self._places = plan.fields_of(driver_release)
-        self._link_fields = device.links.fields
-        self._wanted = [*table_fields, *self._link_fields]
-        self._first_calls = (*plan.first_calls, *device.substitutes)
+        self.wanted = (*table_fields, *device.links.fields)
+        self.calls = (*plan.first_calls, *device.substitutes)
         fans = [Request(table.FAN, index, (fan,)) for fan in range(device.fans)]
         links = device.links.requests(index)
-        self._counts = (len(self._first_calls), len(fans), len(links))
-        self._question = nvml.send(
+        self.counts = (len(self.calls), len(fans), len(links))
+        self.batch = Batch(
             [
-                Request(FIELD_VALUES, index, (self._wanted,)),
+                Request(FIELD_VALUES, index, (self.wanted,)),
                 Request(table.GPM, index, (plan.gpm_numbers, None)),
-                *(call.on(index) for call in self._first_calls),
+                *(call.on(index) for call in self.calls),
                 *fans,
                 *links,
                 *further,
             ]
         )
+
+
+class Answers:
+    """What one GPU answers in one scrape; several readings share one call. Construction asks, without waiting."""
+
+    def __init__(self, plan: Plan, nvml: Nvml, device: NvidiaDevice, inquiry: Inquiry) -> None:
+        self._plan = plan
+        self._nvml = nvml
+        self._device = device
+        self._inquiry = inquiry
+        self.index = inquiry.index
+        self._question = nvml.send(inquiry.batch)
         #: By the places of the plan.
         self.raws: list[float | None] = [None] * len(plan.places)
-        #: By number and link.
-        self.fields: dict[tuple[int, int], float | None] = {}
+        #: In the order of the links' fields.
+        self.link_values: Sequence[float | None] = ()
         self.fans: list[int | None] = []
         self.links: list[Any] = []
         self.further: list[Any] = []
@@ -78,7 +79,7 @@ class Answers:
     def receive(self) -> None:
         """Wait for the answers. Raises as :meth:`laggard_exporter.gpus.session.Session.queries`."""
         fields, activity, *answers = self._nvml.receive(self._question)
-        calls, fans, links = self._counts
+        calls, fans, links = self._inquiry.counts
         self._store_calls(answers[:calls])
         answers = answers[calls:]
         self.fans, self.links, self.further = answers[:fans], answers[fans : fans + links], answers[fans + links :]
@@ -90,18 +91,20 @@ class Answers:
             self._store_fields(fields)
 
     def _store_calls(self, answers: list[Any]) -> None:
-        answers = [table.answered(answer) for answer in answers]
-        self._calls = dict(zip(self._first_calls, answers, strict=True))
+        answers = [table.answered(answer) if isinstance(answer, dict) else answer for answer in answers]
+        self._calls = dict(zip(self._inquiry.calls, answers, strict=True))
         for parts, answer in zip(self._plan.parts, answers, strict=False):
             if answer is not None:
                 for place, attribute in parts:
                     self.raws[place] = answer if attribute is None else answer[attribute]
 
-    def _store_fields(self, answers: list[tuple[int, int, Any]]) -> None:
-        values = self._nvml.fields(answers, [number for number, _ in self._wanted])
-        self.fields = dict(zip(self._link_fields, values[len(self._places) :], strict=True))
-        for place, value, answer in zip(self._places, values, answers, strict=False):
-            self.raws[place], self._types[place] = value, answer[1]
+    def _store_fields(self, answer: FieldValues) -> None:
+        places = self._inquiry.places
+        values = self._nvml.fields(answer, self._inquiry.wanted)
+        self.link_values = values[len(places) :]
+        self._types = dict(zip(places, answer[1], strict=False))
+        for place, value in zip(places, values, strict=False):
+            self.raws[place] = value
 
     def call(self, source: Call) -> Any:
         """Return what a call answers, or the part of it that the source names."""

@@ -20,7 +20,7 @@ from laggard_exporter.gpus.workload import GpuWorkload, Workloads, live_ranks
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import answers as asking
 from laggard_exporter.nvml import devices, mig
-from laggard_exporter.nvml.answers import Answers
+from laggard_exporter.nvml.answers import Answers, Inquiry
 from laggard_exporter.nvml.devices import NvidiaDevice
 from laggard_exporter.nvml.library import Nvml, start
 from laggard_exporter.nvml.plan import Plan
@@ -104,6 +104,7 @@ class NvmlCollector(GpuCollector[NvidiaDevice]):
         self._processes = Processes(self._nvml, self._reader)
         self._xids = XidErrors(kernel_log or KernelLog())
         self._release = 0
+        self._inquiries: dict[str, tuple[object, Inquiry]] = {}
 
     @property
     def rejected(self) -> Counter[str]:
@@ -128,7 +129,12 @@ class NvmlCollector(GpuCollector[NvidiaDevice]):
     def ask(self, device: NvidiaDevice, index: int) -> Answers:
         """Ask a GPU for all of the plan."""
         further = [*mig.requests(index), *self._processes.requests(index)]
-        return Answers(self._plan, self._nvml, device, index, self._release, further=further)
+        made_of = (device.links, device.fans, frozenset(device.substitutes), index, self._release, further)
+        before, inquiry = self._inquiries.get(device.uuid, (None, None))
+        if inquiry is None or made_of != before:
+            inquiry = Inquiry(self._plan, device, index, self._release, further)
+            self._inquiries[device.uuid] = made_of, inquiry
+        return Answers(self._plan, self._nvml, device, inquiry)
 
     def read(self, device: NvidiaDevice, question: Answers, workloads: list[GpuWorkload]) -> list[Sample]:
         """Return what a GPU answers, and its MIG devices."""

@@ -37,6 +37,8 @@ class ReturnCode(IntEnum):
 _UNKNOWN_FIELD = {ReturnCode.INVALID_ARGUMENT}
 
 FIELD_VALUES = "nvmlDeviceGetFieldValues"
+#: Its answer: the value of each field, its type, and its return code; no codes where all have a value.
+FieldValues = tuple[list[float | None], tuple[int, ...], tuple[int, ...]]
 
 _INIT_FLAG_NO_GPUS = 1
 
@@ -78,12 +80,13 @@ class Nvml(Session):
     def __init__(self, worker: Worker, functions: Iterable[str]) -> None:
         super().__init__(NVML, worker, functions)
 
-    def fields(self, answers: Iterable[tuple[int, int, float | None]], numbers: Iterable[int]) -> list[float | None]:
-        """Return the values in the answers of :data:`FIELD_VALUES`, None without. Raises as :meth:`queries`."""
-        return [
-            value if code == 0 and value is not None else self._no_value(code, kind, number)
-            for (code, kind, value), number in zip(answers, numbers, strict=True)
-        ]
+    def fields(self, answer: FieldValues, wanted: Iterable[tuple[int, int]]) -> list[float | None]:
+        """Return the values in an answer of :data:`FIELD_VALUES`, None without. Raises as :meth:`queries`."""
+        values, kinds, codes = answer
+        for (number, _), value, kind, code in zip(wanted, values, kinds, codes, strict=False):
+            if value is None:
+                self._no_value(code, kind, number)
+        return values
 
     def _no_value(self, code: int, kind: int, number: int) -> None:
         if code == ReturnCode.SUCCESS:

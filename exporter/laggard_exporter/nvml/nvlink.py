@@ -7,14 +7,14 @@ every one of its links answers, because a sum over some of them would look like 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from laggard_exporter.gpus import conventions as names
 from laggard_exporter.gpus.child_process import Request
-from laggard_exporter.nvml.library import FIELD_VALUES, Nvml, ReturnCode
+from laggard_exporter.nvml.library import FIELD_VALUES, FieldValues, Nvml
 from laggard_exporter.samples import Family
 
 STATE_FUNCTION = "nvmlDeviceGetNvLinkState"
@@ -65,21 +65,28 @@ LINK_COUNT = _Fields([(91, 0)])
 
 @dataclass
 class Links:
-    """The links of one GPU: how many, and the fields ``(number, link)`` that answer."""
+    """The links of one GPU: how many, and the fields ``(number, link)`` that answer, those of a number together."""
 
     count: int = 0
     fields: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
+    def __post_init__(self) -> None:
+        #: The places of each number's values.
+        self._places: dict[int, slice] = {}
+        for number, group in groupby(enumerate(self.fields), lambda item: item[1][0]):
+            places = [place for place, _ in group]
+            self._places[number] = slice(places[0], places[-1] + 1)
+
     @classmethod
-    def probe(cls, nvml: Nvml, index: int, count_answer: list[Any] | None, seconds: float | None) -> Links:
+    def probe(cls, nvml: Nvml, index: int, count_answer: FieldValues | None, seconds: float | None) -> Links:
         """Ask the GPU which fields it has for its links."""
-        count = int(nvml.fields(count_answer, (91,))[0] or 0) if count_answer else 0
+        count = int(nvml.fields(count_answer, LINK_COUNT.wanted)[0] or 0) if count_answer else 0
         if not count:
             return cls()
         numbers = (_STATE, *COUNTERS)
         wanted = [_TOTALS, *((number, link) for number in numbers for link in range(count))]
-        answers: list[Any] = nvml.query(_Fields(wanted).on(index), seconds) or []
-        fields = [field for field, answer in zip(wanted, answers, strict=False) if answer[0] == ReturnCode.SUCCESS]
+        values, _, codes = nvml.query(_Fields(wanted).on(index), seconds) or ((), (), ())
+        fields = [field for field, code in zip(wanted, codes or (0,) * len(values), strict=False) if not code]
         if _TOTALS in fields:
             fields = [field for field in fields if field[0] not in {_TRANSMIT, _RECEIVE}]
         return cls(count, [field for field in fields if field != _TOTALS])
@@ -90,24 +97,16 @@ class Links:
             return []
         return [Request(STATE_FUNCTION, index, (link,)) for link in range(self.count)]
 
-    def counters(
-        self, values: Mapping[tuple[int, int], float | None]
-    ) -> Iterator[tuple[Family, tuple[str, ...], float]]:
+    def counters(self, values: Sequence[float | None]) -> Iterator[tuple[Family, tuple[str, ...], float]]:
         """Yield family, further labels and the sum over the links of each counter that is complete."""
-        expected: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for key in self.fields:
-            expected[key[0]].append(key)
-        for number, keys in expected.items():
-            found = [value for key in keys if (value := values.get(key)) is not None]
-            if number in COUNTERS and len(found) == len(keys):
+        for number, places in self._places.items():
+            found = [value for value in values[places] if value is not None]
+            if number in COUNTERS and len(found) == places.stop - places.start:
                 yield *COUNTERS[number], sum(found)
 
-    def states(self, values: Mapping[tuple[int, int], float | None], answers: list[Any]) -> dict[str, int]:
+    def states(self, values: Sequence[float | None], answers: list[Any]) -> dict[str, int]:
         """Return how many links are active and inactive; nothing where a link does not tell."""
-        found: list[float | None] = [
-            *answers,
-            *(values.get(key) for key in self.fields if key[0] == _STATE),
-        ]
+        found: list[float | None] = [*answers, *values[self._places.get(_STATE, slice(0))]]
         states = [state for state in found if state is not None]
         if not self.count or len(states) != self.count:
             return {}

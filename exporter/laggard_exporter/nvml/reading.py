@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from laggard_exporter.gpus import conventions as names
 from laggard_exporter.gpus.counters import Counters
@@ -30,12 +31,24 @@ CHECKED = tuple(
 )
 
 
+@dataclass
+class _Row:
+    """A reading of one GPU, and what came of it in the scrape before."""
+
+    reading: Reading[Source]
+    place: int
+    labels: tuple[str, ...]
+    raw: float | None = None
+    """The raw value that gives these samples whenever it comes."""
+    samples: tuple[Sample, ...] = ()
+
+
 class Reader:
     """Makes samples of what GPUs answer to ``plan``; ``rejected`` counts impossible values by metric."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._labels: dict[str, tuple[tuple[str, ...], ...]] = {}
+        self._rows: dict[str, list[_Row]] = {}
         self.rejected = Counter({family.name: 0 for family in CHECKED})
         self._counters = Counters()
 
@@ -59,32 +72,45 @@ class Reader:
         self.rejected[family.name] += 1
         return None
 
-    def _table(self, device: NvidiaDevice, answers: Answers) -> Iterator[Sample]:
+    def _table(self, device: NvidiaDevice, answers: Answers) -> list[Sample]:
         if answers.reject_activity():
             self.rejected[names.GPU_GRAPHICS_ACTIVITY.name] += 1
         raws = answers.raws
-        all_labels = self._labels.get(device.uuid)
-        if all_labels is None:
-            all_labels = tuple((device.uuid, *reading.labels) for reading in self._plan.readings)
-            self._labels[device.uuid] = all_labels
-        for (reading, place), labels in zip(self._plan.first_places, all_labels, strict=True):
-            raw, source = raws[place], reading.sources[0]
-            if raw is None or not reading.minimum <= raw <= reading.maximum:
-                found = self._checked(reading, answers)
-                if found is None:
-                    continue
-                source, raw = found
-            if reading.states:
-                state = reading.states[min(int(raw), len(reading.states) - 1)]
-                for name in dict.fromkeys(reading.states):
-                    yield Sample(reading.family, (*labels, name), name == state)
-                continue
-            if reading.counts:
-                raw = self._widened(reading, source, raw, labels, answers)
-                if raw is None:
-                    continue
+        rows = self._rows.get(device.uuid)
+        if rows is None:
+            rows = [_Row(reading, place, (device.uuid, *reading.labels)) for reading, place in self._plan.first_places]
+            self._rows[device.uuid] = rows
+        samples: list[Sample] = []
+        for row in rows:
+            raw = raws[row.place]
+            # Most of a GPU's values are those of the scrape before.
+            if raw is None or raw != row.raw:
+                self._renew(row, raw, answers)
+            samples += row.samples
+        return samples
+
+    def _renew(self, row: _Row, raw: float | None, answers: Answers) -> None:
+        row.raw, row.samples = None, ()
+        reading, labels, first = row.reading, row.labels, raw
+        source = reading.sources[0]
+        if raw is None or not reading.minimum <= raw <= reading.maximum:
+            found = self._checked(reading, answers)
+            if found is None:
+                return
+            (source, raw), first = found, None
+        if reading.states:
+            state = reading.states[min(int(raw), len(reading.states) - 1)]
+            row.samples = tuple(
+                Sample(reading.family, (*labels, name), name == state) for name in dict.fromkeys(reading.states)
+            )
+        else:
+            value = self._widened(reading, source, raw, labels, answers) if reading.counts else raw
+            if value is None:
+                return
             times, divided = reading.scale
-            yield Sample(reading.family, labels, raw * times / divided)
+            row.samples = (Sample(reading.family, labels, value * times / divided),)
+        # How often those of PCIe wrapped is told by their rate too.
+        row.raw = None if reading.family in table.PCIE_RATES else first
 
     def _checked(self, reading: Reading[Source], answers: Answers) -> tuple[Source, float] | None:
         for source in reading.sources:
@@ -156,8 +182,8 @@ class Reader:
                 yield Sample(names.GPU_FAN_SPEED, (uuid, str(number)), percent / 100)
 
     def _links(self, device: NvidiaDevice, answers: Answers) -> Iterator[Sample]:
-        for family, labels, raw in device.links.counters(answers.fields):
+        for family, labels, raw in device.links.counters(answers.link_values):
             value = self._counters.widen((family, device.uuid, labels), raw)
             yield Sample(family, (device.uuid, *labels), value)
-        for state, count in device.links.states(answers.fields, answers.links).items():
+        for state, count in device.links.states(answers.link_values, answers.links).items():
             yield Sample(names.GPU_NVLINK_LINKS, (device.uuid, state), count)

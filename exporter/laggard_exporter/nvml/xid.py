@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 
 from laggard_exporter.gpus import conventions as names
 from laggard_exporter.kernel_log import KernelLog
@@ -30,6 +31,7 @@ _MESSAGE = re.compile(
 _logger = logging.getLogger(__name__)
 
 
+@cache
 def tier(xid: int) -> str:
     """Return how grave an error with this code is."""
     for name, codes in (("critical", CRITICAL), ("warning", WARNING), ("application", APPLICATION)):
@@ -38,6 +40,7 @@ def tier(xid: int) -> str:
     return "other"
 
 
+@lru_cache(1024)
 def address(text: str) -> tuple[int, int, int]:
     """Return domain, bus and device of ``00000000:1B:00.0``, zeros for what is no address."""
     parts = re.split("[:.]", text)

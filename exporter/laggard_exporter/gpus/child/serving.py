@@ -9,7 +9,7 @@ import select
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from laggard_exporter.gpus.child.frames import PROGRESS, pack, read, write
+from laggard_exporter.gpus.child.frames import PROGRESS, dump, pack, read, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def serve(page: int, make: Callable[[Callable[[int, Any], None]], Driver]) -> No
     lock = threading.Lock()
 
     def send(number: int, content: Any) -> None:
-        frame = pack(number, content)
+        frame = pack(number, dump(content))
         with lock:
             write(output, frame)
 

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # nvml.h, nvmlFieldValue_t: number, scope, time stamp, latency, type of the value, return code, and the value as a word.
-_FIELD = struct.Struct("@IIqqiiQ")
+_FIELD = "IIqqiiQ"
 # What the word holds, by type (nvmlValueType_t): double, unsigned of 32, 64 and 64 bits, signed of 64 and 32, a short.
 _FIELD_TYPES: dict[int, Callable[[int], float]] = {
     0: lambda word: struct.unpack("=d", word.to_bytes(8, sys.byteorder))[0],
-    1: lambda word: word & 0xFFFFFFFF,
+    1: (0xFFFFFFFF).__and__,
     2: int,
     3: int,
     4: lambda word: word - (word >> 63 << 64),
     5: lambda word: (word & 0xFFFFFFFF) - ((word >> 31 & 1) << 32),
-    6: lambda word: word & 0xFFFF,
+    6: (0xFFFF).__and__,
 }
 #: So many different lists of fields are kept ready.
 _MOST_LISTS = 64
@@ -64,7 +64,7 @@ class Driver:
         self._shares = Shares(library)
         self._events = Events(library, send)
         self._handles: dict[Any, Any] = {}
-        self._questions: dict[Any, bytes] = {}
+        self._questions: dict[Any, tuple[struct.Struct, bytes]] = {}
         self._own: dict[str, Callable[..., Any]] = {
             "nvmlDeviceGetHandleByIndex": self._open,
             "nvmlDeviceGetMigDeviceHandleByIndex": self._open_mig,
@@ -106,8 +106,8 @@ class Driver:
         self._handles[gpu, index] = self._library.nvmlDeviceGetMigDeviceHandleByIndex(self._handles[gpu], index)
         return True
 
-    def _fields(self, device: Any, wanted: Any) -> list[tuple[int, int, Any]]:
-        """Return code, type and value of each field.
+    def _fields(self, device: Any, wanted: Any) -> tuple[list[Any], tuple[int, ...], tuple[int, ...]]:
+        """Return the values of the fields, their types, and their codes where one failed; None where there is no value.
 
         Not with the wrapper of nvidia-ml-py, which fills and reads one structure at a time: that takes several times
         as long as the call.
@@ -121,20 +121,26 @@ class Driver:
             if len(self._questions) >= _MOST_LISTS:
                 self._questions.clear()
             # A field that the driver leaves as it was is an error, not a zero.
-            question = b"".join(_FIELD.pack(number, scope, 0, 0, 0, UNKNOWN, 0) for number, scope in key)
+            layout = struct.Struct(f"@{_FIELD * len(key)}")
+            empty = (word for number, scope in key for word in (number, scope, 0, 0, 0, UNKNOWN, 0))
+            question = layout, layout.pack(*empty)
             self._questions[key] = question
-        values = ctypes.create_string_buffer(question, len(question))
-        if code := function(self._handles[device], len(key), values):
+        layout, data = question
+        buffer = ctypes.create_string_buffer(data, layout.size)
+        if code := function(self._handles[device], len(key), buffer):
             raise self._library.NVMLError(code)
-        return [
-            (code, kind, _FIELD_TYPES[kind](word) if kind in _FIELD_TYPES else None)
-            for _, _, _, _, kind, code, word in _FIELD.iter_unpack(values)
+        words = layout.unpack(buffer)
+        kinds, codes = words[4 :: len(_FIELD)], words[5 :: len(_FIELD)]
+        values = [
+            None if code or kind not in _FIELD_TYPES else _FIELD_TYPES[kind](word)
+            for kind, code, word in zip(kinds, codes, words[6 :: len(_FIELD)])  # noqa: B905 - of one length each
         ]
+        return values, kinds, codes if None in values else ()
 
     def _sram(self, device: Any) -> Any:
         status = self._library.c_nvmlEccSramErrorStatus_v1_t()
         self._library.nvmlDeviceGetSramEccErrorStatus(self._handles[device], ctypes.byref(status))
-        return plain(status)
+        return {"bThresholdExceeded": status.bThresholdExceeded}
 
     def _fabric(self, device: Any) -> Any:
         # Newest first: an older driver refuses the version of a structure that it does not know.
@@ -149,7 +155,7 @@ class Driver:
                 if error.value != ARGUMENT_VERSION_MISMATCH:
                     raise
             else:
-                return plain(info)
+                return {"state": info.state, "healthMask": info.healthMask}
         raise self._library.NVMLError(NOT_SUPPORTED)
 
     def _process_utilization(self, gpu: int) -> dict[int, int]:
