@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import NamedTuple, Protocol
 
@@ -141,12 +141,9 @@ class Runner:
     def wait(self, run: Future[Outcome], seconds: float) -> Outcome:
         """Return the run's outcome, or a failure when it does not end in so many seconds."""
         end = time.monotonic() + seconds
-        while end - time.monotonic() > PATIENCE and not wait([run], PATIENCE).done:
+        while (outcome := _outcome(run, min(PATIENCE, end - time.monotonic()))) is None and time.monotonic() < end:
             self._crew.hurry()
-        try:
-            return run.result(max(end - time.monotonic(), 0))
-        except FutureTimeoutError:
-            return self._failed("did not answer within the time of the scrape", seconds)
+        return outcome or self._failed("did not answer within the time of the scrape", seconds)
 
     def work(self) -> None:
         """Do the run that was asked for."""
@@ -190,3 +187,11 @@ class Runner:
         text = f"collector {self.name} {problem}"
         self._log(logging.ERROR, text)
         return Outcome({}, text, duration=duration)
+
+
+def _outcome(run: Future[Outcome], seconds: float) -> Outcome | None:
+    """Return the outcome of a run that ends in so many seconds, None of another."""
+    try:
+        return run.result(max(seconds, 0))
+    except FutureTimeoutError:
+        return None

@@ -266,7 +266,7 @@ def test_without_its_extra_it_says_what_to_install() -> None:
 
 #: Becomes nobody after the imports: a checkout below a home is closed to others.
 AS_NOBODY = """
-import codecs, os, sys
+import codecs, os, shutil, sys
 from laggard_exporter.main import main
 for name in ("ascii", "idna"):
     codecs.lookup(name)
