@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lab.evaluation.model.blocks import REASONS, Array
 from lab.evaluation.model.devices import Devices
-from lab.evaluation.model.faults import FOREVER, Dropped, WrongClock
+from lab.evaluation.model.faults import FOREVER, Dropped, Hang, WrongClock
 from lab.evaluation.model.job import OWN, Job
 from lab.evaluation.model.life import Life
 from lab.evaluation.model.memory import memory_rows
@@ -234,6 +234,11 @@ class Incarnation:
         put_still("collective_sequence", moment.sequence, training_process_group="world")
         put_still("collective_operation", np.where(before, np.nan, _ALL_REDUCE), training_process_group="world")
         put_still("in_collective", moment.inside & (not before), training_process_group="world")
+        for hang in self.job.of(Hang):
+            if hang.ras:
+                name, value = hang.ras
+                told = np.isin(np.arange(ranks), hang.ranks) & hang.at(time) & (age > STILL_SECONDS)
+                put_still(name, np.where(told, value, np.nan))
         for (by, word), ended in life.failures(time).items():
             labels = {"host_name": "", "training_phase": Phase.BACKWARD.label}
             put("failure_timestamp_seconds", ended + EPOCH, **labels, training_ended_by=by, training_ended_with=word)

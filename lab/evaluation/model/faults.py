@@ -81,6 +81,8 @@ class Hang(Fault):
     phase: Phase = Phase.FORWARD
     #: The kernel holds the processes.
     stopped: bool = False
+    #: What the exporter says of them by NCCL's RAS service: the end of the series' name, and its value.
+    ras: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,22 @@ from laggard.shared.metrics import RECENT_STEPS
 from laggard.shared.phases import Phase
 
 
-def _hang(draw: Draw, phase: Phase, *, named: bool = True, stopped: bool = False, **changes: Any) -> Case:
+def _hang(
+    draw: Draw,
+    phase: Phase,
+    *,
+    named: bool = True,
+    stopped: bool = False,
+    ras: tuple[str, float] | None = None,
+    **changes: Any,
+) -> Case:
     (rank,), begin = draw.some(1), draw.begin()
     limit = max(15.0, 10 * draw.plain.own * (1 + draw.plain.common) / (1 - draw.plain.transfer))
     changes.setdefault("push", False)
     return Case(
         draw.job(
             begin + draw.plain.own + 1.6 * limit + 300,
-            faults=(Hang(begin=begin, ranks=(rank,), phase=phase, stopped=stopped),),
+            faults=(Hang(begin=begin, ranks=(rank,), phase=phase, stopped=stopped, ras=ras),),
             pauses=(),
             **changes,
         ),
@@ -73,6 +81,19 @@ def hang_stopped_elsewhere(draw: Draw) -> Case:
 def hang_of_all(draw: Draw) -> Case:
     """The collective itself does not end: no rank is to blame."""
     return _hang(draw, Phase.COMMUNICATION, named=False)
+
+
+@drawn(9)
+def hang_known_to_ras(draw: Draw) -> Case:
+    """The collective does not end, and by NCCL's RAS service a rank has issued fewer, or stopped answering."""
+    ras = (("ras_behind", 2), ("ras_missing", 1))[draw.random.integers(2)]
+    return _hang(draw, Phase.COMMUNICATION, ras=ras)
+
+
+@drawn(9)
+def hang_unknown_to_ras(draw: Draw) -> Case:
+    """The collective does not end, and NCCL's RAS service had given a rank up before: it is not to blame."""
+    return _hang(draw, Phase.COMMUNICATION, named=False, ras=("ras_missing", 2))
 
 
 @scenario
