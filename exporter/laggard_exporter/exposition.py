@@ -1,6 +1,6 @@
 """Writes samples in the text formats of Prometheus, byte for byte as prometheus_client does, in a fifth of the time.
 
-Names and labels are the same at nearly every scrape, so the text of a series up to its value is kept for the next.
+Names and labels are the same at nearly every scrape, and most values too: the line of a series is kept for the next.
 """
 
 from __future__ import annotations
@@ -63,23 +63,30 @@ class _Text:
         self.open_metrics_head = f"# HELP {base} {text}\n# TYPE {base} {family.kind}\n"
         # Prometheus' client sorts by the name of the label.
         self._order = sorted(enumerate(family.labels), key=itemgetter(1))
-        self._starts: dict[_Labels, str] = {}
+        # What a series begins with, its value, and its line.
+        self._lines: dict[_Labels, tuple[str, float, str]] = {}
 
     def lines(self, series: Mapping[_Labels, float]) -> list[str]:
-        starts = self._starts
-        if len(starts) > _REMEMBERED * len(series) + _SPARE:
-            starts = self._starts = {}
+        lines = self._lines
+        if len(lines) > _REMEMBERED * len(series) + _SPARE:
+            lines = self._lines = {}
         return [
-            # A NaN is not between.
-            f"{starts.get(labels) or self._start(starts, labels)}"
-            f"{repr(value) if _LOWEST < value < _HIGHEST else _go_text(value)}\n"
+            known[2]
+            if (known := lines.get(labels)) and known[1] == value
+            else self._line(lines, labels, value, known[0] if known else self._start(labels))
             for labels, value in series.items()
         ]
 
-    def _start(self, starts: dict[_Labels, str], labels: _Labels) -> str:
+    def _start(self, labels: _Labels) -> str:
         pairs = ",".join(f'{name}="{escape(labels[index])}"' for index, name in self._order)
-        starts[labels] = start = f"{self._name}{{{pairs}}} " if pairs else f"{self._name} "
-        return start
+        return f"{self._name}{{{pairs}}} " if pairs else f"{self._name} "
+
+    @staticmethod
+    def _line(lines: dict[_Labels, tuple[str, float, str]], labels: _Labels, value: float, start: str) -> str:
+        # A NaN is not between.
+        line = f"{start}{repr(value) if _LOWEST < value < _HIGHEST else _go_text(value)}\n"
+        lines[labels] = start, value, line
+        return line
 
 
 def _go_text(value: float) -> str:

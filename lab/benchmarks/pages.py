@@ -191,6 +191,7 @@ def _exporters_section(found: dict[str, dict[str, Any]]) -> list[str]:
     }
     columns = {
         "rss_mb": "memory of all processes (RSS), MB",
+        "pss_mb": "what they share counted once (PSS), MB",
         "scrape_ms_median": "scrape, median, ms",
         "scrape_ms_p99": "scrape, 99th percentile, ms",
         "processor_ms_per_scrape": "processor time of a scrape, ms",

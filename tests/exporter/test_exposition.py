@@ -96,7 +96,7 @@ def test_series_that_come_and_go() -> None:
     family, encoder = Family("job_up", "gauge", "Up.", ("job",)), Encoder()
     for job in range(2000):
         encoder.encode([{family: {(str(job),): 1.0}}], open_metrics=True)
-    remembered = encoder._texts[family]._starts
+    remembered = encoder._texts[family]._lines
     assert len(remembered) < 100
 
 
@@ -130,3 +130,14 @@ def test_the_time_of_a_scrape() -> None:
         return min(times)
 
     assert fastest(lambda: encoder.encode(said, open_metrics=False)) < fastest(lambda: encode(Scrape([said[0]]))) / 2
+
+
+@pytest.mark.parametrize("accepted", ACCEPTED)
+def test_values_that_change(accepted: str) -> None:
+    """A line that is remembered is written again when its value changes, to what is no number and back too."""
+    family, encoder = Family("job_up", "gauge", "Up.", ("job",)), Encoder()
+    encode, content_type = choose_encoder(accepted)
+    for value in (1.0, 1.0, 2.0, float("nan"), float("nan"), 1.0):
+        samples = {family: {("a",): value}}
+        text = encoder.encode([samples], open_metrics=bool(is_open_metrics(content_type)))
+        assert text == encode(Scrape([samples]))

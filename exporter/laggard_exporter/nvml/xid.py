@@ -92,7 +92,7 @@ class XidErrors:
         seen = {xid for where, xid in self._newest if where == place}
         for xid in sorted(CRITICAL | WARNING | seen):
             labels = (uuid, str(xid), tier(xid))
-            count = max(self._logged[place, xid], self._told[place, xid])
+            count = max(self._logged.get((place, xid), 0), self._told.get((place, xid), 0))
             yield Sample(names.GPU_XID_ERRORS, labels, count)
             if xid in seen:
                 yield Sample(names.GPU_XID_LAST_TIMESTAMP, labels, self._newest[place, xid])
