@@ -8,7 +8,7 @@ from pathlib import Path
 from laggard_exporter.entry import Entry
 from laggard_exporter.gpus import conventions as names
 from laggard_exporter.gpus import pci
-from laggard_exporter.gpus.child_process import Child, Request
+from laggard_exporter.gpus.child_process import Batch, Child, Request
 from laggard_exporter.gpus.collector import GpuCollector
 from laggard_exporter.gpus.devices import Device
 from laggard_exporter.gpus.reading import TableReader
@@ -64,7 +64,7 @@ class XeCollector(GpuCollector[Device]):
 
     def ask(self, device: Device, index: int) -> Question:  # noqa: ARG002 - every GPU is asked the same
         """Ask a GPU for all of the table, without waiting."""
-        return self._session.send([call.on(index) for call in CALLS])
+        return self._session.send(Batch([call.on(index) for call in CALLS]))
 
     def read(self, device: Device, question: Question, workloads: list[GpuWorkload]) -> list[Sample]:
         """Return what a GPU answers; which processes use it, the driver does not say."""
