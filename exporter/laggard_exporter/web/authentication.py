@@ -51,7 +51,7 @@ class Users:
             return False
         name, password = credentials
         # Not the password itself: what is remembered must not help who reads our memory.
-        import hashlib  # noqa: PLC0415 - OpenSSL takes memory, and only who has passwords needs it
+        import hashlib  # noqa: PLC0415 - it loads OpenSSL, which takes memory, and only who has passwords needs it
 
         key = hashlib.blake2b(name.encode() + b"\0" + password, key=self._salt).digest()
         known = self._remembered.get(key)

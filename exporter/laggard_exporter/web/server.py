@@ -64,7 +64,7 @@ class _RefusedError(Exception):
 
 
 class _Stream:
-    """A socket whose every operation ends at the deadline; a timeout of the socket alone starts anew with each byte."""
+    """A socket whose every operation ends at the deadline; that of the socket alone begins again with each byte."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self.deadline = deadline
@@ -72,12 +72,15 @@ class _Stream:
         self._received = b""
 
     def read_head(self) -> bytes:
-        """Return what comes before an empty line or the end. Raises :class:`_RefusedError` where it is too long."""
+        """Return what comes before an empty line or the end. Raises :class:`_RefusedError` where it is no request."""
         looked_at = 0
         while not (end := _HEAD_END.search(self._received, looked_at)):
             looked_at = max(0, len(self._received) - 3)
             if not self._receive():
                 return self._received
+            # Who speaks TLS waits for an answer to its first bytes.
+            if not (first := self._received[:1]).isalpha() and not first.isspace():
+                raise _RefusedError(HTTPStatus.BAD_REQUEST)
             if len(self._received) > REQUEST_BYTES:
                 raise _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         head, self._received = self._received[: end.start()], self._received[end.end() :]

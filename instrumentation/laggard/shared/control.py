@@ -63,7 +63,7 @@ def stem(run: str, rank: int) -> str:
     """Return the name of a rank's files in the state folder, without their suffix."""
     name = quote(run, safe="")
     if len(name) > _MAX_RUN:
-        import hashlib  # noqa: PLC0415 - OpenSSL takes memory, and hardly any name is so long
+        import hashlib  # noqa: PLC0415 - it loads OpenSSL, which takes memory, and hardly any name is so long
 
         name = f"{name[: _MAX_RUN - 17]}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
     return f"{name}-{rank}"

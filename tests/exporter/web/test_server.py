@@ -194,6 +194,14 @@ def test_garbage(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_who_speaks_tls_is_answered_at_once() -> None:
+    """A client that waits for an answer to its first bytes, and sends no more, learns that they are no request."""
+    with serving() as server, socket.create_connection(server.address, TIMEOUT) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200))
+        client.settimeout(server_module.REQUEST_SECONDS / 2)
+        assert client.recv(65536).startswith(b"HTTP/1.0 400 ")
+
+
 def test_a_header_that_comes_twice() -> None:
     """Lines of one header are a list, and a line that goes on with the one before is left out."""
     request = b"GET /metrics HTTP/1.1\r\nAccept-Encoding: gzip\r\naccept-encoding: br\r\n{}\r\n"
