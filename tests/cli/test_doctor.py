@@ -238,7 +238,7 @@ def test_each_fault_has_its_line(ill: str, capsys: pytest.CaptureFixture[str]) -
     said = [re.sub(r"\d+\.\d+\.\d+\.\d+:\d+", "ADDRESS", detail) for _, detail, _ in found["targets"]]
     assert said[:3] == [
         "ADDRESS of job laggard-old: down, server returned HTTP status 404 Not Found",
-        "ADDRESS of job laggard-tls: down, tls: first record does not look like a TLS handshake",
+        "ADDRESS of job laggard-tls: down, http: server gave HTTP response to HTTPS client",
         "ADDRESS of job nodes: down, dial tcp ADDRESS: connect: connection refused",
     ]
     assert said[3].startswith("no-such-host.invalid:9495 of job nodes: down, dial tcp: lookup no-such-host.invalid")
