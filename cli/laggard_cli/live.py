@@ -24,6 +24,8 @@ from laggard_cli.nearby import listed
 
 #: What the folders of local runs are called, before the number of a process.
 PREFIX = "laggard-local-"
+#: What the folder of a run's servers is called, in that of the run.
+SERVERS = "servers"
 _FILE = "run.json"
 #: Within which a run that has a folder has its lock.
 _BEGIN_SECONDS = 60.0
@@ -115,7 +117,9 @@ def abandoned() -> Iterator[tuple[Path, str]]:
             servers = ""
             with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
                 servers = _read(folder / _FILE).servers
-            yield folder, servers
+            # Another run may have the folder by now, and no other folder is ever to be removed.
+            mine = Path(servers).name == SERVERS and servers not in {run.servers for run in _found()}
+            yield folder, servers if mine else ""
 
 
 def _found() -> Iterator[LiveRun]:

@@ -1,19 +1,16 @@
-"""Which server a command asks, and in which folder it looks for ranks of this host, where nothing names them."""
+"""Which server a command asks, where nothing names it."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
-from laggard.shared import environment
 from laggard_cli.errors import CommandError
+from laggard_cli.folders import add_folder, say_once
 from laggard_cli.labels import add_labels, parse_names
-from laggard_cli.live import LiveRun, live_run
-from laggard_cli.local import local_ranks
+from laggard_cli.live import live_run
 from laggard_cli.prometheus import DEFAULT, VARIABLE, Prometheus
-from laggard_cli.terminal import one_line
 
 
 def add_server(parser: argparse.ArgumentParser, text: str) -> None:
@@ -32,17 +29,6 @@ def add_server(parser: argparse.ArgumentParser, text: str) -> None:
         help="password, token, certificates or headers for the server, in the form that promtool takes",
     )
     add_labels(parser, "another name for a label, as the rules were rendered with, for example cluster=k8s_cluster")
-
-
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that names a local run."""
-    parser.add_argument(
-        "--folder",
-        dest="local_folder",
-        type=Path,
-        metavar="FOLDER",
-        help="the folder of a running laggard run --local, or the one around it",
-    )
 
 
 def is_named(options: argparse.Namespace) -> bool:
@@ -70,35 +56,5 @@ def connect(options: argparse.Namespace) -> Prometheus:
     """Return the server that the arguments of :func:`add_server` name, or what stands in for them; say which run's."""
     url, source = address(options)
     if source not in ("--prometheus", VARIABLE):
-        _say(options, f"asks the local run {source}")
+        say_once(options, f"asks the local run {source}")
     return Prometheus(url, options.http_config, parse_names(options.label), source)
-
-
-def state_directory(options: argparse.Namespace) -> Path:
-    """Return the folder of the state files of ranks on this host: the named one, else where ranks live.
-
-    Raises:
-        CommandError: ``--folder`` names no run at work.
-    """
-    given: Path | None = options.state_dir
-    folder: Path | None = getattr(options, "local_folder", None)
-    usual = environment.state_directory()
-    if given is not None:
-        return given
-    run: LiveRun | None = live_run(folder)
-    if run is None or (folder is None and (environment.text(environment.LAGGARD_STATE_DIR) or _lives(usual))):
-        return usual
-    if getattr(options, "prometheus", None) is None:
-        _say(options, f"looks at the local run {run}")
-    return Path(run.state_directory)
-
-
-def _lives(directory: Path) -> bool:
-    return directory.is_dir() and bool(local_ranks(directory))
-
-
-def _say(options: argparse.Namespace, text: str) -> None:
-    """Say once which run was taken."""
-    if not getattr(options, "said", False):
-        options.said = True
-        print(one_line(f"laggard: {text}"), file=sys.stderr, flush=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from laggard_cli.errors import CommandError
+from laggard_cli.folders import add_folder, state_directory
 from laggard_cli.local import LocalRank, choose, local_ranks, spans
-from laggard_cli.servers import add_folder, state_directory
 from laggard_cli.terminal import printable
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.children import Children

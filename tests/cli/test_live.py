@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from laggard.shared import statefile
-from laggard_cli.live import PREFIX, Announcement, LiveRun, live_run, live_runs
+from laggard_cli.live import PREFIX, Announcement, LiveRun, abandoned, live_run, live_runs
 from laggard_cli.main import main
 from tests.cli.local_job import Local
 from tests.support.fake_prometheus import Series, fake_prometheus, firing
@@ -130,3 +130,25 @@ def test_a_job_in_another_terminal_is_found(tmp_path: Path) -> None:
     assert found.stderr == "laggard: asks the local run seen (runs/seen)\n"
     assert stacks.stderr == "laggard: looks at the local run seen (runs/seen)\n"
     assert "rank.py:5" in stacks.stdout
+
+
+def test_of_a_killed_run_only_its_own_folders_are_removed(shared: Path) -> None:
+    """A record that names another folder, or that of a run at work, has nothing removed but itself."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    precious, at_work, servers = (shared.parent / name for name in ("home", "a/servers", "b/servers"))
+    for number, named in enumerate((precious, at_work, servers)):
+        named.mkdir(parents=True)
+        folder = shared / f"{PREFIX}{gone.pid}-{number}"
+        folder.mkdir()
+        announcement = Announcement(folder)
+        announcement.say(LiveRun("r", str(named.parent), str(folder), "http://127.0.0.1:1", str(named), 1.0))
+        announcement.end()
+        os.utime(folder, (0, 0))
+    living = shared / f"{PREFIX}{os.getpid()}-living"
+    living.mkdir()
+    announcement = Announcement(living)
+    announcement.say(LiveRun("s", str(at_work.parent), str(living), "http://127.0.0.1:1", str(at_work), 2.0))
+    found = {folder.name.rpartition("-")[2]: removed for folder, removed in abandoned()}
+    assert found == {"0": "", "1": "", "2": str(servers)}
+    announcement.end()

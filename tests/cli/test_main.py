@@ -162,3 +162,26 @@ def test_a_shell_completes_commands_options_and_folders(capsys: pytest.CaptureFi
         assert main(["completion", shell]) == 0
         assert word in capsys.readouterr().out
     assert "invalid choice: 'csh'" in error_of(capsys, "completion", "csh")
+
+
+@pytest.mark.parametrize("command", ["run", "trace", "stacks", "slurm", "completion", "version"])
+def test_who_looks_at_ranks_needs_no_extra(command: str) -> None:
+    """A host of ranks has laggard alone: what starts ranks or looks at them loads none of the packages of `cli`."""
+    program = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in EXTRA:
+            raise ModuleNotFoundError(name, name=name)
+
+EXTRA = ("httpx", "rich", "numpy", "yaml", "markdown_it", "promql_parser", "psutil", "prometheus_client", "ruamel")
+sys.meta_path.insert(0, Missing())
+from laggard_cli.main import main
+main([sys.argv[1], "--help"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: laggard {command}")

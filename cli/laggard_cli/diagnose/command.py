@@ -17,9 +17,10 @@ from laggard_cli.diagnose.model import Diagnosis, diagnose
 from laggard_cli.diagnose.view import view
 from laggard_cli.diagnose.watch import watch
 from laggard_cli.errors import CommandError
+from laggard_cli.folders import state_directory
 from laggard_cli.past.times import MOMENTS, moment, seconds
 from laggard_cli.prometheus import Prometheus
-from laggard_cli.servers import add_server, connect, state_directory
+from laggard_cli.servers import add_server, connect
 from laggard_cli.stacks import Process, of_ranks, text
 from laggard_cli.terminal import one_line, printable, to_json
 

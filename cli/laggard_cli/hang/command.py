@@ -18,9 +18,9 @@ from laggard.shared import dumps as own_dumps
 from laggard.shared.phases import Phase, RankState
 from laggard_cli.console import show
 from laggard_cli.errors import CommandError
+from laggard_cli.folders import state_directory
 from laggard_cli.hang import ras, view
 from laggard_cli.local import choose
-from laggard_cli.servers import state_directory
 from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable
 from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from laggard.shared import environment, statefile
 from laggard_cli.errors import CommandError
-from laggard_cli.live import PREFIX, abandoned
+from laggard_cli.live import PREFIX, SERVERS, abandoned
 
 #: Beneath the working folder, as trainers have theirs.
 DEFAULT_FOLDER = "laggard-runs"
@@ -41,7 +41,7 @@ class Place:
     @property
     def servers(self) -> Path:
         """Configuration, rules, data and logs of the servers."""
-        return self.folder / "servers"
+        return self.folder / SERVERS
 
     def clean(self, *, keep: bool) -> None:
         """Remove what only the servers needed, unless it is to be kept, and a folder in which nothing is left."""
@@ -70,7 +70,7 @@ def make(parent: Path | None, run: str) -> Place:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = _new(parent.resolve(), name)
-        (folder / "servers").mkdir()
+        (folder / SERVERS).mkdir()
         shared = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=statefile.default_directory().parent))
     except OSError as error:
         where = error.filename or parent

@@ -16,6 +16,7 @@ from laggard_cli.asking import ask
 from laggard_cli.clusters import Run, add_cluster, find_run
 from laggard_cli.console import stdout
 from laggard_cli.errors import CommandError
+from laggard_cli.folders import state_directory
 from laggard_cli.kineto.difference import pair, show_differences
 from laggard_cli.kineto.run import read_run
 from laggard_cli.live import live_run
@@ -25,7 +26,7 @@ from laggard_cli.profile import choice
 from laggard_cli.profile.remote import Exporters, RemoteRank, request_from_exporter
 from laggard_cli.progress import Progress
 from laggard_cli.prometheus import Prometheus
-from laggard_cli.servers import add_server, connect, is_named, state_directory
+from laggard_cli.servers import add_server, connect, is_named
 from laggard_cli.terminal import printable
 
 _COMPARED = 2

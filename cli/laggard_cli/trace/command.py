@@ -12,9 +12,9 @@ from pathlib import Path
 from laggard.shared import control
 from laggard_cli.asking import ask
 from laggard_cli.errors import CommandError
+from laggard_cli.folders import add_folder, state_directory
 from laggard_cli.local import choose
 from laggard_cli.past.times import seconds
-from laggard_cli.servers import add_folder, state_directory
 from laggard_cli.terminal import printable
 from laggard_cli.trace.clocks import Skew, skews
 from laggard_cli.trace.files import RankTrace, events_of, read
