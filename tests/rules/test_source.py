@@ -52,8 +52,8 @@ def test_what_is_said_once(tmp_path: Path) -> None:
     assert make_rules.made(tmp_path) == {
         "alert.yml": "# Of runs.\n  - alert: A\n    expr: sum by (cluster, training_run) (x)\n    annotations:\n"
         '      said: >-\n        It takes {{ with printf "y{cluster=%q,training_run=%q}" $labels.cluster '
-        "$labels.training_run | query -}} {{ . |\n        first | value | humanize }}{{ else }}?{{ end }}.\n      a: A\n"
-        "      b: 2\n"
+        "$labels.training_run | query -}} {{ . |\n        first | value | humanize }}{{ else }}?{{ end }}.\n"
+        "      a: A\n      b: 2\n"
     }
 
 
