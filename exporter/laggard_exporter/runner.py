@@ -190,7 +190,7 @@ class Runner:
 
 
 def _outcome(run: Future[Outcome], seconds: float) -> Outcome | None:
-    """Return the outcome of a run that ends in so many seconds, None of another."""
+    """Return the outcome of a run that ends within ``seconds``, None of another."""
     try:
         return run.result(max(seconds, 0))
     except FutureTimeoutError:

@@ -87,7 +87,7 @@ class _Stream:
         return head
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes, fewer only at the end."""
+        """Return ``size`` bytes, fewer only at the end."""
         while len(self._received) < size and self._receive():
             pass
         return self._received[:size]
