@@ -155,6 +155,10 @@ def test_a_problem_of_several_ranks_says_it_of_each() -> None:
     one, two = problem("r", "3", "node-0"), problem("r", "5", "node-0")
     both = dataclasses.replace(one, firings=[*one.firings, *two.firings])
     assert wrong(both).endswith("in backward; the same of rank 5")
+    # Its host became known, so that it fires under another label.
+    unplaced = problem("r", "3", "")
+    again = dataclasses.replace(one, firings=[*one.firings, *unplaced.firings])
+    assert wrong(again).endswith("in backward")
     assert wrong(dataclasses.replace(both, summary="")) == (
         "Ranks 3, 5 on node-0, phase backward: one rank makes the others wait in every step"
     )

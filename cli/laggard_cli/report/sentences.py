@@ -66,8 +66,9 @@ def wrong(problem: Problem) -> str:
 
 
 def _same(labels: Mapping[str, str], others: Mapping[str, str]) -> bool:
-    """Say whether two firings are about the same rank, host or peer group."""
-    return all(labels.get(name) == others.get(name) for name in (RANK, HOST, GROUP))
+    """Say whether two firings are about the same rank, else host, else peer group: a rank's host may be known later."""
+    told = next((name for name in (RANK, HOST, GROUP) if name in labels or name in others), RANK)
+    return labels.get(told) == others.get(told)
 
 
 def sentence(problem: Problem, found: Cost | None) -> str:
