@@ -134,7 +134,7 @@ def test_the_time_of_a_scrape() -> None:
 
 @pytest.mark.parametrize("accepted", ACCEPTED)
 def test_values_that_change(accepted: str) -> None:
-    """A line that is remembered is written again when its value changes, to what is no number and back too."""
+    """A line that is remembered is written again when its value changes, to NaN and back too."""
     family, encoder = Family("job_up", "gauge", "Up.", ("job",)), Encoder()
     encode, content_type = choose_encoder(accepted)
     for value in (1.0, 1.0, 2.0, float("nan"), float("nan"), 1.0):

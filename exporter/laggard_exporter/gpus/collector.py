@@ -31,8 +31,7 @@ from laggard_exporter.samples import PartialFailureError, Sample
 RETRY_SECONDS = 30
 #: A scrape waits so long for a library in all, whatever hangs.
 SCRAPE_SECONDS = 5.0
-#: So many GPUs are asked ahead of the one that is waited for: the other process always has work, and a pipe has room
-#: for it.
+#: GPUs that are asked ahead of the one that is waited for: the other process has work, and a pipe has room for it.
 AHEAD = 2
 #: How often a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
