@@ -34,7 +34,12 @@ from torch.utils.data import DataLoader, IterableDataset
 import laggard
 from laggard import _process, _runtime
 from laggard.shared.phases import Phase
+from laggard_exporter.nvml import table
+from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
+from laggard_exporter.nvml.child.driver import Driver
 from laggard_exporter.nvml.collector import NvmlCollector
+from laggard_exporter.nvml.library import FIELD_VALUES
+from laggard_exporter.nvml.plan import Plan
 from tests.support.measured import measure
 
 #: Two drains, and a reserve.
@@ -352,7 +357,33 @@ def nvml(_bench: Bench) -> Figures:
     assert "gpu_info" in families, f"only {sorted(families)}"
     uuids = {label for sample in samples if sample.family.name == "gpu_info" for label in sample.labels}
     assert _runtime.hardware_id() in uuids, f"{_runtime.hardware_id()} is none of {sorted(uuids)}"
-    return {"series": len(samples), "families": len(families), "device": _runtime.hardware_id()}
+    slowest = dict(sorted(nvml_calls().items(), key=lambda call: -call[1])[:12])
+    return {"series": len(samples), "families": len(families), "device": _runtime.hardware_id(), "slowest": slowest}
+
+
+def nvml_calls() -> dict[str, float]:
+    """Return how long each call of a scrape takes the driver, in milliseconds: the median of ten."""
+    import pynvml  # noqa: PLC0415 - where there is a GPU
+
+    pynvml.nvmlInit()
+    driver = Driver(pynvml, lambda *_: None)
+    driver.call("nvmlDeviceGetHandleByIndex", None, (0,))
+    plan = Plan(details=False)
+    fields, _ = plan.fields_of(9_999)
+    calls = {f"{call.function}{call.arguments or ''}": (call.function, call.arguments) for call in plan.first_calls}
+    calls |= {FIELD_VALUES: (FIELD_VALUES, (fields,)), table.GPM: (table.GPM, (plan.gpm_numbers, None))}
+    calls |= {f"field {number}": (FIELD_VALUES, (((number, scope),),)) for number, scope in fields}
+    taken: dict[str, float] = {}
+    for name, (function, arguments) in calls.items():
+        times: list[float] = []
+        for _ in range(10):
+            if function == table.GPM:
+                time.sleep(SHORTEST_WINDOW)
+            began = time.perf_counter()
+            driver.call(function, 0, arguments)
+            times.append((time.perf_counter() - began) * 1000)
+        taken[name] = statistics.median(times)
+    return taken
 
 
 def overhead(bench: Bench) -> Figures:
