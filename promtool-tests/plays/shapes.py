@@ -374,7 +374,7 @@ def contention() -> Scenario:
         description="On rank 2 of run run-a on host host-a, 1 of 20 steps takes at least 95.95ms longer than its "
         "usual step; on its peers, 15.93ms. The difference is 40.01% of a step.",
         recommendation="Look for other work on the rank's host: CPU pressure (/proc/pressure/cpu), processes without a "
-        "CPU set, a second job on the GPU, interrupts on its cores. Pin the rank and its data workers to cores of "
+        "CPU set, a second job on its device, interrupts on its cores. Pin the rank and its data workers to cores of "
         "their own.",
         runbook_url=f"{RUNBOOKS}/TrainingContention.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",

@@ -27,8 +27,8 @@ def four_ranks() -> Scenario:
         cost="21.26% of each step",
         description="Rank 3 of run run-a on host host-a takes 1.30 times as long as its peers for its own work in a "
         "step, 234ms against 180ms, and they wait for it. Most of the difference is in phase forward.",
-        recommendation="Compare the rank's GPU with its peers: clocks, temperature, power and throttling, other "
-        "processes on it; then the shape of its batches.",
+        recommendation="Compare what the rank computes on with its peers: clocks, temperature, power and throttling, "
+        "other processes on it; then the shape of its batches.",
         runbook_url=RUNBOOK,
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -188,8 +188,8 @@ def slow_in_everything() -> Scenario:
         cost="26.47% of each step",
         description="Rank 5 of run run-a on host host-a takes 1.40 times as long as its peers for its own work in a "
         "step, 252ms against 180ms, and they wait for it. It is slow in more than one phase.",
-        recommendation="The whole rank is slow: check its host and its GPU (clocks, temperature, power, CPU "
-        "contention) before its code. Moving the rank to another host tells the two apart.",
+        recommendation="The whole rank is slow: check its host and what it computes on (clocks, temperature, power, "
+        "CPU contention) before its code. Moving the rank to another host tells the two apart.",
         runbook_url=RUNBOOK,
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
