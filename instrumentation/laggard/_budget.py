@@ -98,7 +98,7 @@ class Budget:
             return False
         self.level = level
         window.clear()  # the next decision is about the new level only
-        _logger.warning(
+        _logger.info(
             "telemetry took %.2f %% of the steps in the last %.0f s, the budget is %.2f %%: %s",
             share * 100,
             now - began,

@@ -211,7 +211,7 @@ class Drain:
             self._identify(last=last)
         elif self._peers.name(self._identity.peer_group) != self._identity.peer_group:
             self._change_peers()
-        self._publisher.end_drain(self._state)
+        self._publisher.end_drain(self._state, last=last)
 
     def _read_events(self) -> list[Event]:
         """Take the events since the last drain, once it is known which thread's they are."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from laggard.shared.peers import PeerGroup
 
 
+#: One drain in this many reports what is dear to read and changes slowly. Nobody scrapes more often than that.
+SELDOM = 5
+
+
 class Host(Protocol):
     """What a part may ask of the process that it runs in."""
 
@@ -67,7 +71,8 @@ class Part:
     former_name: ClassVar[str] = ""
     #: The signal of :data:`laggard.shared.metrics.SIGNALS` that is gone when the part fails, if it has one.
     signal: ClassVar[str] = ""
-    #: While telemetry costs more than its budget, one drain in this many reports the part.
+    #: One drain in this many reports the part, from the first one on; and while telemetry costs more than its budget.
+    share: ClassVar[int] = 1
     resting_share: ClassVar[int] = 1
 
     def __init__(self, host: Host) -> None:
@@ -112,10 +117,10 @@ class Part:
         """End the rest. Called by the drain thread."""
         self._resting = False
 
-    def due(self) -> bool:
-        """Return whether the part reports in this drain; each drain asks once."""
-        self._drains += 1
-        return not self._resting or self._drains % self.resting_share == 0
+    def due(self, *, last: bool = False) -> bool:
+        """Return whether the part reports in this drain, the ``last`` one or another; each drain asks once."""
+        drains, self._drains = self._drains, self._drains + 1
+        return last or drains % (self.resting_share if self._resting else self.share) == 0
 
     def uninstall(self) -> None:
         """Do nothing any more."""

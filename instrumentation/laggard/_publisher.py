@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from laggard import _providers, _signals
 from laggard._budget import Budget, Processor
 from laggard._events import CODE_BITS, GRADIENT, OPTIMIZER_STEP
+from laggard._part import SELDOM, Part
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.shared import environment, metrics
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from laggard._events import Event
     from laggard._identity import Identity
-    from laggard._part import Part
     from laggard._partition import Step
     from laggard._recorder import Recorder
     from laggard.shared.statefile import Facts
@@ -56,7 +56,7 @@ class Publisher:
         self._newest: Step | None = None
         #: Length of the steps since the last report.
         self._steps_ns = 0
-        self._step_rate = environment.number(environment.LAGGARD_STEP_RATE, 100)
+        self._step_rate = environment.number(environment.LAGGARD_STEP_RATE, 25)
         #: Number and length of the measured steps so far, the older ones with less weight.
         self._recent_steps = self._recent_ns = 0.0
         #: Steps so far; and for each phase that was seen the number of the newest step with time in it.
@@ -65,6 +65,8 @@ class Publisher:
         self._dropped: dict[str, int] = dict.fromkeys(DROP_REASONS, 0)
         self._reported_dropped = dict(self._dropped)
         self._reported_self_time = 0
+        #: Since there is somebody to report.
+        self._drains = 0
         self._processor = Processor()
         self._parts_ns = 0
         self._budget = Budget(environment.number(environment.LAGGARD_BUDGET, 0.5) / 100)
@@ -144,20 +146,23 @@ class Publisher:
             return 1
         return max(1, ceil(self._recent_steps * 1e9 / (self._step_rate * self._recent_ns)))
 
-    def end_drain(self, state: RankState) -> None:
+    def end_drain(self, state: RankState, *, last: bool = False) -> None:
         """Report what the steps have in common, the hooks' measurements, the rank's state and what all this took."""
         report = self._report
         if report is not None:
-            self._report_rest(report, state)
+            self._report_rest(report, state, last=last)
         self._recent_steps /= 2
         self._recent_ns /= 2
 
-    def _report_rest(self, report: Report, state: RankState) -> None:
+    def _report_rest(self, report: Report, state: RankState, *, last: bool) -> None:
         newest, self._newest = self._newest, None
         if newest is not None:
-            report.recent(newest)
+            report.newest(newest)
+        drains, self._drains = self._drains, self._drains + 1
+        if last or drains % SELDOM == 0:
+            report.recent()
         for part in self._parts:
-            if part.due():
+            if part.due(last=last):
                 part.guarded(part.report)(report)
         report.state(state)
         seen = [phase for phase, step in self._newest_seen.items() if self._ended - step < _SEEN_STEPS]

@@ -128,9 +128,12 @@ class Report:
             # Zero is recorded too once a phase is in use, so that the phases' sums keep adding up to the steps'.
             self._phase.record(duration * _NANOSECOND, self._phase_attributes[phase])
 
-    def recent(self, newest: Step) -> None:
-        """Report what the last steps have in common: quantiles, the communication floor, the newest step's time."""
-        self._last_step.set((newest.ended + unix_offset_ns()) * _NANOSECOND, self._base)
+    def newest(self, step: Step) -> None:
+        """Report when the newest step ended."""
+        self._last_step.set((step.ended + unix_offset_ns()) * _NANOSECOND, self._base)
+
+    def recent(self) -> None:
+        """Report what the last steps have in common: quantiles and the communication floor."""
         if not self._recent:
             return
         for phase in QUANTILE_PHASES:

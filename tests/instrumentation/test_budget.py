@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from pathlib import Path
@@ -43,6 +44,7 @@ class Job:
 
 def test_traces_go_first_then_optional_signals(caplog: pytest.LogCaptureFixture) -> None:
     """Above the budget for a minute costs one level, each with one line, and there is none after the last."""
+    caplog.set_level(logging.INFO)
     budget = Budget(0.005)
     assert Job(budget).run(300, 0.02) == [(61, 1), (122, 2)]
     assert budget.optional_rest
@@ -57,6 +59,7 @@ def test_traces_go_first_then_optional_signals(caplog: pytest.LogCaptureFixture)
 
 def test_traces_that_nobody_gets_are_not_given_up(caplog: pytest.LogCaptureFixture) -> None:
     """What costs something goes at once, and comes back at once; no line speaks of traces."""
+    caplog.set_level(logging.INFO)
     job = Job(Budget(0.005), traced=False)
     assert job.run(300, 0.02) == [(61, 2)]
     assert job.run(300, 0.001) == [(356, 0)]
@@ -143,13 +146,13 @@ def test_what_rests_costs_nothing_and_comes_back(process: _process.Process) -> N
         for _ in range(3):
             wait(None)
         assert [event[0] for event in process.recorder.drain()].count(Phase.COMMUNICATION) == 3
-        measured[level] = drained(process, 16)
-    # Resident set and limit of the process, each time that /proc is read.
+        measured[level] = drained(process, 80)
+    # Resident set and limit of the process, each time that /proc is read: in one drain of five, at rest in one of 16.
     reads = measured["before"]["training.memory.usage"]
     assert reads in (16, 32)
     for level in ("before", "after"):
         assert measured[level]["training.collective.duration"] == 3
         assert measured[level]["training.memory.usage"] == reads
     assert measured["rest"]["training.collective.duration"] == 0
-    assert measured["rest"]["training.memory.usage"] == reads / 16
+    assert measured["rest"]["training.memory.usage"] == reads * 5 / 16
     assert process.exposure.waited == 9

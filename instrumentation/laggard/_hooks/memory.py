@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.backends import backends_in_use
 from laggard._hooks.base import Hook
-from laggard._part import Host
+from laggard._part import SELDOM, Host
 from laggard.shared import metrics
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _ROOT = Path("/")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Drains after which the busiest device is looked for again.
-_RESCAN = 64
+#: Reports after which the busiest device is looked for again.
+_RESCAN = 16
 #: A limit of version 1 that stands for none is the largest whole page below 2**63.
 _NO_LIMIT = 1 << 60
 
@@ -43,6 +43,7 @@ class MemoryHook(Hook):
     """Reads the memory of the process and the limit on it."""
 
     name = "memory"
+    share = SELDOM
     resting_share = 16
 
     def __init__(self, host: Host, root: Path = _ROOT) -> None:
@@ -68,6 +69,7 @@ class DeviceMemoryHook(Hook):
     """Reads the allocator of the device that the process uses most."""
 
     name = "device_memory"
+    share = SELDOM
     resting_share = 16
 
     def __init__(self, host: Host) -> None:

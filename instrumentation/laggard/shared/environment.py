@@ -141,7 +141,7 @@ LAGGARD_STEP_RATE = "LAGGARD_STEP_RATE"
 .. envvar:: LAGGARD_STEP_RATE
 
 Steps a second that go into the duration histograms; of shorter steps a share does, evenly scattered, and all
-are counted. 0: every step. Default: 100.
+are counted. 0: every step. Default: 25.
 """
 
 LAGGARD_WARMUP_STEPS = "LAGGARD_WARMUP_STEPS"
