@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard_exporter.hang.dump import DumpError, parse
+from laggard_exporter.hang.dump_file import DumpError, parse
 from laggard_exporter.hang.verdict import Reason, Verdict, judge, ranks_as_text, spans
 from tests.support.recorded_job import RecordedJob, mesh
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from laggard_exporter.hang.dump import parse
+from laggard_exporter.hang.dump_file import parse
 from laggard_exporter.hang.verdict import Reason, Verdict, judge
 from tests.exporter.test_hang import named, verdict
 from tests.support.modelled_job import Job, Shape

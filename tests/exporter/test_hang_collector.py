@@ -16,7 +16,7 @@ from laggard.shared import dumps, statefile
 from laggard.shared.phases import Phase
 from laggard.shared.statefile import Facts
 from laggard_exporter.hang.collector import HangCollector
-from laggard_exporter.hang.dump import DumpError
+from laggard_exporter.hang.dump_file import DumpError
 from laggard_exporter.hang.reader import read_facts
 from laggard_exporter.ranks.files import DEAD_FILE_SECONDS
 from tests.exporter.support import as_dict, fresh, live_rank

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard_exporter.hang.dump import DumpError, parse
+from laggard_exporter.hang.dump_file import DumpError, parse
 from laggard_exporter.hang.facts import facts
 from laggard_exporter.hang.verdict import Reason, Verdict, judge
 

@@ -23,7 +23,8 @@ from laggard_cli.kineto.run import read_run
 from laggard_cli.kineto.verdicts import Judgement
 from laggard_cli.kineto.verdicts import judge as judge_traces
 from laggard_cli.rules.check import mistakes
-from laggard_exporter.hang.dump import Dump, DumpError, parse
+from laggard_exporter.hang.dump import Dump
+from laggard_exporter.hang.dump_file import DumpError, parse
 from laggard_exporter.hang.facts import as_json, facts, from_json
 from laggard_exporter.hang.verdict import Verdict, judge
 from laggard_exporter.kernel_log import KernelLog

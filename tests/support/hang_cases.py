@@ -7,7 +7,8 @@ import random
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from laggard_exporter.hang.dump import Dump, parse
+from laggard_exporter.hang.dump import Dump
+from laggard_exporter.hang.dump_file import parse
 from tests.support.modelled_job import Job, Shape
 
 SHAPES = [

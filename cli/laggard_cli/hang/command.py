@@ -23,7 +23,8 @@ from laggard_cli.hang import ras, view
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable
-from laggard_exporter.hang.dump import MAX_RANKS, Dump, DumpError, rank_of, read
+from laggard_exporter.hang.dump import Dump
+from laggard_exporter.hang.dump_file import MAX_RANKS, DumpError, rank_of, read
 from laggard_exporter.hang.verdict import judge
 
 #: Dumps come from elsewhere: what reads them gets so much memory and no more.

@@ -11,7 +11,7 @@ import sys
 if __name__ == "__main__":
     # Without site packages it is not found.
     sys.path.append(sys.argv[1])
-    from laggard_exporter.hang.dump import DumpError, parse
+    from laggard_exporter.hang.dump_file import DumpError, parse
     from laggard_exporter.hang.facts import as_json, facts
     from laggard_exporter.limits import limit
 

@@ -17,7 +17,7 @@ from laggard.shared import dumps, statefile, untrusted
 from laggard.shared.attributes import Attribute
 from laggard.shared.names import prometheus_label
 from laggard_exporter.entry import Entry
-from laggard_exporter.hang.dump import DumpError
+from laggard_exporter.hang.dump_file import DumpError
 from laggard_exporter.hang.facts import MAX_GROUPS, MAX_PEERS, Facts
 from laggard_exporter.hang.reader import read_facts
 from laggard_exporter.logs import LogOnce

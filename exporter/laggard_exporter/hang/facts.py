@@ -7,7 +7,8 @@ import re
 import zlib
 from typing import NamedTuple
 
-from laggard_exporter.hang.dump import Dump, DumpError, Group
+from laggard_exporter.hang.dump import Dump, Group
+from laggard_exporter.hang.dump_file import DumpError
 
 #: Groups of a rank that are exported, those first in which something is not done.
 MAX_GROUPS = 16

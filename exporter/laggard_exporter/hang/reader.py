@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from laggard.shared import dumps, untrusted
-from laggard_exporter.hang.dump import DumpError
+from laggard_exporter.hang.dump_file import DumpError
 from laggard_exporter.hang.facts import MAX_BYTES, Facts, from_json
 
 _PROGRAM = Path(__file__).with_name("child.py")
