@@ -154,7 +154,7 @@ class Publisher:
         self._recent_steps /= 2
         self._recent_ns /= 2
 
-    def _report_rest(self, report: Report, state: RankState, *, last: bool) -> None:
+    def _report_rest(self, report: Report, state: RankState, *, last: bool = False) -> None:
         newest, self._newest = self._newest, None
         if newest is not None:
             report.newest(newest)
