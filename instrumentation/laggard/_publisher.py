@@ -169,8 +169,9 @@ class Publisher:
         report.signals(_signals.available(self._parts, seen))
         self_time = self._recorder.self_time_ns
         dropped = {reason: count - self._reported_dropped[reason] for reason, count in self._dropped.items()}
-        report.telemetry(self_time - self._reported_self_time, {reason: n for reason, n in dropped.items() if n})
-        self._parts_ns += self._processor.used(self._training_thread(), self_time - self._reported_self_time)
+        used = self._processor.used(self._training_thread(), self_time - self._reported_self_time)
+        report.telemetry(used, {reason: n for reason, n in dropped.items() if n})
+        self._parts_ns += used
         self._keep_to_budget(self._parts_ns + time.thread_time_ns())
         report.measure(metrics.TELEMETRY_LEVEL, self._budget.level)
         self._reported_self_time = self_time

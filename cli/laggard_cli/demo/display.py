@@ -101,10 +101,7 @@ def show_summary(console: Console, play: Play, results: list[Result]) -> None:
     console.print(table)
     if play.self_time_share is not None and play.healthy is not None:
         step = play.healthy.facts["step_seconds"]
-        console.print(
-            f"Time in laggard's hooks: {play.self_time_share:.2%} of a step of {duration(step)}, as the clock on the "
-            "wall sees it: with more ranks than processors it also counts being put aside."
-        )
+        console.print(f"Time in laggard's hooks: {play.self_time_share:.2%} of a step of {duration(step)}.")
 
 
 def _title(act: Act | None) -> str:

@@ -29,7 +29,8 @@ _CALM_SECONDS = _SETTLED_SECONDS
 _STEP = "run:training_step_seconds:mean"
 _SELF_TIME_SHARE = (
     "sum(max by (training_run, training_rank) (rate(training_telemetry_self_time_seconds_total[30s]))) "
-    "/ sum(max by (training_run, training_rank) (rate(training_step_duration_seconds_sum[30s])))"
+    "/ (sum(max by (training_run, training_rank) (rate(training_step_duration_seconds_sum[30s]))) + sum(max by "
+    "(training_run, training_rank, training_reason) (rate(training_steps_excluded_duration_seconds_total[30s]))))"
 )
 
 

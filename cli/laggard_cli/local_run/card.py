@@ -14,7 +14,7 @@ from laggard_cli.diagnose.model import Failure, Rank
 from laggard_cli.local_run.verdicts import Said
 from laggard_cli.prometheus import Prometheus, quoted
 
-_RANK, _PHASE = "training_rank", "training_phase"
+_RANK, _PHASE, _REASON = "training_rank", "training_phase", "training_reason"
 _OWN, _STEP, _PHASES = (f"training_{what}_duration_seconds" for what in ("step_own", "step", "phase"))
 _COMMUNICATION = "communication"
 
@@ -100,6 +100,7 @@ def measured(prometheus: Prometheus, run: str, at: float, seconds: float) -> Mea
         return Measured()
     owns, phases = last(f"{_OWN}_sum", _RANK), last(f"{_PHASES}_sum", _RANK, _PHASE)
     hooks = last("training_telemetry_self_time_seconds_total", _RANK)
+    left_out = last("training_steps_excluded_duration_seconds_total", _RANK, _REASON)
     sums: dict[str, float] = {}
     for (_, phase), value in phases.items():
         sums[phase] = sums.get(phase, 0.0) + value
@@ -114,7 +115,8 @@ def measured(prometheus: Prometheus, run: str, at: float, seconds: float) -> Mea
         step_seconds=total / count,
         phases={name: sums[name] / count for name in names},
         ranks=tuple(sorted(ranks, key=lambda rank: rank.own_seconds, reverse=True)),
-        hooks_share=sum(hooks.values()) / total if hooks else None,
+        # The hooks of steps that are in no histogram took time, too.
+        hooks_share=sum(hooks.values()) / (total + sum(left_out.values())) if hooks else None,
     )
 
 
