@@ -98,6 +98,8 @@ def sampled() -> Scenario:
             f'round(run:training_waiting_seconds:rate{{training_run="{run}"}}, 0.01)',
             {f'{{training_run="{run}"}}': 0.32},
         )
+        share = f'round(run:training_checkpoint_share:ratio{{training_run="{run}"}}, 0.01)'
+        scenario.value(share, {f'{{training_run="{run}"}}': 0.12})
         _whole(scenario, run)
     return scenario
 
