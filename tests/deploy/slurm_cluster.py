@@ -133,8 +133,9 @@ class Cluster:
         return self.ask("sbatch", "--parsable", output, *arguments, **environment).strip()
 
     def output(self, job: str) -> str:
-        """Return what a job has written, without its tasks' prefixes."""
-        return (self.folder / f"out-{job}").read_text()
+        """Return what a job has written, less its tasks' prefixes and what srun says while it tries again."""
+        lines = (self.folder / f"out-{job}").read_text().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("srun: "))
 
     def wait_for(self, *jobs: str) -> None:
         """Wait until jobs are over, with their epilogs."""
