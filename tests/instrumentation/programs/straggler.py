@@ -137,9 +137,9 @@ def main() -> None:
                     "optimizer": stepped - asked,
                 }
             )
-    del rows[-1]  # no fetch ends it, so whoever watches does not know its end
-    mean = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-    Path(arguments.out, f"{rank}.json").write_text(json.dumps({"rank": rank, "steps": len(rows), **mean}))
+    # No fetch ends the last one, so whoever watches does not know its end.
+    mean = {name: sum(row[name] for row in rows[:-1]) / len(rows[:-1]) for name in rows[0]}
+    Path(arguments.out, f"{rank}.json").write_text(json.dumps({"rank": rank, "steps": len(rows[:-1]), **mean}))
     dist.barrier()
     dist.destroy_process_group()
 
