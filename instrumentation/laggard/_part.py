@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from laggard.shared.peers import PeerGroup
 
 
-#: One drain in this many reports what is dear to read and changes slowly. Nobody scrapes more often than that.
-SELDOM = 5
+#: Drains in the shortest interval between two scrapes that a profile has. One of them reports what is dear to read.
+DRAINS_A_SCRAPE = 5
 
 
 class Host(Protocol):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from laggard import _providers, _signals
 from laggard._budget import Budget, Processor
 from laggard._events import CODE_BITS, GRADIENT, OPTIMIZER_STEP
-from laggard._part import SELDOM, Part
+from laggard._part import DRAINS_A_SCRAPE, Part
 from laggard._report import Report
 from laggard._spans import Spans
 from laggard.shared import environment, metrics
@@ -159,7 +159,7 @@ class Publisher:
         if newest is not None:
             report.newest(newest)
         drains, self._drains = self._drains, self._drains + 1
-        if last or drains % SELDOM == 0:
+        if last or drains % DRAINS_A_SCRAPE == 0:
             report.recent()
         for part in self._parts:
             if part.due(last=last):

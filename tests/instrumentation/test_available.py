@@ -1,8 +1,8 @@
-"""Which signals a rank says it can measure, from its first report on."""
+"""Which signals a rank says it can measure, from its first report on, and what comes in which report."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import pytest
@@ -60,16 +60,19 @@ class Optimizer(Working):
 
 
 class Reported:
-    """Takes what a rank reports and keeps the signals."""
+    """Takes what a rank reports, keeps the signals and counts the rest."""
 
     signals_available: dict[str, bool]
+
+    def __init__(self) -> None:
+        self.called: Counter[str] = Counter()
 
     def signals(self, available: dict[str, bool]) -> None:
         """Keep them."""
         self.signals_available = available
 
-    def __getattr__(self, _name: str) -> Any:
-        return lambda *_args: None
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_args: self.called.update([name])
 
 
 def step(number: int, *phases: Phase) -> Step:
@@ -104,3 +107,16 @@ def test_a_phase_that_is_not_seen_any_more_is_no_signal() -> None:
     assert available() == {"data", "optimizer"}
     publisher.report([step(128)])
     assert available() == set()
+
+
+def test_what_is_dear_is_reported_once_a_scrape_and_in_the_last_drain() -> None:
+    """Quantiles come with the first drain, with each fifth and with the last; the newest step with every drain."""
+    host: Any = type("Host", (), {"recorder": Recorder()})
+    publisher = Publisher(host.recorder, [], deque())
+    reported: Any = Reported()
+    for number in range(7):
+        publisher.report([step(number)])
+        publisher._report_rest(reported, RankState.RUNNING)
+    assert (reported.called["newest"], reported.called["recent"]) == (7, 2)
+    publisher._report_rest(reported, RankState.FINISHED, last=True)
+    assert (reported.called["newest"], reported.called["recent"]) == (7, 3)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.backends import backends_in_use
 from laggard._hooks.base import Hook
-from laggard._part import SELDOM, Host
+from laggard._part import DRAINS_A_SCRAPE, Host
 from laggard.shared import metrics
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class MemoryHook(Hook):
     """Reads the memory of the process and the limit on it."""
 
     name = "memory"
-    share = SELDOM
+    share = DRAINS_A_SCRAPE
     resting_share = 16
 
     def __init__(self, host: Host, root: Path = _ROOT) -> None:
@@ -69,7 +69,7 @@ class DeviceMemoryHook(Hook):
     """Reads the allocator of the device that the process uses most."""
 
     name = "device_memory"
-    share = SELDOM
+    share = DRAINS_A_SCRAPE
     resting_share = 16
 
     def __init__(self, host: Host) -> None:
