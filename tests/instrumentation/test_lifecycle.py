@@ -179,7 +179,7 @@ def test_a_taken_port_is_passed_over_and_the_state_file_says_which(launcher: Lau
 def test_a_notebook_is_instrumented_when_it_asks(launcher: Launcher, receiver: Receiver) -> None:
     """With torch, a model and an event loop there already, the steps after instrument() count, and only those."""
     # A job without a launcher's instrumentation, as a kernel is; providers come from the environment.
-    variables = {**receiver.environment, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "laggard", "LAGGARD_STEP_RATE": "0"}
+    variables = {**receiver.environment, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "laggard"}
     process = launcher.fork(PROGRAMS / "notebook.py", **variables)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors

@@ -107,6 +107,7 @@ class Launcher:
             "PATH": f"{_BINARIES}{os.pathsep}{inherited.get('PATH', '')}",
             "LAGGARD_RUN": "test",
             "LAGGARD_STATE_DIR": str(self.state_directory),
+            "LAGGARD_STEP_RATE": "0",  # how many of a few short steps are recorded would depend on the machine
             "OTEL_METRICS_EXPORTER": "none",
             "OTEL_TRACES_EXPORTER": "none",
             "OTEL_LOGS_EXPORTER": "none",
