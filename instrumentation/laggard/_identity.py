@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from laggard._clocks import ahead_ns
 from laggard.shared import environment, statefile
 from laggard.shared.attributes import Attribute
 from laggard.shared.names import NAME_BYTES, clip_name
@@ -263,4 +264,4 @@ def _process_start(pid: int) -> tuple[int, int, int]:
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks = int(status[19])
         started = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    return ticks, started, time.time_ns() - now + started
+    return ticks, started, ahead_ns(time.time_ns, statefile.boottime_ns) + started

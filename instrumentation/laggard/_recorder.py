@@ -10,11 +10,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from laggard import _events
+from laggard._clocks import boottime_ahead_ns
 from laggard._events import IDENTITY_SHIFT, MODULE_PHASES, PHASE_BITS, SWALLOWS_FETCH, Event, Token
 from laggard._hot_path import EARLY_CAPACITY, TIMED_SHARE, HotPath
 from laggard.shared import environment
 from laggard.shared.phases import Phase
-from laggard.shared.statefile import CODE_SHIFT, PHASE, PROGRESS, boottime_ns
+from laggard.shared.statefile import CODE_SHIFT, PHASE, PROGRESS
 
 if TYPE_CHECKING:
     from laggard._native import HotPath as NativeHotPath
@@ -151,4 +152,4 @@ class Recorder:
 
     def synchronize_clock(self) -> None:
         """Follow a suspend of the machine, which moves one clock and not the other."""
-        self.path.synchronize(boottime_ns() - perf_counter_ns())
+        self.path.synchronize(boottime_ahead_ns())

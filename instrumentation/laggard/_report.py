@@ -6,7 +6,6 @@ and views apply. One meter makes every instrument of a name: two of them would m
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
@@ -15,6 +14,7 @@ from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter
 from opentelemetry.metrics import _Gauge as Gauge
 
 from laggard import _providers, _runtime
+from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
 from laggard._partition import Step
 from laggard.shared import environment, metrics
@@ -130,7 +130,7 @@ class Report:
 
     def newest(self, step: Step) -> None:
         """Report when the newest step ended."""
-        self._last_step.set((step.ended + unix_offset_ns()) * _NANOSECOND, self._base)
+        self._last_step.set((step.ended + unix_ahead_ns()) * _NANOSECOND, self._base)
 
     def recent(self) -> None:
         """Report what the last steps have in common: quantiles and the communication floor."""
@@ -205,11 +205,6 @@ def stands_for_others(number: int, one_in: int) -> bool:
     greater ``one_in`` chooses some of what a smaller one chooses.
     """
     return number * _SCATTER % 2**32 < 2**32 // one_in
-
-
-def unix_offset_ns() -> int:
-    """Return what turns a ``perf_counter_ns`` into unix time, by the present setting of the clock."""
-    return time.time_ns() - time.perf_counter_ns()
 
 
 def median(values: Iterable[int]) -> int:

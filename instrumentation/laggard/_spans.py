@@ -16,9 +16,10 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
+from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
 from laggard._partition import Step
-from laggard._report import median, stands_for_others, unix_offset_ns
+from laggard._report import median, stands_for_others
 from laggard.shared import metrics
 from laggard.shared.attributes import Attribute
 from laggard.version import __version__
@@ -73,7 +74,7 @@ class Spans:
                 self._write(step, slow=slow)
 
     def _write(self, step: Step, *, slow: bool) -> None:
-        offset = unix_offset_ns()
+        offset = unix_ahead_ns()
         attributes = {**self._attributes, Attribute.STEP: step.number}
         # Of the provider that the process has now: the script may have set one.
         tracer = trace.get_tracer(metrics.METER_NAME, __version__)

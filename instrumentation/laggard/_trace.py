@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
 from laggard._part import Host, Part
 from laggard._partition import Step
-from laggard._report import unix_offset_ns
 from laggard._spans import collectives_of
 from laggard.shared import control, environment
 from laggard.shared.metrics import RECENT_STEPS
@@ -129,7 +129,7 @@ def json_lines(
 
     What the rank used most of each kind of memory, until now, stands in the newest.
     """
-    offset = unix_offset_ns()
+    offset = unix_ahead_ns()
     for step in steps:
         yield {
             "run": identity.run,
@@ -153,7 +153,7 @@ def chrome_trace(identity: Identity, steps: Iterable[Step], collectives: deque[t
 
     Times are whole microseconds since 1970, so that the files of several ranks can be put together.
     """
-    offset = unix_offset_ns()
+    offset = unix_ahead_ns()
     rank = identity.rank
 
     def complete(name: str, started: int, ended: int, **arguments: Any) -> dict[str, Any]:

@@ -29,30 +29,27 @@ class Rank:
     losses: list[str]
     counted: int | None
     """Steps by the framework's own count."""
+    waits: list[tuple[int, int]]
+    """When the stopwatch was read, and how long the main thread had waited for a processor by then."""
     pieces: list[tuple[str, int, int]]
     traced: list[dict[str, Any]]
     """The whole steps in laggard's trace; empty where it was not in the process."""
 
-    def stopwatch(self, steps: slice) -> dict[str, float]:
-        """Seconds of each phase by the stopwatch, inside of some of the traced steps; ``other`` is the rest."""
-        seconds: defaultdict[str, float] = defaultdict(float)
-        for step in self.traced[steps]:
-            begin = step["started_unix_ns"]
-            end = begin + step["duration_ns"]
-            seconds["other"] += (end - begin) * 1e-9
-            for phase, started, ended in self.pieces:
-                inside = max(0, min(ended, end) - max(started, begin)) * 1e-9
-                seconds[phase] += inside
-                seconds["other"] -= inside
+    def stopwatch(self, step: dict[str, Any]) -> dict[str, float]:
+        """Seconds of each phase by the stopwatch, inside of a traced step; ``other`` is the rest."""
+        begin, end = _span(step)
+        seconds = defaultdict(float, other=(end - begin) * 1e-9)
+        for phase, started, ended in self.pieces:
+            inside = max(0, min(ended, end) - max(started, begin)) * 1e-9
+            seconds[phase] += inside
+            seconds["other"] -= inside
         return seconds
 
-    def reported(self, steps: slice) -> dict[str, float]:
-        """Seconds of each phase in the same steps by laggard."""
-        seconds: defaultdict[str, float] = defaultdict(float)
-        for step in self.traced[steps]:
-            for phase, nanoseconds in step["phases_ns"].items():
-                seconds[phase] += nanoseconds * 1e-9
-        return seconds
+    def waited(self, step: dict[str, Any]) -> float:
+        """Seconds, at most, that the main thread was ready to run in a traced step and had no processor."""
+        begin, end = _span(step)
+        before = max((waited for at, waited in self.waits if at <= begin), default=0)
+        return (min((waited for at, waited in self.waits if at >= end), default=self.waits[-1][1]) - before) * 1e-9
 
     def left_out(self) -> dict[int, str]:
         """Steps that are not measured, with the reason; but first batches that are as far apart as they have to be."""
@@ -66,10 +63,12 @@ class Rank:
 
     def updates_in_steps(self) -> list[int]:
         """How often the script called a step done within each of laggard's."""
-        return [
-            sum(step["started_unix_ns"] <= at < step["started_unix_ns"] + step["duration_ns"] for at in self.updates)
-            for step in self.traced
-        ]
+        return [sum(begin <= at < end for at in self.updates) for begin, end in (_span(step) for step in self.traced)]
+
+
+def _span(step: dict[str, Any]) -> tuple[int, int]:
+    begin: int = step["started_unix_ns"]
+    return begin, begin + step["duration_ns"]
 
 
 @dataclass(frozen=True)
@@ -169,6 +168,6 @@ def read(folder: Path) -> list[Rank]:
         lines = trace.read_text().splitlines() if trace.exists() else []
         # The process ended before the last step did, so it is not whole.
         whole = [step for step in map(json.loads, lines) if step["excluded"] != "incomplete"]
-        fields = [notes[name] for name in ("name", "pid", "steps", "losses", "counted", "pieces")]
+        fields = [notes[name] for name in ("name", "pid", "steps", "losses", "counted", "waits", "pieces")]
         ranks.append(Rank(*fields, traced=whole))
     return sorted(ranks, key=lambda rank: rank.name)

@@ -30,8 +30,12 @@ class Stopwatch:
         self.pieces: list[tuple[str, int, int]] = []
         self.steps: list[int] = []
         self.losses: list[str] = []
+        #: When the thread's statistics were read, and how long it had waited for a processor by then.
+        self.waits: list[tuple[int, int]] = []
         #: Steps as a framework counts them, where it is the framework's loop.
         self.counted: int | None = None
+        #: Nanoseconds of processor time, those of waits for it, and time slices: sched-stats.rst of Linux.
+        self._statistics = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         self._offset = min((_offset() for _ in range(9)), key=lambda taken: taken[0])[1]
 
     @contextmanager
@@ -51,6 +55,7 @@ class Stopwatch:
             self._open.pop()
         else:
             self._open.append(phase)
+        self.waits.append((now, int(os.pread(self._statistics, 64, 0).split()[1])))
         self._since = time.perf_counter_ns()
 
     def iterator(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -89,6 +94,7 @@ class Stopwatch:
             "steps": [at + self._offset for at in self.steps],
             "losses": self.losses,
             "counted": self.counted,
+            "waits": [(at + self._offset, waited) for at, waited in self.waits],
             "pieces": [(phase, begin + self._offset, end + self._offset) for phase, begin, end in self.pieces],
         }
         Path(folder, f"{os.getpid()}.json").write_text(json.dumps(notes))

@@ -304,8 +304,7 @@ def test_a_device_that_fails_is_left_alone() -> None:
 
 def test_a_suspend_of_the_machine_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state file's clock moves on while the other stands: times are translated by the difference as it is now."""
-    monkeypatch.setattr(_recorder, "perf_counter_ns", lambda: 1_000)
-    monkeypatch.setattr(_recorder, "boottime_ns", lambda: 5_000)
+    monkeypatch.setattr(_recorder, "boottime_ahead_ns", lambda: 4_000)
     recorder = Recorder()
     words = recorder.words = memoryview(bytearray(8 * (statefile.PHASE + statefile.PROGRESS + 1))).cast("Q")
 
@@ -315,7 +314,7 @@ def test_a_suspend_of_the_machine_is_followed(monkeypatch: pytest.MonkeyPatch) -
     ended = recorder.end(recorder.evaluate())
     assert recorder.boottime(7) == 4_007
     assert shown() == (Phase.EVALUATION, ended + 4_000)
-    monkeypatch.setattr(_recorder, "boottime_ns", lambda: 9_000)
+    monkeypatch.setattr(_recorder, "boottime_ahead_ns", lambda: 8_000)
     recorder.synchronize_clock()
     assert recorder.boottime(7) == 8_007
     # An evaluation that goes on stays one, and after it training is training.
