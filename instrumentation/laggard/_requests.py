@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+# A file is dated by the kernel's coarse clock, which is a tick late at most: 10 ms where the kernel counts 100 a second.
+_TICK_NS = 10_000_000
+
 
 class ControlFile(Part):
     """Reads a rank's control file and answers in its reply file."""
@@ -36,7 +39,7 @@ class ControlFile(Part):
         #: Of the newest profile, whose request may be taken back.
         self._profile: Answer | None = None
         #: What was asked of an earlier process of the same rank is not for this one.
-        self._not_before = time.time_ns()
+        self._not_before = time.time_ns() - _TICK_NS
 
     def report(self, report: Report) -> None:
         """Look for a request, and write replies, also those to earlier ones."""
@@ -56,7 +59,7 @@ class ControlFile(Part):
         """Forget the parent's requests."""
         self._replies.clear()
         self._profile = None
-        self._not_before = time.time_ns()
+        self._not_before = time.time_ns() - _TICK_NS
 
     def _look(self, path: Path) -> bool:
         """Take the request that is there, if it is new; return whether there is one."""

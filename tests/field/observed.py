@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
@@ -45,6 +45,10 @@ class Rank:
             seconds["other"] -= inside
         return seconds
 
+    def reported(self, step: dict[str, Any]) -> dict[str, float]:
+        """Seconds of each phase in a traced step by laggard."""
+        return {phase: nanoseconds * 1e-9 for phase, nanoseconds in step["phases_ns"].items()}
+
     def waited(self, step: dict[str, Any]) -> float:
         """Seconds, at most, that the main thread was ready to run in a traced step and had no processor."""
         begin, end = _span(step)
@@ -64,6 +68,15 @@ class Rank:
     def updates_in_steps(self) -> list[int]:
         """How often the script called a step done within each of laggard's."""
         return [sum(begin <= at < end for at in self.updates) for begin, end in (_span(step) for step in self.traced)]
+
+
+def summed(steps: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the seconds of each phase in all of some steps."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for step in steps:
+        for phase, took in step.items():
+            seconds[phase] += took
+    return seconds
 
 
 def _span(step: dict[str, Any]) -> tuple[int, int]:

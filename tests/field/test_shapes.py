@@ -77,7 +77,7 @@ def wrong_phases(shape: Shape, rank: Rank, unseen: str, steps: slice = slice(1, 
     """
     traced = rank.traced[steps]
     expected = [joined(shape, rank.stopwatch(step), unseen) for step in traced]
-    reported = [joined(shape, {name: ns * 1e-9 for name, ns in step["phases_ns"].items()}, unseen) for step in traced]
+    reported = [joined(shape, rank.reported(step), unseen) for step in traced]
     total = sum(sum(seconds.values()) for seconds in expected)
     wrong: dict[str, str] = {}
     for phase in sorted({phase for seconds in (*expected, *reported) for phase in seconds}):
