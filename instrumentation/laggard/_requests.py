@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# A file is dated by the kernel's coarse clock, which is a tick late at most: 10 ms where the kernel counts 100 a second.
+# A file is dated by the kernel's coarse clock, a tick late at most: 10 ms where the kernel counts 100 a second.
 _TICK_NS = 10_000_000
 
 
