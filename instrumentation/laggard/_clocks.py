@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from laggard.shared.statefile import boottime_ns
 
-# Of so many readings one is undisturbed, unless a thread loses its processor, or the GIL, in each of them.
+# One of this many readings is undisturbed, unless the thread loses its processor or the GIL in each of them.
 _READINGS = 3
 
 
