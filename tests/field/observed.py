@@ -157,7 +157,6 @@ class Beside:
                 environment = {
                     FOLDER: str(notes),
                     "LAGGARD_WARMUP_STEPS": "0",
-                    "LAGGARD_STEP_RATE": "0",
                     "HF_HUB_OFFLINE": "1",
                     **receiver.environment,
                 }

@@ -12,7 +12,7 @@ import pytest
 
 from laggard.shared.metrics import SIGNALS
 from laggard.shared.phases import RankState
-from tests.field.observed import Beside, Rank, Run
+from tests.field.observed import Beside, Rank, Run, summed
 from tests.field.shapes import SHAPES, Shape
 
 LOOPS = Path(__file__).parent / "loops"
@@ -78,7 +78,7 @@ def wrong_phases(shape: Shape, rank: Rank, unseen: str, steps: slice = slice(1, 
     traced = rank.traced[steps]
     expected = [joined(shape, rank.stopwatch(step), unseen) for step in traced]
     reported = [joined(shape, rank.reported(step), unseen) for step in traced]
-    total = sum(sum(seconds.values()) for seconds in expected)
+    total = sum(summed(expected).values())
     wrong: dict[str, str] = {}
     for phase in sorted({phase for seconds in (*expected, *reported) for phase in seconds}):
         ours = [seconds.get(phase, 0.0) for seconds in reported]

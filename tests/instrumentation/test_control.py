@@ -125,6 +125,20 @@ def test_a_request_to_an_earlier_process_is_not_taken(
     assert caplog.records == []
 
 
+def test_a_request_that_the_kernel_dates_a_tick_late_is_taken(
+    asked: tuple[Asked, Asked, ControlFile], tmp_path: Path
+) -> None:
+    """A file's time is up to 10 ms behind the clock, and so before the start of a process that was there already."""
+    trace, _, hook = asked
+    path = tmp_path / "a%2Fb-3.control"
+    dated = time.time_ns() - 9_000_000
+    hook.forked()
+    control.write(path, Request("one", "trace"))
+    os.utime(path, ns=(dated, dated))
+    look(hook)
+    assert len(trace.requests) == 1
+
+
 def test_a_bad_file_costs_one_line(
     asked: tuple[Asked, Asked, ControlFile], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
