@@ -403,9 +403,9 @@ def _cut_nested(intervals: Iterable[Interval], started: int, ended: int) -> list
     now = started
 
     def fill(to: int) -> None:
-        """Give the time until ``to`` to the open intervals, the innermost first."""
+        """Give the time until ``to`` to the open intervals, the innermost first, and close those that ended."""
         nonlocal now
-        while around and now < to:
+        while around and (now < to or around[-1][1] <= now):
             phase, until = around[-1]
             end = min(until, to)
             if end > now:

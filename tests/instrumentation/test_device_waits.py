@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from laggard._device import DeviceClock
 from laggard._events import UPDATE
+from laggard._hooks.operations import KINDS
 from laggard._hooks.streams import StreamsHook
 from laggard._hooks.transfer import TransferHook
 from laggard._partition import Step, StepPartition
@@ -285,6 +286,76 @@ def test_an_update_and_a_wait_on_autograds_thread_have_edges(
     # The optimizer's own hooks run inside of ours; what the other thread waits for is part of backward.
     assert milliseconds(step) == {"backward": 5 + 7, "communication": 7, "optimizer": 11}
     assert (process.exposure.waited, process.exposure.waited_in_backward) == (3, 3)
+
+
+def by_methods(hook: Any, run: Callable[[], None]) -> Callable[[], Any]:
+    """A blocking all-reduce as versions of torch without hooks on groups see it; it returns no work, as NCCL's."""
+    issue = hook._wrap_method(lambda *_: run(), KINDS["ALLREDUCE"], 0)
+    return lambda: issue(dist.group.WORLD, [torch.ones(2)], SimpleNamespace(asyncOp=False))
+
+
+def by_hooks(hook: Any, run: Callable[[], None]) -> Callable[[], Any]:
+    """The same as versions with hooks on groups see it."""
+    groups = hook._groups
+    before = groups.pre_hook(groups.find(dist.group.WORLD), KINDS, pytest.fail)
+
+    def all_reduce() -> None:
+        before(SimpleNamespace(name="ALLREDUCE", async_op=False, input_tensors=[torch.ones(2)]))
+        run()
+        hook._issued(SimpleNamespace(async_op=False, work=None))
+
+    return all_reduce
+
+
+@pytest.mark.usefixtures("fake_group")
+@pytest.mark.parametrize("blocking", [by_methods, by_hooks])
+def test_a_blocking_collective_that_returns_no_work_is_waited_for(
+    blocking: Callable[..., Callable[[], None]], device: Device, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the current stream: that is communication, in backward too, and the signal stays available."""
+    hook: Any = hook_named(process, "collectives")
+    all_reduce = blocking(hook, lambda: device.stream.hand_over(30))
+    recorder = process.recorder
+
+    def autograd() -> None:
+        monkeypatch.setattr(torch._C, "_current_graph_task_id", lambda: 0)
+        device.stream.hand_over(20)
+        all_reduce()
+
+    torch.ones(1, requires_grad=True).sum().backward()
+    device.steps()
+    device.stream.hand_over(300)  # from here on the host is ahead
+    for _ in range(4):
+        recorder.end(recorder.begin(Phase.DATA))
+        token = recorder.begin(Phase.FORWARD)
+        device.stream.hand_over(10)
+        all_reduce()
+        recorder.end(token)
+        all_reduce()
+        token = recorder.begin(Phase.BACKWARD)
+        thread = threading.Thread(target=autograd)
+        thread.start()
+        thread.join()
+        recorder.end(token)
+        recorder.mark(UPDATE)
+    steps = device.steps()[1:]
+    assert [milliseconds(step) for step in steps] == [{"forward": 10, "backward": 20, "communication": 90}] * 2
+    hook.steps_ended(steps)
+    assert hook.available
+    # Three waits that the histogram has, and whose collective is over for the state file.
+    assert [operation for operation, _ in hook._waits] == ["all_reduce", "all_reduce", "asynchronous"] * 4
+    assert hook._groups.blocking == ("asynchronous", None)
+
+
+@pytest.mark.usefixtures("fake_group")
+def test_a_collective_of_a_stream_of_its_own_holds_nobody_up(device: Device, process: Process) -> None:
+    """What returns no work in another stream than the one that computes is no wait, and is seen."""
+    hook: Any = hook_named(process, "collectives")
+    process.exposure.current_stream = Stream
+    by_hooks(hook, lambda: None)()
+    assert process.exposure.waited == 1
+    assert hook._waits == []
+    assert device.steps() == []
 
 
 def test_a_copy_to_the_device_and_a_loaded_checkpoint_have_edges(

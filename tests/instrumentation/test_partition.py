@@ -334,5 +334,8 @@ def test_flatten_of_what_is_nearly_in_order() -> None:
     assert list(flatten([(CHECKPOINT, -5, 5)], 0, 100)) == [(CHECKPOINT, 0, 5)]
     assert list(flatten([(DATA, 0, 5), (CHECKPOINT, 95, 105)], 0, 100)) == [(DATA, 0, 5), (CHECKPOINT, 95, 100)]
     assert list(flatten([(DATA, 80, 80)], 0, 100)) == []
+    # The second wait begins where forward ends, and the first one with it.
+    touching = [(COMMUNICATION, 10, 40), (FORWARD, 0, 40), (COMMUNICATION, 40, 70)]
+    assert list(flatten(touching, 0, 100)) == [(FORWARD, 0, 10), (COMMUNICATION, 10, 70)]
     nested = [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 20, 30), (BACKWARD, 10, 60)]
     assert list(flatten(nested, 0, 100)) == [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 10, 60)]

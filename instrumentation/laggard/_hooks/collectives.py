@@ -3,7 +3,8 @@
 Two views. ``ProcessGroup`` pre-hooks see every collective of any backend as it is issued, from Python or from C++;
 they keep the counts (see :mod:`laggard._hooks.groups`). Where torch has no such hooks, the group's own methods are
 wrapped, which Python callers go through. The time inside ``Work.wait`` and inside the operators that functional
-collectives and compiled graphs wait with is communication.
+collectives and compiled graphs wait with is communication, and so is a blocking collective that returns no ``Work``:
+NCCL runs it in the current stream, since torch 2.8, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from laggard._hooks.base import Hook, always, around
 from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
 from laggard._hooks.groups import Groups
 from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
-from laggard._hooks.waiting import begin_wait, elsewhere, end_wait
+from laggard._hooks.waiting import add_wait, begin_wait, elsewhere, end_wait
 from laggard._part import Host
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _hook_ids = itertools.count(0x1A66A4D)
 
 #: Modules that hold `init_process_group` under its name.
 _INIT_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed", "torch.distributed.device_mesh")
+
+#: Backends that return a ``Work`` whatever is asked: a post-hook has nothing to say of them.
+_RETURN_WORK = frozenset({"gloo", "mpi"})
 
 #: Waits kept between two drains; what does not fit is missing from the collectives' histogram only.
 _MAX_WAITS = 8192
@@ -53,11 +57,12 @@ class CollectivesHook(Hook):
         super().__init__(host)
         self._groups = Groups(host.recorder, host.exposure)
         self._kinds: dict[Any, Kind] = {}
-        self._has_pre_hooks = False
+        self._has_hooks = False
         self._hook_id = next(_hook_ids)
         self._waits: list[tuple[str, int]] = []
         self._reported_bytes: dict[str, int] = {}
         self._observer = self.guarded(self._after_backward)
+        self._returned = self.guarded(self._waited_inside)
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for torch's distributed package, and for the functional collectives that only some programs load."""
@@ -81,9 +86,10 @@ class CollectivesHook(Hook):
         self._groups.closed = True
         # A group that is just calling our hook must not lose it: it would crash. After a failure, and on a thread other
         # than the one that trains, the hooks stay and do nothing.
-        if self._has_pre_hooks and not self._groups.failed and self.recorder.thread in (0, get_ident()):
+        if self._has_hooks and not self._groups.failed and self.recorder.thread in (0, get_ident()):
             for watched in self._groups.watched:
                 watched.group.unregister_pre_hook(self._hook_id)
+                watched.group.unregister_post_hook(self._hook_id)
         self._groups.watched.clear()
 
     def steps_ended(self, steps: list[Step]) -> None:
@@ -119,8 +125,8 @@ class CollectivesHook(Hook):
         # Where every kind of group is made known, or in older versions the function that most are made by.
         register = "_register_pg_in_world"
         self.replace(c10d, register if hasattr(c10d, register) else "_new_process_group_helper", self._wrap_register)
-        self._has_pre_hooks = hasattr(c10d.ProcessGroup, "register_pre_hook")
-        if self._has_pre_hooks:
+        self._has_hooks = hasattr(c10d.ProcessGroup, "register_pre_hook")
+        if self._has_hooks:
             names = sys.modules["torch._C._distributed_c10d"].HookOpName.__members__
             self._kinds = {names[name]: kind for name, kind in KINDS.items() if name in names}
         else:
@@ -164,12 +170,14 @@ class CollectivesHook(Hook):
         return around(self.recorder, register, always, after)
 
     def _watch_all(self, c10d: ModuleType) -> None:
-        for group in c10d._world.pg_map:  # noqa: SLF001 - the one list of all groups
+        for group, (backend, *_) in c10d._world.pg_map.items():  # noqa: SLF001 - the one list of all groups
             watched = self._groups.add(group)
             self.observe(self.host.backward_observers, self._observer)
-            if watched is not None and self._has_pre_hooks:
+            if watched is not None and self._has_hooks:
                 failed = functools.partial(self.host.part_failed, self)
                 group.register_pre_hook(self._hook_id, self._groups.pre_hook(watched, self._kinds, failed))
+                if backend not in _RETURN_WORK:
+                    group.register_post_hook(self._hook_id, self._issued)
 
     def _wrap_method(self, method: Callable[..., Any], kind: Kind, argument: int) -> Callable[..., Any]:
         issuing = self.guarded(self._issuing)
@@ -177,9 +185,30 @@ class CollectivesHook(Hook):
         @functools.wraps(method)
         def issue(group: Any, *args: Any, **kwargs: Any) -> Any:
             issuing(group, kind, args[argument] if 0 <= argument < len(args) else (), args)
-            return method(group, *args, **kwargs)
+            work = method(group, *args, **kwargs)
+            if work is None:
+                self._returned()
+            return work
 
         return issue
+
+    def _issued(self, issued: Any) -> None:
+        if not issued.async_op and issued.work is None:
+            self._returned()
+
+    def _waited_inside(self) -> None:
+        """Take what ran in the current stream since a blocking collective was issued for a wait."""
+        started = self._groups.pop_began()
+        if not started or not self.recorder.enabled:
+            return
+        exposure = self.host.exposure
+        if elsewhere(exposure):
+            exposure.waited += 1
+            self._groups.pop_blocking()
+        else:
+            ended = add_wait(self.recorder, exposure, started)
+            self._waited(None, started, ended)
+            self.recorder.self_time_ns += perf_counter_ns() - ended
 
     def _issuing(self, group: Any, kind: Kind, tensors: Any, arguments: tuple[Any, ...]) -> None:
         entered = perf_counter_ns()

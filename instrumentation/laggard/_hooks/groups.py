@@ -49,6 +49,8 @@ class Groups:
         self.bytes = {operation: 0 for operation, _ in KINDS.values()}
         #: The newest blocking collective, whose wait comes next, and its group.
         self.blocking: tuple[str, Group | None] = ("asynchronous", None)
+        #: Edge before the newest blocking collective, and the thread that issued it.
+        self._began = (0, 0)
 
     def add(self, group: Any) -> Group | None:
         """Watch a group; ``None`` if it is watched already."""
@@ -95,12 +97,17 @@ class Groups:
             self._exposure.in_backward += 1
             self._exposure.issued_at = perf_counter_ns()
             recorder.edge(self._exposure.issued_at)
+            if blocking:
+                self._began = self._exposure.issued_at, get_ident()
             return
         if recorder.thread and recorder.thread != get_ident():
             return
+        phase = recorder.phase
         if blocking:
             self.blocking = (operation, watched)
-        phase = recorder.phase
+            if phase != Phase.COMMUNICATION:
+                self._began = perf_counter_ns(), get_ident()
+                recorder.edge(self._began[0])
         if phase == Phase.BACKWARD:
             self._exposure.in_backward += 1
         elif phase != Phase.COMMUNICATION and recorder.thread and not _waited_for_inside():
@@ -119,6 +126,14 @@ class Groups:
         if words is not None:
             for watched in self.watched[:MAX_GROUPS]:
                 words[watched.word + 2] = watched.started
+
+    def pop_began(self) -> int:
+        """Return the edge before the blocking collective that this thread has just issued, 0 where there is none."""
+        began, thread = self._began
+        if thread != get_ident():
+            return 0
+        self._began = (0, 0)
+        return began
 
     def pop_blocking(self) -> str:
         """End the blocking collective that the thread has just waited for; return its operation."""

@@ -53,12 +53,19 @@ def end_wait(recorder: Recorder, exposure: Exposure, token: Token | None) -> int
     """End a wait; return the ``perf_counter_ns`` at which it ended, 0 for a token of ``None``."""
     if token is None:
         return 0
+    _code, outer, started = token
+    if outer == _ON_AUTOGRAD_THREAD:
+        return add_wait(recorder, exposure, started)
     exposure.waited += 1
-    code, outer, started = token
-    exposure.waited_in_backward += outer in (_ON_AUTOGRAD_THREAD, Phase.BACKWARD)
-    if outer != _ON_AUTOGRAD_THREAD:
-        return recorder.end(token)
+    exposure.waited_in_backward += outer == Phase.BACKWARD
+    return recorder.end(token)
+
+
+def add_wait(recorder: Recorder, exposure: Exposure, started: int) -> int:
+    """Add a wait that ends now and began at an edge; return the ``perf_counter_ns`` at which it ended."""
+    exposure.waited += 1
+    exposure.waited_in_backward += recorder.phase == Phase.BACKWARD
     ended = perf_counter_ns()
     recorder.edge(ended)
-    recorder.add(code, started, ended)
+    recorder.add(_COMMUNICATION, started, ended)
     return ended
