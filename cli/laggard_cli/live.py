@@ -26,7 +26,7 @@ from laggard_cli.nearby import listed
 PREFIX = "laggard-local-"
 #: What the folder of a run's servers is called, in that of the run.
 SERVERS = "servers"
-_FILE = "run.json"
+FILE = "run.json"
 #: Within which a run that has a folder has its lock.
 _BEGIN_SECONDS = 60.0
 _MOST_BYTES = 65_536
@@ -73,7 +73,7 @@ class Announcement:
 
     def say(self, run: LiveRun) -> None:
         """Name the run and its server, also after that has another address. Raises :class:`OSError`."""
-        write_atomically(self._folder / _FILE, [json.dumps(asdict(run))])
+        write_atomically(self._folder / FILE, [json.dumps(asdict(run))])
 
     def end(self) -> None:
         """The run is at work no more."""
@@ -116,7 +116,7 @@ def abandoned() -> Iterator[tuple[Path, str]]:
                 continue
             servers = ""
             with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
-                servers = _read(folder / _FILE).servers
+                servers = _read(folder / FILE).servers
             # Another run may have the folder by now, and no other folder is ever to be removed.
             mine = Path(servers).name == SERVERS and servers not in {run.servers for run in _found()}
             yield folder, servers if mine else ""
@@ -127,7 +127,7 @@ def _found() -> Iterator[LiveRun]:
         # Anybody may put a folder there, and take it away at any moment.
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             if locked:
-                yield _read(folder / _FILE)
+                yield _read(folder / FILE)
 
 
 def _folders() -> Iterator[tuple[Path, bool]]:

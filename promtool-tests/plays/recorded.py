@@ -71,6 +71,47 @@ def behind_another_collective() -> Scenario:
     return scenario
 
 
+def _late(scenario: Scenario, *late: int) -> None:
+    """Have ranks issue one collective less than the others over all ranks: hooks and NCCL's RAS service count that."""
+    for number in late:
+        sequence, _ = scenario[number].groups["world"]
+        scenario[number].groups["world"] = (sequence - 1, False)
+        scenario[number].phase = Phase.OTHER
+        scenario[number].ras_behind = 1
+
+
+def device_that_hangs_before_a_collective() -> Scenario:
+    """Names nobody where two wait for each other in a smaller group, and so are late for all: one of them waits."""
+    scenario = _alike()
+    _late(scenario, 4, 5)
+    for number in (4, 5):
+        scenario[number].recorder = {"world": Progress(899), "pair-2": Progress(1801, pending=1801)}
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled())
+    return scenario
+
+
+def skipped_call() -> Scenario:
+    """Names nobody where two wait for each other in two groups: the late one waits, since the other left a call out."""
+    scenario = _alike()
+    _late(scenario, 4)
+    scenario[4].recorder = {"world": Progress(899), "pair-2": Progress(1801, pending=1801)}
+    scenario[5].recorder = {"world": Progress(900, pending=900), "pair-2": Progress(1801, pending=1801)}
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled())
+    return scenario
+
+
+def late_without_a_dump() -> Scenario:
+    """Names who is late and left no dump: nothing says that it waits."""
+    scenario = _alike()
+    _late(scenario, 4)
+    scenario[4].recorder = {}
+    scenario.after(minutes=1.25)
+    scenario.fires(stalled(4, "other", "host-b"))
+    return scenario
+
+
 def done_on_the_others() -> Scenario:
     """Names nobody where a collective is open on one rank and done on all others: a link that breaks leaves that."""
     scenario = _alike()
@@ -189,6 +230,9 @@ PLAYS: tuple[Play, ...] = (
     device_that_has_not_begun,
     all_devices_have_begun,
     behind_another_collective,
+    device_that_hangs_before_a_collective,
+    skipped_call,
+    late_without_a_dump,
     done_on_the_others,
     another_size,
     two_sizes,

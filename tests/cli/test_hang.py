@@ -214,6 +214,7 @@ def test_a_live_dump_of_an_older_process_is_left_out(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text(json.dumps(dump))
     os.utime(tmp_path / names[1], (1, 1))
+    (tmp_path / "run.json").write_text("{}")  # a local run's own
     writer = StateWriter(tmp_path, facts)
     try:
         found, left_out = collect(tmp_path)

@@ -16,6 +16,7 @@ from pathlib import Path
 from laggard.shared import control, statefile
 from laggard.shared import dumps as own_dumps
 from laggard.shared.phases import Phase, RankState
+from laggard_cli import live
 from laggard_cli.console import show
 from laggard_cli.errors import CommandError
 from laggard_cli.folders import state_directory
@@ -119,7 +120,7 @@ def collect(folder: Path, answers: Collection[Path] = ()) -> tuple[dict[int, Dum
     jobs: dict[str, dict[int, Path]] = {}
     starts = _starts(folder)
     for path in _files(folder):
-        if path.name.endswith(statefile.SUFFIX) or path in answers:
+        if path.name.endswith(statefile.SUFFIX) or path.name == live.FILE or path in answers:
             continue
         rank = rank_of(path)
         why = _unfit(path.name, rank, starts)
