@@ -37,10 +37,10 @@ def died(rank: int, phase: str = "forward", host: str = "host-a") -> Firing:
 
 
 def failed(
-    by: str, how: str = "", *, rank: int | None = None, phase: str = "", host: str = "", run: str = RUN
+    by: str, how: str = "", *, rank: int | None = None, phase: str = "", host: str = "", run: str = RUN, after: str = ""
 ) -> Firing:
     """Return the alert about a run that ended by a failure: of the rank that ended first, where that is known."""
-    more = (("training_ended_by", by), ("training_ended_with", how))
+    more = (("training_ended_after", after), ("training_ended_by", by), ("training_ended_with", how))
     return Firing("TrainingRunFailed", rank, phase, host, run=run, more=more)
 
 

@@ -70,6 +70,8 @@ class Rank:
     #: By what and with what its process ends where it does not end cleanly, and when the newest one did.
     ending: tuple[str, str] = ("request", "SIGTERM")
     failed_at: float | None = None
+    #: When the last step of the process ended that ended last.
+    failed_since_step: float = 0.0
     #: A scrape of the rank's own metrics, or of its exporter, fails: its series are marked stale.
     lost: bool = False
     exporter_lost: bool = False
@@ -386,6 +388,9 @@ class World:
                 host_name=rank.host, phase=rank.phase.label, ended_by=by, ended_with=with_what,
             )  # fmt: skip
             yield failure, rank.failed_at
+            if not rank.alive:
+                rank.failed_since_step = rank.last_step
+            yield sample("failure_last_step_age_seconds", max(rank.failed_at - rank.failed_since_step, 0))
         if rank.alive:
             yield from (sample(f"hang_{name}", value, **labels) for name, labels, value in rank.recorded_facts())
 

@@ -50,6 +50,43 @@ def killed() -> Scenario:
     return scenario
 
 
+def given_up() -> Scenario:
+    """Ranks that a watchdog ends once the run has stood still are not named; who hangs stays named."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=4)
+    stick(scenario, culprit=2)
+    scenario.after(minutes=2)
+    hangs = stalled(2, "forward", "host-b")
+    scenario.fires(hangs)
+    for number in (0, 1, 3):
+        scenario[number].alive, scenario[number].ending = False, ("signal", "SIGABRT")
+    scenario.after(minutes=2)
+    scenario.fires(hangs)
+    scenario[2].alive = False
+    scenario.after(minutes=1.25)
+    ended = failed("signal", "SIGABRT", after="stall")
+    scenario.fires(ended)
+    scenario.says(
+        ended,
+        title="A training run failed.",
+        summary="Run run-a failed, 3m 1s ago.",
+        description="Run run-a ended by SIGABRT, 3m 1s ago. It had stood still until then: TrainingStalled "
+        "told for whom it waited. No rank of the run is left.",
+        recommendation="Find out why it stood still: what TrainingStalled said of it, and the log of the rank that the "
+        "others waited for. The ends follow from that.",
+        runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    scenario.after(minutes=65)
+    scenario.fires(ended)
+    for rank in scenario.world.ranks:
+        rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
+        rank.last_edge = scenario.world.now
+    scenario.after(seconds=45)
+    scenario.silent()
+    return scenario
+
+
 def no_death() -> Scenario:
     """A clean end is no death, nor is a lost scrape, the end of the job as a whole, or one scrape between two lives."""
     scenario = Scenario([*ranks(4), *ranks(2, run="run-b")])
@@ -154,7 +191,7 @@ def failed_unseen() -> Scenario:
     early[3].failed_at = None
     early[3].finish()
     scenario.after(minutes=2)
-    scenario.fires(failed("unknown"), failed("unseen", run="run-b"), failed("exception", run="run-e"))
+    scenario.fires(failed("unknown"), failed("unseen", run="run-b"), failed("exception", "RuntimeError", run="run-e"))
     return scenario
 
 
@@ -332,6 +369,7 @@ PLAYS: tuple[Play, ...] = (
     failed_between_two_scrapes,
     failed_unseen,
     killed,
+    given_up,
     no_death,
     stopped,
     stopped_for_a_moment,

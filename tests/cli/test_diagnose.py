@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from laggard_cli.diagnose.model import Diagnosis, Rank, Verdict
-from laggard_cli.diagnose.view import duration, show
+from laggard_cli.diagnose.model import Diagnosis, Failure, Rank, Verdict
+from laggard_cli.diagnose.view import duration, how_failed, show
 from laggard_cli.main import main
 from laggard_cli.profile.choice import choose_pair
 from laggard_cli.prometheus import Prometheus
@@ -364,6 +364,14 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
     )
     late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))
     assert "no verdict yet" not in late
+
+
+def test_a_run_that_ended_after_a_stall_says_so() -> None:
+    """No rank that ended first is named, nor looked for: it only waited."""
+    ended = Failure("", "", "", "signal", "SIGABRT", "2026-01-05T12:00:00Z", ended_after="stall")
+    assert how_failed(ended).endswith(
+        "by SIGABRT, after it had stood still; TrainingStalled says for whom it waited"
+    )  # fmt: skip
 
 
 def test_durations_read_well() -> None:

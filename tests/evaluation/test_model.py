@@ -243,6 +243,7 @@ _NOT_SIMULATED = {
     "gpu_retired_pages_pending",
     "gpu_xid_errors_total",
     "training_flops_total",
+    "training_process_failure_last_step_age_seconds",
     "training_process_failure_timestamp_seconds",
     "training_process_hang_begun",
     "training_process_hang_issued",

@@ -53,7 +53,7 @@ def failure(phase: str, by: str, with_what: str = "", rank: str = "3") -> str:
 
 def failures(samples: Mapping[str, float]) -> dict[str, float]:
     """Return the samples that say how ranks ended."""
-    return starting_with(samples, "training_process_failure")
+    return starting_with(samples, "training_process_failure_timestamp")
 
 
 def collect(directory: Path, now_ns: int = NOW) -> dict[str, float]:
@@ -227,7 +227,11 @@ def test_how_a_rank_ended(tmp_path: Path, ending: Ending, by: str, with_what: st
         file.write(statefile.pack(ending.by, ending.code).to_bytes(8, "little"))
         file.seek(2048)
         file.write(ending.exception.encode())
-    assert failures(collect(tmp_path)) == {failure("communication", by, with_what): 1_700_000_011.5}
+    samples = collect(tmp_path)
+    assert failures(samples) == {failure("communication", by, with_what): 1_700_000_011.5}
+    # Its last step was over for so long then; an exception leaves all phases, so they do not tell that.
+    last_step = (21 * NANOSECONDS - WAITING[statefile.LAST_STEP]) / NANOSECONDS
+    assert samples[rank_series("training_process_failure_last_step_age_seconds")] == pytest.approx(last_step)
 
 
 def test_when_a_killed_rank_died(tmp_path: Path) -> None:
@@ -260,6 +264,8 @@ def test_a_restart_does_not_hide_a_failure(tmp_path: Path) -> None:
     samples = collect(tmp_path)
     assert samples[rank_series("training_process_condition")] == 1
     assert failures(samples) == told
+    # Nobody saw that end, so nobody knows how long its last step was over.
+    assert rank_series("training_process_failure_last_step_age_seconds") not in samples
     with live_rank(tmp_path, replace(FACTS, start_boottime_ns=23 * NANOSECONDS, restarts=4)):
         samples = collect(tmp_path)
         assert samples[rank_series("training_process_up")] == 1
@@ -534,4 +540,5 @@ def test_a_rank_of_somebody_else(tmp_path: Path) -> None:
 
 def test_every_metric_of_the_contract_has_a_value() -> None:
     """The collector knows each rank metric of the contract, and no other."""
-    assert [*state.SERIES, process_metrics.PROCESS_FAILURE_TIMESTAMP] == list(PROCESS_METRICS)
+    failure = [process_metrics.PROCESS_FAILURE_TIMESTAMP, process_metrics.PROCESS_FAILURE_LAST_STEP_AGE]
+    assert [*state.SERIES, *failure] == list(PROCESS_METRICS)

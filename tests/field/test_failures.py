@@ -86,6 +86,23 @@ def test_who_ended_first_is_named(servers: Servers, prometheus: Prometheus, how:
 
 
 @pytest.mark.field
+def test_who_gives_up_waiting_is_not_named(servers: Servers, prometheus: Prometheus) -> None:
+    """Of a run that stood still until a collective timed out, who hangs is named, and nobody who ended."""
+    told: set[tuple[str, str]] = set()
+    with _job(servers, "hang") as job:
+        while job.poll() is None:
+            told |= {(each.alert, each.rank) for each in firing(prometheus) if each.run == "hang"}
+            time.sleep(0.2)
+    _wait_for(prometheus, "hang", [""])
+    told |= {(each.alert, each.rank) for each in firing(prometheus) if each.run == "hang"}
+    assert {each for each in told if each[1]} == {("TrainingStalled", str(CULPRIT))}
+    failure = diagnose(prometheus, "hang")[0].failure
+    assert failure is not None
+    assert (failure.rank, failure.ended_by, failure.ended_with) == ("", "exception", "RuntimeError")
+    assert failure.ended_after == "stall"
+
+
+@pytest.mark.field
 def test_an_end_that_was_asked_for_is_no_failure(servers: Servers, prometheus: Prometheus) -> None:
     """SIGTERM to the launcher, as by scancel, and a clean end bring no alert about."""
     with _job(servers, "request") as job, _job(servers, "clean") as clean:

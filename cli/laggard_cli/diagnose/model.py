@@ -39,6 +39,8 @@ _EXCLUDED = (
     "sum by (cluster, training_run, training_reason) ("
     "max by (cluster, training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
 )
+#: On the end of a run: what was before it, where its ranks ended since.
+_AFTER = "training_ended_after"
 #: When the newest end without a clean end of each run began, of a day, with who ended first and how.
 _FAILED = (
     'last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d])'
@@ -119,6 +121,8 @@ class Failure:
     """Class of the exception, exit code or name of the signal."""
     at: str
     """Time of the end (RFC 3339)."""
+    ended_after: str = ""
+    """``stall`` where the run had stood still before; else empty."""
 
 
 @dataclass(frozen=True)
@@ -353,7 +357,7 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
     # The last one counts: the newest, and of one end what was said once all its ranks were seen.
     newest = sorted(
         prometheus.query(_FAILED, at, by=(_RUN, "training_ended_by")),
-        key=lambda each: (each.value, bool(each.labels.get(_RANK))),
+        key=lambda each: (each.value, each.labels.get(_AFTER, ""), bool(each.labels.get(_RANK))),
     )
     return {
         run_of(sample): Failure(
@@ -363,6 +367,7 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
             ended_by=sample.labels.get("training_ended_by", ""),
             ended_with=sample.labels.get("training_ended_with", ""),
             at=iso(sample.value),
+            ended_after=sample.labels.get(_AFTER, ""),
         )
         for sample in newest
     }

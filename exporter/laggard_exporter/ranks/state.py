@@ -185,7 +185,7 @@ class StateCollector:
                 self._stood_still[key] = seen
             yield from _samples(rank, in_detail=key in self._stood_still)
         for known in self._ranks.failed:
-            yield _failure(known, self._deaths)
+            yield from _failure(known, self._deaths)
         for result, count in self._ranks.results.items():
             yield Sample(STATE_FILES, (result,), count)
 
@@ -202,8 +202,8 @@ def _pace(first: tuple[int, int] | None, file: Snapshot) -> tuple[tuple[int, int
     return first, max(file.last_step_ns - first[1], 0) / NANOSECONDS / steps if steps else 0.0
 
 
-def _failure(rank: Rank, deaths: Deaths) -> Sample:
-    """Return when and how a process ended that did not end cleanly."""
+def _failure(rank: Rank, deaths: Deaths) -> Iterator[Sample]:
+    """Yield when and how a process ended that did not end cleanly, and how long its last step was over."""
     file = rank.file
     by, with_what = _cause(file.ending)
     ended = file.ended_ns or deaths.ended_ns(file)
@@ -212,7 +212,11 @@ def _failure(rank: Rank, deaths: Deaths) -> Sample:
     unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS
     facts = file.facts
     labels = (facts.run, str(facts.rank), facts.host, file.phase.label, by, with_what)
-    return Sample(PROCESS[process_metrics.PROCESS_FAILURE_TIMESTAMP], labels, unix)
+    yield Sample(PROCESS[process_metrics.PROCESS_FAILURE_TIMESTAMP], labels, unix)
+    # An exception leaves all phases on its way, so these say nothing of a wait.
+    if by != "unseen" and file.last_step_ns:
+        age = max(ended - file.last_step_ns, 0) / NANOSECONDS
+        yield Sample(PROCESS[process_metrics.PROCESS_FAILURE_LAST_STEP_AGE], labels[:2], age)
 
 
 def _cause(ending: Ending) -> tuple[str, str]:

@@ -104,6 +104,13 @@ PROCESS_FAILURE_TIMESTAMP = Metric(
     (Attribute.HOST_NAME, Attribute.PHASE, Attribute.ENDED_BY, Attribute.ENDED_WITH),
 )
 
+PROCESS_FAILURE_LAST_STEP_AGE = Metric(
+    "training.process.failure.last_step.age",
+    "gauge",
+    "s",
+    "Time since the last step of that process had ended when it ended. None where there was none, or its end unseen.",
+)
+
 #: What the node exporter says of each rank on its node, from the rank's state file.
 PROCESS_METRICS = (
     PROCESS_UP,
@@ -123,4 +130,5 @@ PROCESS_METRICS = (
     PROCESS_START_TIMESTAMP,
     PROCESS_INFO,
     PROCESS_FAILURE_TIMESTAMP,
+    PROCESS_FAILURE_LAST_STEP_AGE,
 )

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import torch
 from torch import distributed
@@ -34,6 +35,7 @@ ENDS: dict[str, Callable[[], object]] = {
     "leave": lambda: os._exit(7),
     "segfault": lambda: ctypes.string_at(0),
     "abort": os.abort,
+    "hang": lambda: time.sleep(600),
     "restart": lambda: os.kill(os.getpid(), signal.SIGKILL) if not _restarts() else None,
 }
 
@@ -51,7 +53,8 @@ def _group(how: str) -> Iterator[None]:
         store = PrefixStore(str(_restarts()), store)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     else:
-        distributed.init_process_group("gloo")
+        # Who waits for one that hangs gives up after this time, and its launcher ends the other.
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=30 if how == "hang" else 1800))
     try:
         yield
     finally:
