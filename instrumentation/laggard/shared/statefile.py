@@ -24,6 +24,7 @@ file must never be opened a second time in its own process: closing the second d
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import stat
@@ -86,6 +87,7 @@ def boottime_ns() -> int:
     return time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)
 
 
+@functools.cache
 def boot_id() -> bytes:
     """Return 16 bytes that change at every boot, or zeros where the system has none."""
     with contextlib.suppress(OSError, ValueError):
