@@ -70,10 +70,10 @@ def given_up() -> Scenario:
         ended,
         title="A training run failed.",
         summary="Run run-a failed, 3m 1s ago.",
-        description="Run run-a ended by SIGABRT, 3m 1s ago. It had stood still until then: TrainingStalled "
-        "told for whom it waited. No rank of the run is left.",
+        description="Run run-a ended by SIGABRT, 3m 1s ago. It had stood still until then, as "
+        "TrainingStalled told. No rank of the run is left.",
         recommendation="Find out why it stood still: what TrainingStalled said of it, and the log of the rank that the "
-        "others waited for. The ends follow from that.",
+        "others waited for, if it named one. The ends follow from that.",
         runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

@@ -369,9 +369,7 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
 def test_a_run_that_ended_after_a_stall_says_so() -> None:
     """No rank that ended first is named, nor looked for: it only waited."""
     ended = Failure("", "", "", "signal", "SIGABRT", "2026-01-05T12:00:00Z", ended_after="stall")
-    assert how_failed(ended).endswith(
-        "by SIGABRT, after it had stood still; TrainingStalled says for whom it waited"
-    )  # fmt: skip
+    assert how_failed(ended).endswith("by SIGABRT, after it had stood still, as TrainingStalled told")
 
 
 def test_durations_read_well() -> None:

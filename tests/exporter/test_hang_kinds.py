@@ -626,6 +626,32 @@ def test_who_is_late_and_neither_waits_nor_is_idle_is_told_with_the_reason() -> 
     )
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+def test_of_devices_that_hang_it_is_said_what_would_tell(skipped: bool) -> None:  # noqa: FBT001 - of pytest
+    """As dumped by four ranks on a real GPU: the device of one hangs, or it left a call out, and its pair waits for it.
+
+    Torch records no start of a device unless it is told to.
+    """
+    groups = {"0": ("default_pg", (0, 1, 2, 3)), "1": ("", (0, 1)), "2": ("", (2, 3))}
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(groups)
+        if rank < 2:
+            recorder.call("0", state="scheduled")
+            recorder.call("1", state="scheduled")
+        else:
+            if skipped and rank == 3:
+                recorder.call("0", state="scheduled")
+            recorder.call("2", state="scheduled")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    said = (
+        "in a collective of which no member is known to be missing; no device is known to have begun, which "
+        "TORCH_NCCL_ENABLE_TIMING=1 records"
+    )
+    assert (named(found), found.remarks) == ({}, (f"{'rank 2 is' if skipped else 'ranks 2-3 are'} {said}",))
+
+
 def test_of_a_subgroup_of_gloo_only_those_are_known_that_have_used_it() -> None:
     """So nobody says that no rank is missing."""
     dumps: dict[int, dict[str, Any]] = {}

@@ -143,7 +143,7 @@ def how_failed(failure: Failure) -> str:
         "signal": f"by {failure.ended_with}",
     }.get(failure.ended_by, "without a word, as by SIGKILL, a fault in native code or os._exit")
     if failure.ended_after:
-        return f"failed {told(failure.at)} {how}, after it had stood still; TrainingStalled says for whom it waited"
+        return f"failed {told(failure.at)} {how}, after it had stood still, as TrainingStalled told"
     if not failure.rank:
         return f"failed {told(failure.at)} {how}; which rank ended first is not known"
     where = f" on host {failure.host}" if failure.host else ""

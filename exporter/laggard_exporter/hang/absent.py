@@ -11,6 +11,8 @@ from __future__ import annotations
 from laggard_exporter.hang.dump import Dump, Group
 from laggard_exporter.hang.evidence import Evidence, Wait, newest_of
 
+#: Torch does not record by default when a device begins with a call of NCCL's.
+UNTIMED = "no device is known to have begun, which TORCH_NCCL_ENABLE_TIMING=1 records"
 #: Peers whose calls and numbers must agree: one alone may be the one that differs.
 _PEERS = 2
 
@@ -22,7 +24,7 @@ def why_not_proven(rank: int, evidence: Evidence) -> str:
         return "it may be in a send or receive"
     waits = [wait for wait in evidence.waits if not wait.unknown and len(_at_work(wait, evidence)) > 0]
     if not waits:
-        return "no device is known to have begun, which TORCH_NCCL_ENABLE_TIMING=1 records"
+        return UNTIMED
     if len(_settled(rank, waits, evidence)) <= len(dumps):
         return "not each of the others waits for it"
     if not all(_agree(group, rank, evidence) for group in _groups(rank, evidence)):

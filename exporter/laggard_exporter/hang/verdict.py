@@ -13,11 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from laggard_exporter.hang.absent import why_not_proven
+from laggard_exporter.hang.absent import UNTIMED, why_not_proven
 from laggard_exporter.hang.attempts import of_earlier_attempts
 from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
 from laggard_exporter.hang.evidence import Evidence, Wait, everybody_of, evidence_of, members_of, newest_of
 
+#: All that a rank waits in has been issued by all who are known to be in it.
+_COMPLETE = "is in a collective of which no member is known to be missing"
 #: Spans of ranks that a person reads.
 _SPANS = 16
 
@@ -160,6 +162,7 @@ def _excuse(dump: Dump, wait: Wait, evidence: Evidence) -> str:
     newest, group = newest_of(dump, wait.group), wait.group
     # What others still wait in was given up where it is done.
     ended = evidence.ended.get(group, set()) - {wait.sequence}
+    untimed = not group.gloo and not any(call.started for calls in evidence.pending.values() for call in calls.values())
     peers = "of an unknown peer" if any(each.peer is None for each in dump.transfers) else "that both sides have issued"
     known = [
         (dump.damaged, "has a dump of which not all entries can be read"),
@@ -167,7 +170,8 @@ def _excuse(dump: Dump, wait: Wait, evidence: Evidence) -> str:
             dump.transfers,
             f"is in a send or receive {peers}",
         ),
-        (dump.pending, "is in a collective of which no member is known to be missing"),
+        (dump.pending and untimed, f"{_COMPLETE}; {UNTIMED}"),
+        (dump.pending, _COMPLETE),
         (dump.calling, "is in a call of torch.distributed that its recorder does not show"),
         (
             evidence.hidden and group.gloo and dump.calling is None,
