@@ -15,7 +15,8 @@ from tests.support.measured_once import MeasuredOnce
 from tests.support.otlp import Receiver
 
 #: Four ranks on two processors: what is put aside between two readings of the clock is a millisecond off in the mean.
-pytestmark = [pytest.mark.timed, pytest.mark.flaky(reruns=4)]
+#: What a busy machine adds to a rank the stopwatch sees too, so that is what laggard is held against.
+pytestmark = pytest.mark.timed
 
 SLOW_RANK = 2
 EXTRA = 0.030
@@ -43,11 +44,17 @@ def train(place: str, slow_rank: int, folder: Path, *options: str) -> list[Any]:
     return ranks
 
 
+def watched(stopwatch: dict[str, float]) -> dict[str, float]:
+    """Phases, step and own time by the stopwatch, and what it saw outside of all phases."""
+    seen = {name: seconds for name, seconds in stopwatch.items() if name not in ("rank", "steps")}
+    phases = sum(seconds for name, seconds in seen.items() if name != "step")
+    return {**seen, "own": seen["step"] - seen["communication"], "other": seen["step"] - phases}
+
+
 def assert_agrees(stopwatch: dict[str, float], reported: dict[str, float]) -> None:
-    """Every phase and the step agree to 1 % or 1 ms."""
-    for name, seconds in stopwatch.items():
-        if name not in ("rank", "steps"):
-            assert reported[name] == pytest.approx(seconds, rel=0.01, abs=0.001), name
+    """Every phase, the step and the own time agree to 1 % or 1 ms."""
+    for name, seconds in watched(stopwatch).items():
+        assert reported[name] == pytest.approx(seconds, rel=0.01, abs=0.001), name
     phases = sum(seconds for name, seconds in reported.items() if name not in ("step", "own"))
     assert phases == pytest.approx(reported["step"], rel=1e-6)
     assert all(seconds >= 0 for seconds in reported.values())
@@ -59,14 +66,12 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> MeasuredOnce[list[Any]]
     return MeasuredOnce(lambda _: train("none", SLOW_RANK, tmp_path_factory.mktemp("healthy")))
 
 
-def test_healthy_ranks_are_equal_and_other_is_small(healthy: MeasuredOnce[list[Any]]) -> None:
-    """Without a delay own times agree within 10 %, and a loop without host work has less than 5 % of other."""
+def test_healthy_ranks_are_as_the_stopwatch_has_them(healthy: MeasuredOnce[list[Any]]) -> None:
+    """Without a delay their times are the stopwatch's, and a loop without host work has less than 5 % of other."""
     with healthy.judged() as ranks:
         for stopwatch, reported in ranks:
             assert_agrees(stopwatch, reported)
             assert reported["other"] < 0.05 * reported["step"]
-        own = [reported["own"] for _, reported in ranks]
-        assert max(own) < 1.1 * min(own)
 
 
 # The places differ in what the recorder sees, which test_layouts.py looks at in each of them.
@@ -74,20 +79,21 @@ def test_healthy_ranks_are_equal_and_other_is_small(healthy: MeasuredOnce[list[A
 def test_a_delay_is_found_in_its_rank_and_phase_only(
     place: str, tmp_path: Path, healthy: MeasuredOnce[list[Any]]
 ) -> None:
-    """The culprit's own time stands out, its peers agree, and the delay is in its phase and in no other."""
+    """The culprit's own time stands out, and the delay is in its phase and in no other."""
     ranks = train(place, SLOW_RANK, tmp_path)
     for stopwatch, reported in ranks:
         assert_agrees(stopwatch, reported)
     own = [reported["own"] for _, reported in ranks]
     culprit = own.pop(SLOW_RANK)
     assert culprit >= 1.3 * statistics.median(own)
-    assert max(own) < 1.1 * min(own)
     with healthy.judged() as others:
-        for rank, (_, reported) in enumerate(ranks):
+        for rank, (stopwatch, reported) in enumerate(ranks):
             for phase in ("data", "forward", "backward", "optimizer", "other"):
-                extra = EXTRA if (rank, phase) == (SLOW_RANK, PLACES[place]) else 0.0
+                longer = watched(stopwatch)[phase] - statistics.median(watched(each)[phase] for each, _ in others)
                 usual = statistics.median(other[phase] for _, other in others)
-                assert reported[phase] - usual == pytest.approx(extra, abs=0.0025), (rank, phase)
+                assert reported[phase] - usual == pytest.approx(longer, abs=0.0025), (rank, phase)
+                if (rank, phase) == (SLOW_RANK, PLACES[place]):
+                    assert longer > EXTRA / 2, phase
 
 
 def test_the_broadcast_of_buffers_is_waiting_not_forward(tmp_path: Path) -> None:
