@@ -347,6 +347,25 @@ def test_a_blocking_collective_that_returns_no_work_is_waited_for(
     assert hook._groups.blocking == ("asynchronous", None)
 
 
+@pytest.mark.skipif(not hasattr(dist.ProcessGroup, "register_post_hook"), reason="this version of torch has no hooks")
+def test_hooks_leave_the_groups(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each collective of a group is seen before and after it is issued, until the hook goes."""
+    hook: Any = hook_named(process, "collectives")
+    seen: list[Any] = []
+    monkeypatch.setattr(hook, "_issued", seen.append)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        dist.all_reduce(torch.ones(2))
+        assert [(each.async_op, each.work is None) for each in seen] == [(False, False)]
+        watched = hook._groups.watched[0]
+        assert watched.started == 1
+        hook.uninstall()
+        dist.all_reduce(torch.ones(2))
+        assert (len(seen), watched.started) == (1, 1)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.usefixtures("fake_group")
 def test_a_collective_of_a_stream_of_its_own_holds_nobody_up(device: Device, process: Process) -> None:
     """What returns no work in another stream than the one that computes is no wait, and is seen."""
