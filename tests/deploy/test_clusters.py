@@ -183,7 +183,10 @@ def test_each_cluster_has_its_verdict(site: Site, tmp_path: Path, capsys: pytest
             if address == site.plain:
                 said = "on node-1, phase data: one rank is slow in every step, and the others wait for it"
             assert re.match(rf"Rank {rank} {said} \(since ", headline), headline
-            assert "; 1 verdicts; " in rest
+            # One alone, also of a pair. What a busy machine does to the servers may be told too.
+            page = (tmp_path / "report.html").read_text(encoding="utf-8")
+            alerts = re.findall(r'<p class="tag \w+">\w+: (\w+)</p>', page)
+            assert alerts.count("TrainingStraggler") == 1, (alerts, rest)
 
     told = [(cluster, RUN, [("TrainingStraggler", str(rank))]) for cluster, rank in SLOW.items()]
     wait_until(lambda: len(site.pager.messages) >= len(told), "Alertmanager does not tell of both")

@@ -72,7 +72,8 @@ def test_a_scrape_holds_what_the_tables_say(
     word = statefile.pack(Phase.OTHER, facts.start_boottime_ns)
     dump = dumps.file_name(facts.run, facts.rank, facts.start_boottime_ns, 0, word)
     # How a process ended that was the rank before.
-    dead_file(tmp_path / "ranks", replace(facts, start_boottime_ns=facts.start_boottime_ns - 1))
+    ended = {statefile.LAST_STEP: facts.start_boottime_ns, statefile.ENDED: facts.start_boottime_ns}
+    dead_file(tmp_path / "ranks", replace(facts, start_boottime_ns=facts.start_boottime_ns - 1), ended)
     with (
         serving(answer(world([2, 2, 2, 1]))) as behind,
         serving(answer(world([2] * 4, {1: False}))) as missing,
