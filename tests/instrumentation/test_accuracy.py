@@ -99,9 +99,9 @@ def test_a_delay_is_found_in_its_rank_and_phase_only(
 def test_the_broadcast_of_buffers_is_waiting_not_forward(tmp_path: Path) -> None:
     """Ranks that wait for rank 0's buffers inside their forward are not slow in forward."""
     ranks = train("data", 0, tmp_path, "--buffers")
-    forwards = [reported["forward"] for _, reported in ranks]
-    assert max(forwards) < 1.1 * min(forwards)
     own = [reported["own"] for _, reported in ranks]
     assert own[0] >= 1.3 * statistics.median(own[1:])
     # The stopwatch around the call of the model does see the wait: that is the trap.
-    assert ranks[1][0]["forward"] > ranks[1][1]["forward"] + 0.8 * EXTRA
+    waits = [stopwatch["forward"] - reported["forward"] for stopwatch, reported in ranks]
+    assert waits[0] < EXTRA / 10
+    assert min(waits[1:]) > 0.8 * EXTRA
