@@ -15,6 +15,13 @@ LOOP = Firing("TrainingRestartLoop")
 MISSING = Firing("TrainingRankMissing", 3, host="host-b")
 
 
+def _begin_again(scenario: Scenario) -> None:
+    """Start all ranks again."""
+    for rank in scenario.world.ranks:
+        rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
+        rank.last_edge = scenario.world.now
+
+
 def killed() -> Scenario:
     """Names a killed rank, its host and phase within a minute of its death, and ends when it is back."""
     scenario = Scenario(ranks(4, per_host=2))
@@ -79,11 +86,31 @@ def given_up() -> Scenario:
     )
     scenario.after(minutes=65)
     scenario.fires(ended)
-    for rank in scenario.world.ranks:
-        rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
-        rank.last_edge = scenario.world.now
+    _begin_again(scenario)
     scenario.after(seconds=45)
     scenario.silent()
+    return scenario
+
+
+def killed_in_a_pause() -> Scenario:
+    """Of a run that once stood still, who is killed while all save a checkpoint is named: a pause is no standstill."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=4)
+    stick(scenario, culprit=2)
+    scenario.after(minutes=2)
+    scenario.fires(stalled(2, "forward", "host-b"))
+    resume(scenario)
+    scenario.after(minutes=5)
+    scenario.world.training.discard(RUN)
+    for rank in scenario.world.ranks:
+        rank.enters(Phase.CHECKPOINT)
+    scenario.after(seconds=45)
+    now = scenario.world.now
+    for rank in scenario.world.ranks:
+        rank.alive, rank.failed_at, rank.ending = False, now - 3, ("exception", "RuntimeError")
+    scenario[1].failed_at, scenario[1].ending = now - 5, ("unknown", "")
+    scenario.after(minutes=1)
+    scenario.fires(failed("unknown", rank=1, phase="checkpoint", host="host-a"))
     return scenario
 
 
@@ -136,9 +163,7 @@ def failed_run() -> Scenario:
     scenario[2].exporter_lost = False
     scenario.after(minutes=65)
     scenario.fires(first)
-    for rank in scenario.world.ranks:
-        rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
-        rank.last_edge = scenario.world.now
+    _begin_again(scenario)
     scenario.after(seconds=45)
     scenario.silent()
     for rank in scenario.world.ranks:
@@ -370,6 +395,7 @@ PLAYS: tuple[Play, ...] = (
     failed_unseen,
     killed,
     given_up,
+    killed_in_a_pause,
     no_death,
     stopped,
     stopped_for_a_moment,

@@ -347,6 +347,26 @@ def test_a_blocking_collective_that_returns_no_work_is_waited_for(
     assert hook._groups.blocking == ("asynchronous", None)
 
 
+@pytest.mark.usefixtures("fake_group")
+def test_a_wait_begins_with_its_own_call(device: Device, process: Process) -> None:
+    """A blocking call that returned a work, or failed, leaves no begin for a later one that returns none."""
+    hook: Any = hook_named(process, "collectives")
+    returned: list[Any] = [object(), None, None]
+    issue = hook._wrap_method(lambda *_: returned.pop(0), KINDS["ALLREDUCE"], 0)
+    for asynchronous in (False, True):
+        issue(dist.group.WORLD, [torch.ones(2)], SimpleNamespace(asyncOp=asynchronous))
+    token = process.recorder.begin(Phase.COMMUNICATION)
+    issue(dist.group.WORLD, [torch.ones(2)], SimpleNamespace(asyncOp=False))
+    process.recorder.end(token)
+    groups = hook._groups
+    before = groups.pre_hook(groups.find(dist.group.WORLD), KINDS, pytest.fail)
+    for name in ("ALLREDUCE", "SEND"):
+        before(SimpleNamespace(name=name, async_op=False, input_tensors=[torch.ones(2)]))
+    hook._issued(SimpleNamespace(async_op=False, work=None))
+    assert (process.exposure.waited, hook._waits) == (0, [])
+    assert device.steps() == []
+
+
 @pytest.mark.skipif(not hasattr(dist.ProcessGroup, "register_post_hook"), reason="this version of torch has no hooks")
 def test_hooks_leave_the_groups(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each collective of a group is seen before and after it is issued, until the hook goes."""

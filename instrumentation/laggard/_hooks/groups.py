@@ -49,7 +49,7 @@ class Groups:
         self.bytes = {operation: 0 for operation, _ in KINDS.values()}
         #: The newest blocking collective, whose wait comes next, and its group.
         self.blocking: tuple[str, Group | None] = ("asynchronous", None)
-        #: Edge before the newest blocking collective, and the thread that issued it.
+        #: Edge before the newest call, if that is a blocking collective, and the thread that issued it.
         self._began = (0, 0)
 
     def add(self, group: Any) -> Group | None:
@@ -97,12 +97,13 @@ class Groups:
             self._exposure.in_backward += 1
             self._exposure.issued_at = perf_counter_ns()
             recorder.edge(self._exposure.issued_at)
-            if blocking:
-                self._began = self._exposure.issued_at, get_ident()
+            self._began = (self._exposure.issued_at, get_ident()) if blocking else (0, 0)
             return
         if recorder.thread and recorder.thread != get_ident():
             return
         phase = recorder.phase
+        # A call that returned a Work, or failed, has left its own behind.
+        self._began = (0, 0)
         if blocking:
             self.blocking = (operation, watched)
             if phase != Phase.COMMUNICATION:
@@ -155,6 +156,7 @@ class Groups:
             try:
                 kind = kinds.get(issued.name)
                 if kind is None:
+                    self._began = (0, 0)
                     return  # point to point: its counts differ between ranks by design
                 self.issue(watched, kind, issued.input_tensors, blocking=not issued.async_op)
             except Exception as error:
