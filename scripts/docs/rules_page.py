@@ -25,9 +25,9 @@ _INTRODUCTION = """\
 Made by `scripts/docs/generate_docs.py` from the files in `rules/`; do not edit. [The guide](../rules/README.md) says
 how the pack is built, how long each alert takes and how a run gets a threshold of its own.
 
-Expressions and waits are those of the production profile. An alert reads a threshold itself or through what it reads;
-[below](#thresholds) is what each threshold means, and why it has its value. Texts are templates that Prometheus
-fills in.
+Expressions and waits are those of the production profile. An alert reads a threshold itself or through what it reads,
+the nearest first; [below](#thresholds) is what each threshold means, and why it has its value. Texts are templates that
+Prometheus fills in.
 """
 
 _THRESHOLDS = """
@@ -75,6 +75,7 @@ def document() -> str:
     rules: list[Rule] = [rule for groups in pack.values() for group in groups for rule in group["rules"]]
     read = _thresholds_read(rules)
     defaults = _defaults()
+    values = {threshold.name: threshold.value for threshold in defaults if not threshold.label}
     parts = [_INTRODUCTION]
     for file, groups in pack.items():
         alerts: dict[str, list[Rule]] = defaultdict(list)
@@ -83,7 +84,7 @@ def document() -> str:
         if alerts:
             parts.append(f"\n## {code(file)}\n")
             for name, variants in alerts.items():
-                used = [code(f"{t.name} = {t.value}") for t in defaults if t.name in read[name] and not t.label]
+                used = [code(f"{name} = {values[name]}") for name in read[name] if name in values]
                 parts += _alert(name, variants, used, _steps(variants, groups))
     parts += [_THRESHOLDS, *_threshold_rows(defaults)]
     return "".join(parts)
@@ -133,27 +134,24 @@ def _folds(title: str, language: str, texts: list[str]) -> Iterator[str]:
         yield f'\n<details markdown="1">\n{summary}\n\n```{language}\n{text}\n```\n\n</details>\n'
 
 
-def _thresholds_read(rules: list[Rule]) -> Mapping[str, set[str]]:
-    """Return the thresholds that each alert or recorded name reads, by itself and through what it reads."""
+def _thresholds_read(rules: list[Rule]) -> Mapping[str, list[str]]:
+    """Return the thresholds that each alert reads, by itself or through what it reads, the nearest first."""
     recorded = {rule["record"] for rule in rules if "record" in rule}
-    named: dict[str, set[str]] = defaultdict(set)
-    sources: dict[str, set[str]] = defaultdict(set)
+    named: dict[str, list[str]] = defaultdict(list)
+    sources: dict[str, list[str]] = defaultdict(list)
     for rule in rules:
         name = rule.get("record") or rule["alert"]
         if name in ("laggard_threshold", "run:laggard_threshold:value"):
             continue
-        named[name].update(_NAMED.findall(rule["expr"]))
-        sources[name].update(recorded.intersection(_METRIC.findall(rule["expr"])))
-    found: dict[str, set[str]] = {}
+        named[name] += _NAMED.findall(rule["expr"])
+        sources[name] += filter(recorded.__contains__, _METRIC.findall(rule["expr"]))
+    found: dict[str, list[str]] = {}
     for name in {rule["alert"] for rule in rules if "alert" in rule}:
-        seen: set[str] = set()
-        ahead = [name]
-        while ahead:
-            source = ahead.pop()
-            if source not in seen:
-                seen.add(source)
-                ahead += sources[source]
-        found[name] = set[str]().union(*(named[source] for source in seen))
+        reached = [name]
+        # The list grows by what each name in it reads: the nearest come first.
+        for source in reached:
+            reached += dict.fromkeys(further for further in sources[source] if further not in reached)
+        found[name] = list(dict.fromkeys(threshold for source in reached for threshold in named[source]))
     return found
 
 
