@@ -42,6 +42,9 @@ _KILLED = 3
 _OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
+_KINDS_OF_DUMPS = ("calls", "counters", "moments", "partial", "remarks", "transfers")
+
+
 class Target(NamedTuple):
     """A module, and the tests that must notice its mutants."""
 
@@ -65,12 +68,11 @@ TARGETS = {
         "laggard_exporter.hang.verdict",
         "exporter/laggard_exporter/hang/verdict.py",
         (
-            "tests/exporter/test_hang.py",
-            "tests/exporter/test_hang_kinds.py",
+            *(f"tests/exporter/hang/test_{name}.py" for name in ("verdict", *_KINDS_OF_DUMPS)),
             "tests/cli/test_hang.py",
             # They take long and look at something else: what cannot be parsed, and a real job.
-            "--deselect=tests/exporter/test_hang.py::test_damaged_dumps_are_refused_or_read_and_raise_nothing_else",
-            "--deselect=tests/exporter/test_hang_kinds.py::test_a_dump_of_an_earlier_attempt_is_never_the_culprit",
+            "--deselect=tests/exporter/hang/test_verdict.py::test_damaged_dumps_are_refused_or_read_and_raise_nothing_else",
+            "--deselect=tests/exporter/hang/test_moments.py::test_a_dump_of_an_earlier_attempt_is_never_the_culprit",
             "--deselect=tests/cli/test_hang.py::test_dumps_of_a_real_hang_name_the_real_culprit",
         ),
     ),

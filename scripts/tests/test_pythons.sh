@@ -22,9 +22,9 @@ if [ $# -eq 0 ]; then
     set -- tests/instrumentation/test_recorder.py tests/instrumentation/test_native.py \
         tests/instrumentation/test_partition.py \
         tests/instrumentation/test_statefile.py tests/instrumentation/test_conventions.py \
-        tests/instrumentation/test_budget.py tests/exporter/test_hang.py \
+        tests/instrumentation/test_budget.py tests/exporter/hang/test_verdict.py \
         tests/exporter/test_flags.py tests/exporter/test_conventions.py tests/exporter/test_exposition.py \
-        tests/exporter/test_xid.py tests/exporter/host tests/cli/test_main.py tests/cli/test_gate.py \
+        tests/exporter/nvml/test_xid.py tests/exporter/host tests/cli/test_main.py tests/cli/test_gate.py \
         tests/rules/test_pack.py tests/rules/test_render.py \
         --deselect=tests/cli/test_gate.py::test_a_real_training_loop \
         --deselect=tests/rules/test_render.py::test_fast_names_a_straggler_and_a_stall \

@@ -257,7 +257,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_dumps_of_a_real_hang_name_the_real_culprit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Four gloo ranks, of which one never comes to the second all-reduce of its subgroup, by their pickles.
 
-    As JSON they are read in tests/exporter/test_hang_live.py.
+    As JSON they are read in tests/exporter/hang/test_live.py.
     """
     dumps = tmp_path / "dumps"
     dumps.mkdir()

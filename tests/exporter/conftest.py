@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from laggard_exporter.gpus import devices, session
+from tests.exporter.gpus.support import GROUP_SECONDS
 from tests.exporter.support import GpuProbe, amd_probe, nvml_probe
 from tests.fake_amd_smi import fake as amd
 from tests.fake_nvml.fake import Scenario, build
@@ -48,3 +50,11 @@ def amd_gpus(fake_amd_smi: Path, amd_scenario: amd.Scenario, tmp_path: Path) -> 
     """Return the collector of AMD's GPUs, running in a process of its own over the fake library."""
     with amd_probe(amd_scenario.environment(fake_amd_smi), sysfs=amd.sysfs(tmp_path / "amd-sys")) as started:
         yield started
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give calls of a GPU's library less time, so that a fault is over sooner."""
+    monkeypatch.setattr(session, "GROUP_SECONDS", GROUP_SECONDS)
+    monkeypatch.setattr(devices, "OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(session, "OPEN_SECONDS", 1.0)

@@ -12,8 +12,9 @@ from laggard_exporter.gpus.pci import NVIDIA, count_gpus
 from laggard_exporter.gpus.workload import GpuProcess, GpuWorkload, Workloads, live_ranks
 from laggard_exporter.nvml.child.shares import SAMPLE_SECONDS
 from laggard_exporter.ranks.files import RankFiles
+from tests.exporter.gpus.support import failures
+from tests.exporter.nvml.support import BUSY, IDLE
 from tests.exporter.support import as_dict, dead_file, fresh, live_rank, nvml_probe, series_name, starting_with
-from tests.exporter.test_nvml import BUSY, IDLE, failures
 from tests.fake_nvml.fake import EVERYTHING, Scenario
 
 POD = "1f0d5fbc-6f2a-4b8e-9a55-0123456789ab"

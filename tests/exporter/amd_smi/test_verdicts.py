@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.exporter.amd_smi.support import BUSY, LOST, METRICS, residency
+from tests.exporter.gpus.support import about, gpu
 from tests.exporter.support import GpuProbe, starting_with
-from tests.exporter.test_amd_smi import BUSY, LOST, METRICS, about, gpu, residency
 from tests.fake_amd_smi.fake import Scenario
 
-_TABLE = runpy.run_path(str(Path(__file__).parents[2] / "promtool-tests/gpu_sources.py"))
+_TABLE = runpy.run_path(str(Path(__file__).parents[3] / "promtool-tests/gpu_sources.py"))
 FAULTS: dict[str, Any] = _TABLE["FAULTS"]
 HEALTHY: dict[str, float] = _TABLE["HEALTHY"]
 SOURCE: Any = _TABLE["SOURCES"]["laggard-amd"]

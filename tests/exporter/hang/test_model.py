@@ -1,6 +1,6 @@
 """Verdicts on modelled jobs with known truth: nobody innocent is named, and who is to be found is found.
 
-`HANG_CASES=2000 pytest tests/exporter/test_hang_model.py` draws more cases.
+`HANG_CASES=2000 pytest tests/exporter/hang/test_model.py` draws more cases.
 """
 
 from __future__ import annotations

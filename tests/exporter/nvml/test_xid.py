@@ -10,8 +10,8 @@ import pytest
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.nvml import xid
 from laggard_exporter.nvml.xid import APPLICATION, CRITICAL, WARNING, XidErrors
+from tests.exporter.nvml.support import IDLE, gpu
 from tests.exporter.support import GpuProbe, as_dict, nvml_probe, starting_with
-from tests.exporter.test_nvml import IDLE, gpu
 from tests.fake_nvml.fake import Scenario
 
 BUSY_PCI, IDLE_PCI = "0000:1b:00", "0000:9d:00"

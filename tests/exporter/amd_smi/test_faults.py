@@ -6,40 +6,24 @@ shown but its identity, and when the fault is over everything is as before witho
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from laggard_exporter.amd_smi import table
-from laggard_exporter.gpus import devices, session
+from tests.exporter.amd_smi.support import BUSY, HEALTHY, IDLE, LOST, METRICS
+from tests.exporter.gpus.support import (
+    GROUP_SECONDS,
+    LATER,
+    about,
+    failures,
+    gpu,
+    status,
+    timed,
+    timeouts,
+)
 from tests.exporter.support import GpuProbe, starting_with
-from tests.exporter.test_amd_smi import BUSY, HEALTHY, IDLE, LOST, METRICS, about, failures, gpu, status
 from tests.fake_amd_smi.fake import Scenario, copies
 
-GROUP_SECONDS = 0.4
-SCRAPE_SECONDS = 5.5
-LATER = 1300
-TIMEOUTS = "laggard_exporter_amd_smi_call_timeouts_total"
-
-
-@pytest.fixture(autouse=True)
-def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "GROUP_SECONDS", GROUP_SECONDS)
-    monkeypatch.setattr(devices, "OPEN_SECONDS", 1.0)
-    monkeypatch.setattr(session, "OPEN_SECONDS", 1.0)
-
-
-def timed(probe: GpuProbe, later: float = 0, limit: float = SCRAPE_SECONDS) -> dict[str, float]:
-    """Scrape and check that it was answered in time."""
-    started = time.monotonic()
-    samples = probe.collect(later=later)
-    assert time.monotonic() - started < limit
-    return samples
-
-
-def timeouts(samples: dict[str, float]) -> dict[str, float]:
-    """Return the calls that never returned, by function, without zeros."""
-    return {series.split('"')[1]: value for series, value in samples.items() if series.startswith(TIMEOUTS) and value}
+pytestmark = pytest.mark.usefixtures("short_limits")
 
 
 @pytest.mark.parametrize("function", [METRICS, "amdsmi_get_gpu_vram_usage", table.PROCESSES, "*"])

@@ -12,7 +12,7 @@ import pytest
 
 from laggard_exporter.hang.dump_file import parse
 from laggard_exporter.hang.verdict import Reason, Verdict, judge
-from tests.exporter.test_hang import named, verdict
+from tests.exporter.hang.test_verdict import named, verdict
 from tests.support.modelled_job import Job, Shape
 from tests.support.recorded_job import RecordedJob, mesh
 

@@ -1,0 +1,155 @@
+"""Calls that are open: coalesced and batched ones, sizes, and which of them a rank is in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from laggard_exporter.hang.dump_file import parse
+from laggard_exporter.hang.verdict import Reason
+from tests.exporter.hang.recorder import WORLD, Recorder, active, job, named, verdict
+
+
+@pytest.mark.parametrize("form", ["coalesced", "batched"])
+@pytest.mark.parametrize("keep", [1, 3, 2000])
+def test_parts_of_coalesced_calls_are_not_waited_in(form: str, keep: int) -> None:
+    """They stay scheduled for ever; the rank that others wait for behind them is named, by rings of any length."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(WORLD)
+        for step in range(4):
+            if form == "coalesced":
+                recorder.coalesced("0", 4)
+            else:
+                recorder.batched("0", [f"recv {rank}<-{rank - 1}", f"send {rank}->{rank + 1}"])
+            if step < 3:
+                recorder.call("0")
+            elif rank != 2:
+                recorder.call("0", state="started")
+        dumps[rank] = recorder.dump(keep=keep)
+    assert named(verdict(dumps)) == {2: Reason.OUTSIDE}
+
+
+def test_a_rank_between_start_and_end_of_coalescing_is_not_yet_in_the_collective() -> None:
+    """The others have handed theirs to their devices; what it waits for is its own code."""
+    found = verdict(job(lambda each, rank: each.coalesced("0", 3, end=None if rank == 1 else "started")))
+    assert named(found) == {1: Reason.OUTSIDE}
+
+
+def test_a_batch_of_sends_and_receives_that_goes_on_blames_nobody() -> None:
+    """Its end has the state. Each end of it waits in a collective for the rank that is in it."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.batched("0", ["recv 1<-0", "send 1->2"], end="started" if rank == 1 else "completed")
+        if rank != 1:
+            recorder.call("0", state="started")
+
+    found = verdict(job(program))
+    remark = (
+        "ranks 0-2 wait for each other in sends and receives: "
+        "their order differs, or one has issued one early and is in its own code"
+    )
+    assert (named(found), found.remarks) == ({}, (remark,))
+
+
+SIZED = {
+    "all_reduce": 1,
+    "allreduce": 1,
+    "all_reduce_barrier": 1,
+    "broadcast": 1,
+    "_broadcast_oop": 1,
+    "reduce": 1,
+    "barrier": 1,
+    "all_gather": 4,
+    "_all_gather_base": 4,
+    "all_gather_into_tensor_coalesced": 4,
+    "reduce_scatter": 1,
+    "_reduce_scatter_base": 1,
+    "reduce_scatter_tensor_coalesced": 1,
+    "allreduce_coalesced": 1,
+    "gather": 1,
+    "scatter": 1,
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_another_size_is_named_with_the_difference(name: str) -> None:
+    """Whatever all members must bring alike."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0", name, state="started", size=1000 if rank == 2 else 1024, ranks=SIZED[name])
+
+    found = verdict(job(program))
+    assert named(found) == {2: Reason.SIZE}
+    difference = found.culprits[0].difference
+    mine, most = difference.split(", most ")
+    assert mine.startswith(f"{name} ")
+    assert "Float[1000]" in mine
+    assert "Float[1024]" in most
+
+
+@pytest.mark.parametrize("name", ["all_to_all", "alltoall_base", "all_to_all_single"])
+def test_sizes_that_may_differ_are_not_compared(name: str) -> None:
+    """An exchange of uneven parts is nobody's fault."""
+    found = verdict(job(lambda each, rank: each.call("0", name, state="started", size=100 + rank)))
+    assert named(found) == {}
+    assert found.remarks == (
+        f"all 4 members have issued {name} 1 of group 0 (default_pg): no rank is missing, look at the network",
+    )
+
+
+@pytest.mark.parametrize("side", ["gather", "scatter"])
+def test_only_the_root_has_the_other_side(side: str) -> None:
+    """A root that has all parts differs from nobody."""
+    dumps = job(lambda each, _: each.call("0", side, state="started"))
+    for rank, dump in dumps.items():
+        key = "output" if side == "gather" else "input"
+        dump["entries"][-1][f"{key}_sizes"] = [[64]] * 4 if rank == 0 else []
+    assert named(verdict(dumps)) == {}
+
+
+def test_other_shapes_of_as_many_elements_do_not_differ() -> None:
+    """A device counts elements."""
+    dumps = job(lambda each, _: each.call("0", state="started"))
+    for key in ("input_sizes", "output_sizes"):
+        dumps[2]["entries"][-1][key] = [[8, 8]]
+    assert named(verdict(dumps)) == {}
+
+
+def test_a_part_of_a_batch_that_has_ended_is_not_waited_in() -> None:
+    """Of active calls torch leaves out the end of a batch and keeps its parts: the peers of these have done theirs."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        for _ in range(3):
+            recorder.batched(
+                "0", ["send 0->1"] if rank == 0 else ["recv 1<-0", "send 1->2"] if rank == 1 else ["recv 2<-1"]
+            )
+        recorder.call("0")
+        if rank != 1:
+            recorder.call("0", state="scheduled")
+
+    found = verdict({rank: active(dump) for rank, dump in job(program, 3).items()})
+    assert not [wait for wait in found.waits if wait.transfer]
+    assert named(found) == {1: Reason.OUTSIDE}
+
+
+@pytest.mark.parametrize(("backend", "pending"), [("nccl2", 4), ("gloo", 2)])
+def test_what_precedes_a_done_call_of_a_communicator_is_done(backend: str, pending: int) -> None:
+    """Some recorders learn of no end of calls that end together, and leave them open; gloo keeps no order."""
+    recorder = Recorder(WORLD, backend=backend)
+    for state in ("completed", "scheduled", "completed", "scheduled"):
+        recorder.call("0", state=state)
+    dump = parse(json.dumps(recorder.dump()).encode(), 0)
+    assert [each.sequence for each in dump.pending] == [pending]
+
+
+def test_two_members_at_different_collectives_blame_who_is_behind() -> None:
+    """Nobody has done the second one, so that it is open proves nothing."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0", state="completed" if rank else "scheduled")
+        recorder.call("0", state="scheduled")
+
+    assert named(verdict(job(program, 2))) == {0: Reason.ALONE}

@@ -1,0 +1,93 @@
+"""Dumps of several attempts, jobs and moments, and calls that were given up: what they do not prove."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard_exporter.hang.verdict import Reason
+from tests.exporter.hang.recorder import SECOND, Recorder, job, named, verdict
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(3, 12), st.integers(0, 11), st.integers(1, 60), st.integers(1, 10**6))
+def test_a_dump_of_an_earlier_attempt_is_never_the_culprit(ranks: int, old: int, calls: int, seconds: int) -> None:
+    """It stopped earlier, by number and by time: nothing is known of this attempt there."""
+    old %= ranks
+    members = {"0": ("default_pg", tuple(range(ranks)))}
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(ranks):
+        recorder = Recorder(members, start=0 if rank == old else (seconds + calls + 2) * SECOND)
+        for _ in range(calls + (rank != old)):
+            recorder.call("0")
+        if rank != old:
+            recorder.call("0", state="started")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    assert named(found) == {}
+    remark = f"the dump of rank {old} is of an earlier attempt, so nothing is known there of this one"
+    assert found.remarks[0] == remark
+
+
+def test_a_group_that_numbers_its_members_otherwise_says_nothing_of_ranks() -> None:
+    """Replicas of a fault-tolerant job have their own numbers in groups across the job."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in (4, 5):
+        recorder = Recorder({"0": ("torchft_quorum_3", (0, 1))})
+        recorder.call("0", state="started")
+        dumps[rank] = recorder.dump()
+    assert named(verdict(dumps)) == {}
+
+
+def test_what_was_given_up_is_not_done() -> None:
+    """After an abort torch retires what had not ended; or the abort itself ends it, later than its timeout."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        if rank != 2:
+            recorder.call("0", state="started")
+
+    for change in (
+        {"retired": True},
+        {"retired": True, "state": "completed", "time_discovered_completed_ns": 1_700_000_700 * SECOND},
+    ):
+        dumps = job(program)
+        for rank, dump in dumps.items():
+            if rank != 2:
+                dump["entries"][-1] |= change
+        assert named(verdict(dumps)) == {2: Reason.OUTSIDE}
+
+
+def test_what_is_over_before_all_have_issued_it_is_told() -> None:
+    """Gloo retires what it gives up, and does not say how it ended."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        for _ in range(2 if rank == 1 else 3):
+            recorder.call("0")
+
+    found = verdict(job(program, 3))
+    assert (named(found), found.remarks) == (
+        {},
+        (
+            (
+                "collective 3 of group 0 (default_pg) is over on some members, and rank 1 has not issued it: "
+                "it was aborted, or the dumps are of different moments"
+            ),
+        ),
+    )
+
+
+def test_a_dump_that_was_written_before_others_went_on_blames_nobody() -> None:
+    """Nobody ends a collective that a member has not issued: that member has issued it since."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        for _ in range(2 if rank == 1 else 4):
+            recorder.call("0")
+        if rank == 3:
+            recorder.call("0", state="started")
+
+    found = verdict(job(program))
+    assert named(found) == {0: Reason.OUTSIDE, 2: Reason.OUTSIDE}
+    assert found.remarks == ("rank 1 wrote its dump before others ended collectives of group 0 (default_pg)",)
