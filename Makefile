@@ -124,15 +124,15 @@ test-install: $(INSTALLED)
 	INSTALL=all pytest tests/test_install.py tests/test_readme_local.py
 
 # What meets torch itself, but for the compiler, whose tests take as long again.
-MEETS_TORCH := $(patsubst %,tests/instrumentation/test_%.py,hooks parallelism loops dataloader transfer device memory checkpoint \
-	failures)
+MEETS_TORCH := $(patsubst %,tests/instrumentation/test_%.py,hooks parallelism loops backward optimizers scaler dataloader transfer \
+	device memory checkpoint failures)
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(MEETS_TORCH))
 
 # And the compiler, for which wrappers must be functions of Python.
 test-python-hot-path: test-compile-python
-	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops failures)
+	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(TOGETHER) $(patsubst %,tests/instrumentation/test_%.py,hooks loops backward optimizers scaler failures)
 
 test-compile-python: $(INSTALLED)
 	LAGGARD_HOT_PATH=python pytest $(REPEAT) $(TOGETHER) tests/instrumentation/test_compile.py

@@ -191,7 +191,7 @@ def test_what_the_script_raises_is_what_it_gets(name: str) -> None:
         with pytest.raises(Exception) as observed:  # noqa: PT011 - as above
             function()
         assert {hook.name for hook in process._parts if not hook.installed} == set()
-        if name != "optimizer":  # told only by the next step, see test_loops
+        if name != "optimizer":  # told only by the next step, see step_that_raises_once in loops.py
             assert process.recorder.phase in (0, 5)
     assert (observed.type, str(observed.value)) == (bare.type, str(bare.value))
 
