@@ -2,7 +2,7 @@
 # Run tests under the oldest and the newest supported version of Python that this machine has.
 #
 #   scripts/tests/test_pythons.sh                      the oldest and the newest of 3.10 to 3.15
-#   PYTHONS="3.10 3.12" scripts/tests/test_pythons.sh tests/cli/test_gate.py
+#   PYTHONS="3.10 3.12" scripts/tests/test_pythons.sh tests/cli/gate
 #
 # Each version gets an environment of its own in .cache/pythons: laggard with every extra, and no torch, whose own oldest
 # and newest release `make test-oldest` and `make test` cover.
@@ -24,9 +24,9 @@ if [ $# -eq 0 ]; then
         tests/instrumentation/test_statefile.py tests/instrumentation/test_conventions.py \
         tests/instrumentation/test_budget.py tests/exporter/hang/test_verdict.py \
         tests/exporter/test_flags.py tests/exporter/test_conventions.py tests/exporter/test_exposition.py \
-        tests/exporter/nvml/test_xid.py tests/exporter/host tests/cli/test_main.py tests/cli/test_gate.py \
+        tests/exporter/nvml/test_xid.py tests/exporter/host tests/cli/test_main.py tests/cli/gate \
         tests/rules/test_pack.py tests/rules/test_render.py \
-        --deselect=tests/cli/test_gate.py::test_a_real_training_loop \
+        --deselect=tests/cli/gate/test_sources.py::test_a_real_training_loop \
         --deselect=tests/rules/test_render.py::test_fast_names_a_straggler_and_a_stall \
         --deselect=tests/rules/test_render.py::test_large_names_a_straggler_and_a_stall \
         --deselect=tests/rules/test_render.py::test_rendered_loads

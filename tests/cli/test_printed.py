@@ -31,8 +31,8 @@ from laggard_cli.main import main
 from laggard_cli.report.page import page
 from laggard_cli.stacks import Process, Thread, grouped
 from laggard_exporter import doctor as node
-from tests.cli.gate_runs import write_run
-from tests.cli.report_runs import run as report_run
+from tests.cli.gate.runs import write_run
+from tests.cli.report.runs import run as report_run
 from tests.cli.terminals import forked, is_as_it_was, on_screen
 from tests.support.fake_prometheus import Series, fake_prometheus, firing
 from tests.support.kineto import Job, Work, write

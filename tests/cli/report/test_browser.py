@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from laggard_cli.report.page import page
-from tests.cli.report_runs import HOSTILE, run
+from tests.cli.report.runs import HOSTILE, run
 from tests.support.chromium import Page, chromium
 
 #: One process for all of them: their fixture is dear.

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from laggard_cli.main import main
 from tests.rules.engine import free_address, wait_until
 
 #: Milliseconds of each phase of a step.
@@ -129,3 +130,17 @@ def prometheus_with(folder: Path, text: str) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(10)
+
+
+def outcomes_of(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What ``--json`` printed."""
+    return json.loads(capsys.readouterr().out)
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Run the gate, which must fail with code 2 and one line; return the line."""
+    assert main(["gate", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line.removeprefix("laggard gate: error: ")
