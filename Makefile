@@ -125,7 +125,7 @@ test-install: $(INSTALLED)
 
 # What meets torch itself, but for the compiler, whose tests take as long again.
 MEETS_TORCH := $(patsubst %,tests/instrumentation/test_%.py,hooks parallelism loops backward optimizers scaler dataloader transfer \
-	device memory checkpoint failures)
+	device device_clock device_ddp memory checkpoint failures)
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(REPEAT) $(or $(TEST),$(TOGETHER) $(MEETS_TORCH))
