@@ -1,8 +1,8 @@
 """Whose a fetch is: training data or an evaluation's. It is decided by the loader, never by what comes next.
 
 A batch lives from its fetch to the next fetch of the same loader, or to the end of it. An iterator one of whose batches
-lived through a backward pass or an update is training data, for good. An iterator a batch of which saw forwards without
-gradients and nothing else is an evaluation's. Until one of the two is known, and if neither ever is, it is data.
+lived through a backward pass or an update is training data, for good. An iterator a batch of which saw forwards and
+nothing else is an evaluation's. Until one of the two is known, and if neither ever is, it is data.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ _MAX_LOADERS = 64
 class Reading:
     """One pass over a loader: what is known of an iterator."""
 
-    __slots__ = ("evaluated", "evaluation", "loader", "open", "trained", "training")
+    __slots__ = ("evaluation", "forwarded", "gradients", "loader", "open", "recorded", "training")
 
     def __init__(self, loader: int, *, evaluation: bool = False) -> None:
         self.loader = loader
         #: It is training data; it is an evaluation's.
         self.training = False
         self.evaluation = evaluation
-        #: A batch of it is out, and what that batch saw: forwards without gradients, anything of training.
+        #: Its evaluation has gradients: that of a molecule's forces, or of a script that does not switch them off.
+        self.gradients = False
+        #: A batch of it is out, and what that batch saw: forwards, and such with gradients.
         self.open = False
-        self.evaluated = False
-        self.trained = False
+        self.forwarded = False
+        self.recorded = False
 
     def end_batch(self) -> None:
-        """Judge the batch that is out by what it saw."""
-        if self.evaluated and not self.trained and not self.training:
+        """Judge the batch that is out by what it saw. A forward with gradients may yet lead to training."""
+        # Where the loader is not known, nothing that comes later could show it.
+        if self.forwarded and not self.training and (self.loader or not self.recorded):
             self.evaluation = True
-        self.evaluated = self.trained = False
+            self.gradients |= self.recorded
+        self.forwarded = self.recorded = False
 
 
 class Loaders:
@@ -53,6 +57,8 @@ class Loaders:
         #: The reading of the newest fetch, and of its loader the one before.
         self.newest: Reading | None = None
         self._before: Reading | None = None
+        #: There was a forward since.
+        self._forwarded = False
 
     @property
     def open(self) -> bool:
@@ -61,6 +67,7 @@ class Loaders:
 
     def fetch(self, loader: int) -> Reading:
         """Take a fetch; ``loader`` is 0 where its loader is not known. Return the reading that it is of."""
+        self._forwarded = False
         before = reading = self._readings.get(loader)
         if reading is not None:
             reading.end_batch()
@@ -94,19 +101,19 @@ class Loaders:
             return before
         return newest
 
-    def evaluate(self) -> None:
-        """Take a forward without gradients. All batches that are out may have a part in it."""
+    def forward(self, *, gradients: bool) -> None:
+        """Take a forward. All batches that are out may have a part in it."""
+        self._forwarded = True
         for reading in self._undecided:
-            reading.evaluated = True
+            reading.forwarded = True
+            reading.recorded |= gradients
 
-    def forward(self) -> None:
-        """Take a forward with gradients. It proves nothing, but no evaluation has one."""
-        for reading in self._undecided:
-            reading.trained = True
-
-    def train(self) -> None:
+    def train(self, *, backward: bool) -> None:
         """Take a backward pass or an update: the batches that are out lead to it."""
         newest = self.newest
+        if backward and newest is not None and newest.gradients and not (newest.open or self._forwarded):
+            # The loss of a whole pass, whose backward follows its end.
+            newest.training, newest.evaluation = True, False
         if self._undecided:
             trained = [reading for reading in self._undecided if not reading.evaluation]
             # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can

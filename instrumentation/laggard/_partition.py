@@ -96,7 +96,7 @@ class Step(NamedTuple):
 class _Segment:
     """A stretch of a step, from one fetch to the next."""
 
-    __slots__ = ("fetch", "first", "reading", "started", "trained_at")
+    __slots__ = ("fetch", "first", "forwarded_at", "reading", "started", "trained_at")
 
     def __init__(self, reading: Reading, started: int, fetch: int) -> None:
         self.reading = reading
@@ -104,7 +104,8 @@ class _Segment:
         #: How long the fetch took, the making of its iterator included, and whether it gave the first batch of one.
         self.fetch = fetch
         self.first = False
-        #: When training began in it, 0 where it did not.
+        #: When its batch first saw a forward with gradients, and when training began in it; 0 where neither was.
+        self.forwarded_at = 0
         self.trained_at = 0
 
 
@@ -235,7 +236,7 @@ class StepPartition:
                 self._begin_training(kind, started, finished)
             self._train(kind, started)
         elif kind in _WITHOUT_GRADIENTS:
-            self._loaders.evaluate()
+            self._loaders.forward(gradients=False)
             # Without a batch the mode alone tells an evaluation between two steps from a rollout.
             if kind == EVALUATION_FORWARD and self._idle and not self._loaders.open:
                 phase = Phase.EVALUATION
@@ -255,16 +256,19 @@ class StepPartition:
         """Take note of something that only training does."""
         self._made.clear()
         if kind == _FORWARD:
-            self._loaders.forward()
+            self._loaders.forward(gradients=True)
         else:
-            self._loaders.train()
+            self._loaders.train(backward=kind == _BACKWARD)
         step = self._open
         if step is None:
             return
         step.forwarded |= kind == _FORWARD
         if step.segments:
             segment = step.segments[-1]
-            segment.trained_at = segment.trained_at or started
+            if kind == _FORWARD and segment.reading.open:
+                segment.forwarded_at = segment.forwarded_at or started
+            else:
+                segment.trained_at = segment.trained_at or started
             step.fetched |= segment.reading.training
 
     def _begin_training(self, kind: int, at: int, finished: list[Step]) -> None:
@@ -371,7 +375,8 @@ def _label(step: _Open, ended: int) -> int:
             first_batch += segment.fetch * segment.first
             continue
         following = step.segments[number + 1].started if number + 1 < len(step.segments) else ended
-        end = segment.trained_at or following
+        # A forward with gradients is training's, but where the evaluation has such forwards itself.
+        end = (not segment.reading.gradients and segment.forwarded_at) or segment.trained_at or following
         if spans and spans[-1][2] == segment.started:
             spans[-1] = (Phase.EVALUATION, spans[-1][1], end)
         else:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,8 @@ class Loop:
     """Whether an evaluation goes through two loaders side by side."""
     in_training_mode: bool
     """Whether the evaluation leaves the module's mode as it is."""
+    gradients: bool
+    """Whether the forwards of the evaluation have gradients, as where a script forgets to switch them off."""
     forces: bool
     """Whether the evaluation takes gradients, and accumulates none."""
     sanity_check: bool
@@ -75,6 +78,7 @@ LOOPS = st.builds(
     leaves_early=st.booleans(),
     two_evaluated=st.booleans(),
     in_training_mode=st.booleans(),
+    gradients=st.booleans(),
     forces=st.booleans(),
     sanity_check=st.booleans(),
     makes=st.sampled_from(["", "each", "together"]),
@@ -144,7 +148,8 @@ class Script:
         for number in range(loop.evaluated):
             for loader in loaders:
                 self.fetch(loader, 0 if number else FIRST_BATCH)
-            self.call(NO_GRAD_FORWARD if loop.in_training_mode else EVALUATION_FORWARD, 11, Phase.EVALUATION)
+            without = NO_GRAD_FORWARD if loop.in_training_mode else EVALUATION_FORWARD
+            self.call(Phase.FORWARD if loop.gradients else without, 11, Phase.EVALUATION)
             if loop.forces:
                 self.call(GRADIENT, 5, Phase.EVALUATION)
         if not loop.leaves_early:
@@ -247,3 +252,35 @@ def test_an_evaluation_before_all_training_is_none_of_it_though_a_batch_is_out()
         Phase.BACKWARD: 10,
         Phase.OPTIMIZER: 10,
     }
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_pass_whose_loss_is_summed_is_training(validates: bool) -> None:  # noqa: FBT001 - of pytest
+    """Its backward follows its end, so no batch is out; an evaluation of the same kind ends without one."""
+    events: list[Event] = []
+    now = 0
+
+    def call(code: int, loader: int = 0) -> None:
+        nonlocal now
+        events.append((code | loader << IDENTITY_SHIFT, now, now + 10))
+        now += 10
+
+    def go_through(loader: int) -> None:
+        for batch in range(3):
+            call(Phase.DATA, loader)
+            if not batch:
+                events.append((FIRST_BATCH, now, now))
+            call(Phase.FORWARD)
+        call(Phase.DATA, loader)
+        events.append((EXHAUSTED, now, now))
+
+    for _ in range(3):
+        go_through(LABELLED)
+        call(Phase.BACKWARD)
+        call(OPTIMIZER_STEP)
+        if validates:
+            go_through(VALIDATION)
+    steps = StepPartition(warmup_steps=0).feed([*events, (Phase.DATA | LABELLED << IDENTITY_SHIFT, now, now + 10)])
+    spent = [{phase: step.phases[phase] for phase in Phase if step.phases[phase]} for step in steps]
+    trained = {Phase.DATA: 40, Phase.FORWARD: 30, Phase.BACKWARD: 10, Phase.OPTIMIZER: 10}
+    assert spent[:2] == [trained, {**trained, Phase.EVALUATION: 70} if validates else trained]

@@ -3,6 +3,7 @@
 `own_data`: accuracy on the training data, by the very loader. `broken_off`: after two batches, as with a limit.
 `read_ahead`: broken off too, while both loops read one batch ahead. `in_between`: between the batches of one update.
 `kept`: the evaluation goes on with the same iterator the next time.
+With `gradients` the script does not switch them off; with `forces` it needs them, as the forces of a molecule are some.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def ahead(loader: Iterable[Any], watch: Stopwatch | None = None) -> Iterator[Any
         newest = following
 
 
-def main(kind: str) -> None:
+def main(kind: str, how: str = "") -> None:
     """Train three epochs of eight batches."""
     watch = Stopwatch()
     model = network()
@@ -43,9 +44,11 @@ def main(kind: str) -> None:
 
     def evaluate() -> None:
         model.eval()
-        with watch("evaluation"), torch.no_grad():
+        with watch("evaluation"), torch.set_grad_enabled(how != ""):
             for batch in evaluated(kind, training, validation, kept):
-                model(batch)
+                output = model(batch.requires_grad_(how == "forces"))
+                if how == "forces":
+                    torch.autograd.grad(output.sum(), batch)
         model.train()
 
     for _epoch in range(3):
@@ -79,4 +82,4 @@ def evaluated(kind: str, training: Iterable[Any], validation: Iterable[Any], kep
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
