@@ -9,6 +9,10 @@ import io
 import logging
 import pickle
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +28,13 @@ from torch.utils.data._utils import worker
 import laggard
 from laggard import _process
 from laggard._events import CODE_BITS, EVALUATION_FORWARD, FIRST_BATCH, ITERATOR, OPTIMIZER_STEP
-from laggard._hooks import HOOKS, Hook
+from laggard._hooks import HOOKS, Hook, forward
 from laggard._hooks.dataloader import DataLoaderHook
 from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
 from laggard.shared.phases import Phase
+from tests.instrumentation import inside
+from tests.instrumentation.inside import hook_named
 
 
 class Model(nn.Module):
@@ -168,24 +174,46 @@ def test_uninstrument_restores_every_attribute() -> None:
     assert entries() == before
 
 
+@contextmanager
+def patched_by_another(calls: list[str]) -> Iterator[None]:
+    """Another tool that patches ``nn.Module`` for good, as TraceML does, and notes which modules are called."""
+    below = nn.Module.__call__
+
+    def other(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        calls.append(type(module).__name__)
+        return below(module, *args, **kwargs)
+
+    nn.Module.__call__ = other
+    try:
+        yield
+        assert vars(nn.Module)["__call__"] is other
+    finally:
+        nn.Module.__call__ = inspect.unwrap(below)
+
+
 def test_a_patch_of_somebody_else_on_top_of_ours_stays(process: _process.Process) -> None:
     """Uninstrumenting under another wrapper leaves it in place, and what it calls still works."""
-    ours = torch.autograd.backward
-    calls: list[int] = []
-
-    def other(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return ours(*args, **kwargs)
-
-    torch.autograd.backward = other
-    try:
+    calls: list[str] = []
+    with patched_by_another(calls):
         _process.uninstrument()
-        torch.ones(2, requires_grad=True).sum().backward()
-        assert torch.autograd.backward is other
-        assert calls == [1]
-        assert codes(process) == []
-    finally:
-        torch.autograd.backward = inspect.unwrap(ours)
+        assert nn.Identity()(1) == 1
+    assert calls == ["Identity"]
+    assert codes(process) == []
+
+
+def test_a_class_that_comes_under_a_patch_of_somebody_else_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class that stands for a whole model may be imported while another tool has patched modules on top of ours."""
+    (tmp_path / "whole_model.py").write_text("import torch\nclass Whole(torch.nn.Identity):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(forward._OUTERMOST, "whole_model", "Whole")
+    calls: list[str] = []
+    with inside.instrumented() as process, patched_by_another(calls):
+        model = import_module("whole_model").Whole()
+        assert hook_named(process, "forward").installed
+        assert model(torch.ones(1, requires_grad=True)) == 1
+        assert (calls, codes(process)) == (["Whole"], [Phase.FORWARD])
 
 
 @pytest.mark.usefixtures("process")

@@ -204,7 +204,8 @@ class ForwardHook(Hook):
     ) -> Callable[..., Any]:
         """Return what times ``call``, or with ``base`` what this class has in its place at that moment."""
         if base is self._module_class and self._searching:
-            call = call.__wrapped__  # pyright: ignore[reportFunctionMemberAccess] - a wrapper of ours
+            # What is there after the search. Somebody else may have patched on top of ours, for a while or for good.
+            call = self._patches_of_module().__wrapped__
         torch = sys.modules["torch"]
         timed = self.recorder.path.timed_forward(
             call,
