@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from laggard import _process, _providers
+from laggard import _process, _providers, _sitecustomize
 from laggard.shared import environment
 
 _logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ class LaggardInstrumentor:
             if environment.choice(environment.LAGGARD_PROVIDERS, "fixed", "replaceable") == "replaceable":
                 _providers.yield_to_script()
             _process.instrument()
+            _sitecustomize.run_shadowed()
         except Exception:
             _logger.exception("laggard could not instrument this process")
 

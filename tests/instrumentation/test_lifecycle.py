@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -143,6 +145,22 @@ def test_a_process_that_does_not_train_opens_nothing(launcher: Launcher) -> None
 def test_without_torch_nothing_is_imported(launcher: Launcher) -> None:
     """A launcher or a tool under the same environment does not pay for torch."""
     assert launcher.run("python", "-c", "import sys; print('torch' in sys.modules)") == "False\n"
+
+
+@pytest.mark.parametrize("body", ["counted = 1", "import no_such_module", "1 / 0"])
+def test_the_sitecustomize_of_a_site_does_what_it_does_without_us(
+    body: str, launcher: Launcher, tmp_path: Path
+) -> None:
+    """It runs once, in the name that it has, and what fails in it is printed by Python and stops nothing."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.runs = getattr(sys, 'runs', 0) + 1\n{body}\n")
+    program = "import sys, sitecustomize\nprint(sys.runs, vars(sitecustomize).get('counted'))"
+    command = (sys.executable, "-c", program if body == "counted = 1" else "import sys; print(sys.runs)")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    plain = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    process = launcher.start(sys.executable, "-c", f"{command[-1]}\nprint('laggard' in sys.modules)", **environment)
+    output, errors = process.communicate(timeout=60)
+    assert (output, errors[-len(plain.stderr) :]) == (f"{plain.stdout}True\n", plain.stderr)
+    assert plain.stdout == ("1 1\n" if body == "counted = 1" else "1\n")
 
 
 def test_a_state_folder_that_can_not_be_used_costs_one_line(launcher: Launcher, tmp_path: Path) -> None:
