@@ -130,7 +130,8 @@ class ExitHandling:
 def how_it_ends() -> Ending:
     """Return how this process ends, as far as Python knows: not the code of a ``SystemExit`` that reached the top."""
     # A child of multiprocessing is still handling its exception; else the interpreter leaves what nothing caught.
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    # What nothing caught at a prompt or in a notebook's cell ended that line alone.
+    error = sys.exc_info()[1] or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
     if error is None:
         return Ending()
     if isinstance(error, SystemExit):

@@ -15,7 +15,8 @@ def run_shadowed() -> None:
     launcher = sys.modules.get("opentelemetry.instrumentation.auto_instrumentation")
     folder = str(Path(getattr(launcher, "__file__", None) or "").parent)
     newest = sys.modules.get("sitecustomize")
-    if newest is None or newest.__file__ != str(Path(folder, "sitecustomize.py")) or folder not in sys.path:
+    file = getattr(newest, "__file__", None)
+    if newest is None or file != str(Path(folder, "sitecustomize.py")) or folder not in sys.path:
         return
     # One that looks for the next itself, as other launchers' do, must not find OpenTelemetry's again.
     index = sys.path.index(folder)

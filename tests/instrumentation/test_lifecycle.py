@@ -72,11 +72,15 @@ def test_every_ending_is_reported_with_all_steps(
         ("message", 1, RankState.FAILED, Ending(EndedBy.EXIT, 1)),
         ("raise", 1, RankState.FAILED, Ending(EndedBy.EXCEPTION, 1, "RuntimeError")),
         ("finally", 1, RankState.FAILED, Ending(EndedBy.EXCEPTION, 1, "KeyError")),
+        ("prompt", 0, RankState.FINISHED, Ending(EndedBy.EXIT, 0)),
         ("at once", 4, RankState.RUNNING, Ending()),
     ],
 )
 def test_ends_are_told_apart(ending: str, code: int, state: RankState, said: Ending, launcher: Launcher) -> None:
-    """The state file keeps the exit code, or the exception; of ``os._exit`` it knows nothing but that nobody lives."""
+    """The state file keeps the exit code, or the exception; of ``os._exit`` it knows nothing but that nobody lives.
+
+    What fails at a prompt, as in a cell of a notebook, ends no process.
+    """
     process = launcher.fork(LOOP, ending)
     process.communicate(timeout=60)
     final = snapshot(launcher)

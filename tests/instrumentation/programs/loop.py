@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import code
 import ctypes
+import functools
 import multiprocessing
 import os
 import sys
@@ -64,6 +66,8 @@ def end(ending: str) -> None:
         print("destroyed", flush=True)
     if ending in ("wait", "destroy"):
         time.sleep(60)
+    if ending == "prompt":
+        code.interact(readfunc=functools.partial(next, iter(("no_such_name", "exit()"))))
     if ending == "stuck":
         # Never returns to the interpreter, so no signal handler of Python's runs; the interpreter lock is free.
         libc = ctypes.CDLL(None)
