@@ -231,11 +231,16 @@ def current() -> Process | None:
 
 
 def instrument() -> None:
-    """Instrument this process. A second call, as of a script under ``laggard run``, changes nothing."""
+    """Instrument this process; never raises. A second call, as of a script under ``laggard run``, changes nothing."""
     global _current  # noqa: PLW0603 - one instrumentation a process is what the hooks allow
-    if _current is None:
+    if _current is not None:
+        return
+    try:
         _current = Process()
         _current.start()
+    except Exception as error:
+        # Tools rewrite what is imported after them, ours too: checkers of types do.
+        _logger.warning("this process cannot be instrumented, training goes on: %r", error)
 
 
 def uninstrument() -> None:

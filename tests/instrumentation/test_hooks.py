@@ -275,6 +275,23 @@ def test_a_failing_hook_is_off_and_training_is_the_same(
     ]
 
 
+def test_an_instrumentation_that_fails_costs_the_script_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tool that rewrites our modules as they are imported, as a checker of types, may break whatever it likes."""
+
+    def rewritten(_host: Any) -> None:
+        raise TypeError("on purpose")
+
+    before = entries()
+    monkeypatch.setattr(_process, "Log", rewritten)
+    laggard.instrument()
+    assert _process.current() is None
+    assert entries() == before
+    (record,) = caplog.records
+    assert record.message == "this process cannot be instrumented, training goes on: TypeError('on purpose')"
+
+
 def test_an_exception_inside_a_guarded_hook_never_gets_out(
     process: _process.Process, caplog: pytest.LogCaptureFixture
 ) -> None:
