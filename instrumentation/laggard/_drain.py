@@ -88,6 +88,7 @@ class Drain:
         self._failed_before = False
         #: Set at the end of a drain that has begun after they came.
         self._awaited: deque[threading.Event] = deque()
+        self._started_on = threading.get_native_id()
         self._thread = threading.Thread(target=self._run, name="laggard-drain", daemon=True)
         self._thread.start()
 
@@ -148,6 +149,11 @@ class Drain:
         self._file.detach(unlink=False)
 
     def _run(self) -> None:
+        if threading.get_native_id() == self._started_on:
+            _logger.warning(
+                "threads of this process are greenlets, as of gevent or eventlet: nothing is reported while the script "
+                "computes. Patch all but threads and queues: gevent.monkey.patch_all(thread=False, queue=False)"
+            )
         while True:
             woken_by = self._wakeup.wait(_INTERVAL_SECONDS)
             if signal.SIGTERM in woken_by:
