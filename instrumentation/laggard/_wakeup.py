@@ -14,6 +14,8 @@ import threading
 from importlib import import_module
 from typing import Any
 
+from laggard.shared.statefile import beyond_standard
+
 #: The actions of signals beneath Python, where this installation has them compiled (`_sigaction.pyi`).
 sigaction: Any = None
 with contextlib.suppress(ImportError):
@@ -27,7 +29,8 @@ class Wakeup:
     """A pipe with one reader, the drain thread."""
 
     def __init__(self) -> None:
-        self._read, self.descriptor = os.pipe()
+        with beyond_standard():
+            self._read, self.descriptor = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self.descriptor, False)
         self._heard: list[int] = []

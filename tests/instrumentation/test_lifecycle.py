@@ -167,6 +167,27 @@ def test_the_sitecustomize_of_a_site_does_what_it_does_without_us(
     assert plain.stdout == ("1 1\n" if body == "counted = 1" else "1\n")
 
 
+def test_what_is_printed_without_standard_files_reaches_nothing_of_ours(launcher: Launcher, tmp_path: Path) -> None:
+    """Where 0, 1 and 2 are closed, as in a daemon, native code prints into whatever has these numbers now."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import contextlib, os, torch\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n"
+        "    model(torch.ones(2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    for descriptor in range(3):\n"
+        "        with contextlib.suppress(OSError):\n"
+        "            os.write(descriptor, b'a warning of a library')\n"
+    )
+    process = launcher.start("sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, str(program))
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    final = snapshot(launcher)
+    assert (final.state, final.steps) == (RankState.FINISHED, 5)
+
+
 def test_a_state_folder_that_can_not_be_used_costs_one_line(launcher: Launcher, tmp_path: Path) -> None:
     """Training goes on without a state file, and one warning names the folder, the reason and the variable."""
     obstacle = tmp_path / "file"

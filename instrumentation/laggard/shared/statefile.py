@@ -30,6 +30,7 @@ import os
 import stat
 import struct
 import time
+from collections.abc import Generator
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from importlib import import_module
@@ -39,6 +40,8 @@ from typing import Any
 from laggard.shared import untrusted
 from laggard.shared.names import NAME_BYTES, clip_name
 from laggard.shared.phases import Phase, RankState
+
+_STDERR = 2
 
 #: Windows lacks it, and has no ranks.
 fcntl: Any = None
@@ -200,16 +203,17 @@ class StateWriter:
     """
 
     def __init__(self, directory: Path, facts: Facts) -> None:
-        self.path, self.descriptor = _create(directory)
-        try:
-            # Written, not truncated to size: a full file system must fail here and not as SIGBUS at a later store.
-            os.write(self.descriptor, bytes(SIZE))
-            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._map = mmap.mmap(self.descriptor, SIZE)
-        except OSError as error:
-            os.close(self.descriptor)
-            self.path.unlink(missing_ok=True)
-            raise StateFileError(f"state file {self.path}: {error.strerror}") from error
+        with beyond_standard():
+            self.path, self.descriptor = _create(directory)
+            try:
+                # Written, not truncated to size: a full file system must fail here and not as SIGBUS at a later store.
+                os.write(self.descriptor, bytes(SIZE))
+                fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._map = mmap.mmap(self.descriptor, SIZE)  # which has a descriptor of its own
+            except OSError as error:
+                os.close(self.descriptor)
+                self.path.unlink(missing_ok=True)
+                raise StateFileError(f"state file {self.path}: {error.strerror}") from error
         self.words = memoryview(self._map).cast("Q")
         self.words[PHASE] = pack(Phase.OTHER, facts.start_boottime_ns)
         self.write_facts(facts)
@@ -243,6 +247,23 @@ class StateWriter:
         os.close(self.descriptor)
         if unlink:
             self.path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def beyond_standard() -> Generator[None]:
+    """Have no descriptor that is opened inside be 0, 1 or 2, with which a process may begin closed.
+
+    What native code prints there, or the script puts there, must not reach what is ours.
+    """
+    held: list[int] = []
+    with contextlib.suppress(OSError):
+        while not held or held[-1] <= _STDERR:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def read(path: Path) -> Snapshot:
