@@ -12,8 +12,6 @@ from operator import itemgetter
 from laggard_exporter.samples import Family, Grouped, merged
 
 _OPEN_METRICS = "application/openmetrics-text"
-#: How names are written that Prometheus could not read before version 3. We have none: ours are the same in both.
-_SAME_NAMES = ("underscores", "allow-utf-8")
 
 # Outside of these Go writes another text than Python.
 _LOWEST, _HIGHEST = float("-inf"), 1e6
@@ -24,11 +22,9 @@ _REMEMBERED, _SPARE = 2, 64
 _Labels = tuple[str, ...]
 
 
-def is_open_metrics(content_type: str) -> bool | None:
-    """Return which of the two formats a content type of prometheus_client is, None where only it can write it."""
-    media, _, parameters = content_type.partition(";")
-    escaping = parameters.partition("escaping=")[2] or _SAME_NAMES[0]
-    return media == _OPEN_METRICS if escaping in _SAME_NAMES else None
+def is_open_metrics(content_type: str) -> bool:
+    """Return which of the two formats a content type is."""
+    return content_type.partition(";")[0] == _OPEN_METRICS
 
 
 class Encoder:

@@ -14,8 +14,8 @@ from prometheus_client.exposition import generate_latest
 from laggard.version import __version__
 from laggard_exporter import collection, logs
 from laggard_exporter.collection import Collection, Collector, UnsupportedError
-from laggard_exporter.escaped import Scrape
 from laggard_exporter.samples import Family, PartialFailureError, Sample, grouped
+from tests.exporter.scrape import Scrape
 from tests.exporter.support import parse, starting_with
 
 GAUGE = Family("thing_celsius", "gauge", "A thing.", ("part",))

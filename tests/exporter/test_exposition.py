@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import choose_encoder
 
 from laggard_exporter.collection import Collection
-from laggard_exporter.escaped import Scrape
 from laggard_exporter.exposition import Encoder, is_open_metrics
 from laggard_exporter.samples import Family, Grouped, Sample
 from laggard_exporter.web.application import Application, Request
+from tests.exporter.scrape import Scrape
 
 ACCEPTED = (
     "",
@@ -24,7 +24,13 @@ ACCEPTED = (
     "application/openmetrics-text;version=1.0.0",
     "application/openmetrics-text;version=1.0.0;escaping=underscores",
 )
-OTHER_NAMES = ("text/plain;version=1.0.0;escaping=dots", "application/openmetrics-text;version=1.0.0;escaping=values")
+#: Spellings that would change the names.
+CHANGED = {
+    "text/plain;version=1.0.0;escaping=dots": "text/plain; version=1.0.0; charset=utf-8; escaping=underscores",
+    "application/openmetrics-text;version=1.0.0;escaping=values": (
+        "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
+    ),
+}
 
 _NAMES = st.from_regex(r"[a-z][a-z_]{0,8}[a-z]", fullmatch=True)
 _TEXTS = st.text("aZ0_ \\\"'\n\r\t{},=#\x00\xe9\u20ac\u2028\U0001f600", max_size=8)
@@ -70,19 +76,27 @@ def test_the_bytes_of_prometheus_client(said: list[Grouped], accepted: str) -> N
     """Any family, label and value is written as prometheus_client writes it, at the first scrape and the second."""
     encode, content_type = choose_encoder(accepted)
     open_metrics = is_open_metrics(content_type)
-    assert open_metrics is not None
     encoder = Encoder()
     for samples in said * 2:
         assert encoder.encode([samples], open_metrics=open_metrics) == encode(Scrape([samples]))
 
 
-@pytest.mark.parametrize("accepted", ACCEPTED + OTHER_NAMES)
+@pytest.mark.parametrize("accepted", ACCEPTED)
 def test_negotiation(accepted: str) -> None:
-    """Every format that prometheus_client knows is served, also those with names in another spelling."""
+    """Every format that prometheus_client knows is served."""
     samples = {Family("gpu_up", "gauge", "Up.", ("uuid",)): {("GPU-0",): 1.0}}
     encode, content_type = choose_encoder(accepted)
     response = Application(Fixed(samples), "/metrics").respond(Request("GET", "/metrics", {"Accept": accepted}))
     assert (response.headers, response.body) == ({"Content-Type": content_type}, encode(Scrape([samples])))
+
+
+@pytest.mark.parametrize("accepted", CHANGED)
+def test_names_are_never_changed(accepted: str) -> None:
+    """Prometheus keeps a name as it was sent, and the rules read ours: another spelling is not served."""
+    samples = {Family("gpu_up", "gauge", "Up.", ("uuid",)): {("GPU-0",): 1.0}}
+    response = Application(Fixed(samples), "/metrics").respond(Request("GET", "/metrics", {"Accept": accepted}))
+    assert response.headers == {"Content-Type": CHANGED[accepted]}
+    assert b'\ngpu_up{uuid="GPU-0"} 1.0\n' in response.body
 
 
 def test_labels_that_are_no_text() -> None:
@@ -139,5 +153,5 @@ def test_values_that_change(accepted: str) -> None:
     encode, content_type = choose_encoder(accepted)
     for value in (1.0, 1.0, 2.0, float("nan"), float("nan"), 1.0):
         samples = {family: {("a",): value}}
-        text = encoder.encode([samples], open_metrics=bool(is_open_metrics(content_type)))
+        text = encoder.encode([samples], open_metrics=is_open_metrics(content_type))
         assert text == encode(Scrape([samples]))

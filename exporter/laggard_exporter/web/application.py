@@ -171,14 +171,7 @@ class Application:
         # No registry: nothing is served but what the collectors yield, nothing about the Python process.
         wanted = content_type(request.headers.get("Accept", ""))
         samples = self._collection.samples(names, timeout)
-        open_metrics = is_open_metrics(wanted)
-        if open_metrics is None:
-            from laggard_exporter import escaped  # noqa: PLC0415 - it takes memory, and no Prometheus asks for it
-
-            body = escaped.encode(samples, wanted)
-        else:
-            body = self._encoder.encode(samples, open_metrics=open_metrics)
-        return compressed(request, body, wanted)
+        return compressed(request, self._encoder.encode(samples, open_metrics=is_open_metrics(wanted)), wanted)
 
     def _selected(self, request: Request) -> frozenset[str] | None:
         """Return the collectors that ``collect[]`` and ``exclude[]`` leave, None for all."""

@@ -9,8 +9,9 @@ from typing import NamedTuple
 #: Formats that the page is written in, with their versions; without one the first.
 _OLDEST = "0.0.4"
 _FORMATS = {"application/openmetrics-text": ("1.0.0",), "text/plain": (_OLDEST, "1.0.0")}
-#: How names can be spelled; without a wish the first.
-_ESCAPINGS = ("underscores", "allow-utf-8", "dots", "values")
+#: How names are spelled, which is the same for ours; without a wish the first. Dots and values would change
+#: ours, and Prometheus keeps a name as it was sent.
+_ESCAPINGS = ("underscores", "allow-utf-8")
 _ANY = ("*/*", "text/*")
 
 

@@ -13,8 +13,8 @@ from prometheus_client.exposition import generate_latest
 
 from laggard.shared import statefile
 from laggard_exporter.collection import Collection
-from laggard_exporter.escaped import Scrape
 from laggard_exporter.ranks.state import StateCollector
+from tests.exporter.scrape import Scrape
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, parse
 
 NOW = 25 * NANOSECONDS

@@ -1,21 +1,14 @@
-"""Writes a scrape through prometheus_client, which can spell names in other ways; loaded for whoever asks for one."""
+"""What a scrape of the exporter is to prometheus_client, whose text is the measure of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from laggard_exporter.samples import Family, Grouped, merged
-
-
-def encode(collected: Iterable[Grouped], content_type: str) -> bytes:
-    """Return the samples in a format of prometheus_client."""
-    write, _ = choose_encoder(content_type)
-    return write(Scrape(collected))
 
 
 class Scrape(PrometheusCollector):
