@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
@@ -105,6 +106,7 @@ class Prometheus:
     ) -> None:
         self._names = names or {}
         self._warned: set[str] = set()
+        self._date = ""
         self._source = source
         example = f"try {DEFAULT}"
         try:
@@ -125,6 +127,14 @@ class Prometheus:
     def name(self) -> str:
         """The server's address, without user and password."""
         return self._public(self._url)
+
+    @property
+    def clock(self) -> float | None:
+        """What the server's clock said at its last answer, in whole seconds since 1970; None where it does not say."""
+        try:
+            return parsedate_to_datetime(self._date).timestamp()
+        except (OverflowError, ValueError):
+            return None
 
     @property
     def arguments(self) -> str:
@@ -250,6 +260,7 @@ class Prometheus:
         body, until = bytearray(), time.monotonic() + _WHOLE_SECONDS
         try:
             with self._client.stream("GET", path, params={**parameters, **_WHOLE}) as response:
+                self._date = response.headers.get("date", "")
                 for part in response.iter_bytes():
                     body += part
                     if len(body) > _MOST_BYTES:
