@@ -121,8 +121,13 @@ def clocks(server: Prometheus, profile: Profile) -> Iterator[Finding]:
             f"the clock of this machine is {duration(round(abs(apart)))} {how} the server's",
             "check that chronyd or ntpd runs on both",
         )
-    ended = (
-        f"max by ({_WHO}) (timestamp(training_process_last_step_age_seconds) - training_process_last_step_age_seconds)"
+    # Each by itself: where Prometheus adds types and units as labels, timestamp() drops those.
+    ended = " - ".join(
+        f"max by ({_WHO}) ({each})"
+        for each in (
+            "timestamp(training_process_last_step_age_seconds)",
+            "training_process_last_step_age_seconds",
+        )
     )
     skew = server.query(
         f"max by ({_WHO}) (training_last_step_timestamp_seconds) - on ({_WHO}) {ended}", by=(_RUN, _RANK)
