@@ -70,7 +70,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         # Thanos and Mimir scrape nothing themselves.
         yield _without("targets", error)
     else:
-        yield from targets.down(found) if found else [targets.none(pushed=pushed)]
+        yield from targets.down(found) if found else [targets.none(prometheus)]
         yield from targets.intervals(found, profile)
     yield from ranks.arriving(prometheus, profile)
     yield from ranks.clocks(prometheus, profile)

@@ -92,9 +92,11 @@ def advice(error: str) -> str:
     return next((do for pattern, do in _ADVICE if re.search(pattern, error)), _ELSE)
 
 
-def none(*, pushed: bool) -> Finding:
-    """Return what is said of a server that scrapes nothing of laggard's."""
-    if pushed:
+def none(server: Prometheus) -> Finding:
+    """Return what is said of a server that scrapes nothing of laggard's, though an agent may do so for it."""
+    if server.query("group(laggard_exporter_build_info)"):
+        return Finding("targets", WORKS, "none of its own: what node exporters serve is written to it")
+    if server.query("group(training_steps_total)"):
         return Finding(
             "targets",
             FAULT,
