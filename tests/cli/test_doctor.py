@@ -416,6 +416,33 @@ def test_what_is_said_of_rules() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("error", "do"),
+    [
+        ("query timed out in expression evaluation", "raise --query.timeout, "),
+        ("query processing would load too many samples into memory", "raise --query.max-samples"),
+        ("found duplicate series for the match group", "two series where one must be"),
+    ],
+)
+def test_an_error_of_a_rule_has_its_remedy(error: str, do: str) -> None:
+    """By what Prometheus says."""
+    found = _loaded()
+    found[0] = dataclasses.replace(found[0], rules=(dataclasses.replace(found[0].rules[0], health="err", error=error),))
+    said = {each.detail: each.do for each in rules.check(found, load_profile(pack_folder("rules"), "production"))}
+    (remedy,) = [each for detail, each in said.items() if " fails: " in detail]
+    assert remedy.startswith(do)
+
+
+def test_all_rules_loaded_twice_are_one_line() -> None:
+    """Whichever way the files of the second copy are named."""
+    found = _loaded()
+    again = [dataclasses.replace(group, file="/etc/y/all.yml") for group in found]
+    said = list(rules.check([*found, *again], load_profile(pack_folder("rules"), "production")))
+    assert [each.detail for each in said] == [
+        f"{len(found)} groups loaded several times, from /etc/x/a.yml, /etc/y/all.yml"
+    ]
+
+
 def test_rules_of_a_local_run_are_those_that_it_wrote() -> None:
     """Its groups have other names, and its alerts go to a terminal; what fails is a fault there too."""
     local = load_profile(pack_folder("rules"), "local")

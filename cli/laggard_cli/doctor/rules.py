@@ -21,6 +21,14 @@ from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
 _PREFIX = "laggard-"
 #: The rule that says which version the pack has.
 _INFO = "laggard_rules_info"
+#: How long Prometheus looks back for a sample by default.
+_LOOKBACK = timedelta(minutes=5)
+#: What the error of a rule holds, and what to do.
+_ADVICE = {
+    "query timed out": "raise --query.timeout, or give the server more processors",
+    "too many samples": "raise --query.max-samples: 50000000 is the default",
+}
+_ELSE = "two series where one must be, or a server older than 2.42: the server's log has all"
 _RENDER = "laggard rules render"
 
 
@@ -173,7 +181,20 @@ def _failing(found: Sequence[Group]) -> Iterator[Finding]:
             "rules",
             FAULT,
             f"{rule.name} of group {group.name} fails{more}: {rule.error or 'without a reason'}",
-            "two series where one must be, or a server older than 2.42: the server's log has all",
+            next((do for words, do in _ADVICE.items() if words in rule.error), _ELSE),
+        )
+
+
+def lookback(allowed: timedelta | None, profile: Profile) -> Iterator[Finding]:
+    """Yield what is said of a server that forgets what is recorded before it is recorded again."""
+    longest = max(profile.interval(interval, name) for name, (interval, _) in _shipped().items())
+    if allowed is not None and allowed < longest:
+        yield Finding(
+            "rules",
+            FAULT,
+            f"series are recorded every {display_duration(longest)} at the longest, and queries look back "
+            f"{display_duration(allowed)}: verdicts are missing",
+            f"start the server with --query.lookback-delta={display_duration(max(longest, _LOOKBACK))}",
         )
 
 
