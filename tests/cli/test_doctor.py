@@ -219,7 +219,7 @@ def test_each_fault_has_its_line(ill: str, capsys: pytest.CaptureFixture[str]) -
         ),
         (
             "fault",
-            "1 group loaded 2 times, from rules/copy.yml, rules/normalise-goodput.yml",
+            "1 group loaded several times, from rules/copy.yml, rules/normalise-goodput.yml",
             "leave the files of one version under rule_files, and reload the server",
         ),
         (

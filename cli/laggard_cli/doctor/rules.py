@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
@@ -162,12 +161,13 @@ def _twice(found: Sequence[Group]) -> Iterator[Finding]:
     files: dict[str, list[str]] = {}
     for group in found:
         files.setdefault(group.name, []).append(group.file)
-    doubled = Counter(tuple(each) for each in files.values() if len(each) > 1)
-    for each, number in doubled.items():
+    doubled = {name: each for name, each in files.items() if len(each) > 1}
+    if doubled:
+        places = dict.fromkeys(file for each in doubled.values() for file in each)
         yield Finding(
             "rules",
             FAULT,
-            f"{count(number, 'group')} loaded {len(each)} times, from {some(each)}",
+            f"{count(len(doubled), 'group')} loaded several times, from {some(places)}",
             "leave the files of one version under rule_files, and reload the server",
         )
 
