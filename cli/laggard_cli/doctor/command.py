@@ -52,6 +52,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
             "OpenTelemetry's own names, such as training.steps, are kept, which the rules do not read",
             "set otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in the server's configuration",
         )
+        yield from rules.lookback(server.lookback(prometheus), profile) if groups else ()
     groups: list[server.Group] = []
     try:
         groups = rules.ours(server.groups(prometheus))

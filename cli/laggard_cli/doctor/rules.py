@@ -20,6 +20,7 @@ from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
 _PREFIX = "laggard-"
 #: The rule that says which version the pack has.
 _INFO = "laggard_rules_info"
+_RENDER = "laggard rules render"
 #: How long Prometheus looks back for a sample by default.
 _LOOKBACK = timedelta(minutes=5)
 #: What the error of a rule holds, and what to do.
@@ -28,7 +29,6 @@ _ADVICE = {
     "too many samples": "raise --query.max-samples: 50000000 is the default",
 }
 _ELSE = "two series where one must be, or a server older than 2.42: the server's log has all"
-_RENDER = "laggard rules render"
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from promql_parser import parse_duration
 
+from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 
 
@@ -58,6 +59,15 @@ def targets(server: Prometheus) -> list[Target]:
 def groups(server: Prometheus) -> list[Group]:
     """Return all groups of rules."""
     return server.data("api/v1/rules", {}, lambda data: list(map(_group, _list(data, "groups"))))
+
+
+def lookback(server: Prometheus) -> timedelta | None:
+    """Return for how long the server takes a sample for the present value; None where it does not say."""
+    try:
+        text = server.data("api/v1/status/flags", {}, lambda data: str(data.get("query.lookback-delta") or ""))
+        return parse_duration(text) if text else None
+    except (CommandError, ValueError):
+        return None
 
 
 def alertmanagers(server: Prometheus) -> list[str]:
