@@ -350,14 +350,31 @@ def test_a_site_may_have_severities_and_alerts_of_its_own(tmp_path: Path) -> Non
     ]
 
 
-def test_names_that_are_not_translated_are_said(tmp_path: Path) -> None:
-    """A server with OpenTelemetry's own names says what to set, in the place of "no run"."""
-    dotted = {"__name__=~": [({}, 4.0)], "laggard_rules_info": [({"version": "1"}, 1.0)]}
+@pytest.mark.parametrize("name", ["training.steps", "training.steps_total", "training_steps", "training__steps__total"])
+def test_names_that_are_not_translated_are_said(name: str, tmp_path: Path) -> None:
+    """A server with other names than the rules read says which, and what to set, in the place of "no run"."""
+    dotted = {"__name__=~": [({"__name__": name}, 1.0)], "laggard_rules_info": [({"version": "1"}, 1.0)]}
     with fake_prometheus(dotted, [firing("LaggardWatchdog", "", severity="info")]) as url:
         code, _, err = ask(("diagnose",), url, tmp_path)
     assert code == 2
-    assert "names, such as training.steps" in err
-    assert err.endswith("try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in its configuration\n")
+    assert f"steps arrive as {name}, and the rules read training_steps_total; take out what renames" in err
+    assert err.endswith("try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes}\n")
+
+
+def test_native_histograms_are_the_reason(tmp_path: Path) -> None:
+    """A run whose histograms are native is not judged, and the reason is not that it has made too few steps."""
+    run = {"training_run": "r"}
+    native = {
+        "run:training_ranks_live:count or": [(run, 1.0)],
+        "run:training_ranks_live:count": [(run, 4.0)],
+        "(training_step_own_duration_seconds)": [(run, 1.0)],
+        "training_steps_excluded_total": [({**run, "training_reason": "warmup"}, 8.0)],
+    }
+    with fake_prometheus(native, [firing("LaggardWatchdog", "", severity="info")]) as url:
+        out = ask(("diagnose",), url, tmp_path)[1]
+        (found,) = json.loads(ask(("diagnose", "--json"), url, tmp_path)[1])["runs"]
+    assert "not judged: histograms arrive as native ones, and the rules read classic ones; set always_" in out
+    assert found["missing"] == [found["unread"]]
 
 
 def test_how_much_slow_ranks_cost_is_shown(tmp_path: Path) -> None:

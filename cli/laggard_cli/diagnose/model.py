@@ -13,6 +13,7 @@ from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
 from laggard_cli.past.times import iso, parse_moment
 from laggard_cli.prometheus import Alert, Prometheus
+from laggard_cli.unread import unread
 
 #: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
 #: ratio of own times.
@@ -49,8 +50,6 @@ _FAILED = (
     ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
     " < on (cluster, training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
 )
-#: Steps under a name that no rule knows, as a server stores OTLP that does not translate names.
-_UNTRANSLATED = 'group({__name__=~"training([.]steps.*|_steps)"})'
 #: Ranks that live and are not compared: how many by reason, and which where they are few.
 _UNCOMPARED = "run_reason:training_ranks_uncompared:count"
 _UNCOMPARED_RANKS = "run_rank_reason:training_rank_uncompared:info"
@@ -139,6 +138,8 @@ class Diagnosis:
     """What a verdict on the rank that stands out most waits for, where it has none."""
     excluded: dict[str, float] = field(default_factory=dict[str, float])
     """Steps of the last 5 minutes that were excluded, by reason; asked for where no rank has an own time."""
+    unread: str = ""
+    """What keeps the rules from reading its metrics; asked for where no rank has an own time."""
     uncompared: dict[str, float] = field(default_factory=dict[str, float])
     """Ranks that live and are not compared, by reason."""
     uncompared_ranks: dict[str, str] = field(default_factory=dict[str, str])
@@ -190,6 +191,8 @@ class Diagnosis:
         missing: list[str] = []
         if "ranks_live" not in self.facts:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
+        elif not self.ranks and self.unread:
+            missing.append(self.unread)
         elif not self.ranks and self.excluded:
             reasons = sorted(self.excluded.items(), key=lambda each: -each[1])
             listed = ", ".join(f"{reason} {count:.0f}" for reason, count in reasons)
@@ -218,11 +221,10 @@ def diagnose(
     """
     failures = _failures(prometheus, at)
     runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
-    if not runs and prometheus.query(_UNTRANSLATED, at):
-        raise CommandError(
-            f"Prometheus at {prometheus.name} keeps OpenTelemetry's own names, such as training.steps, which the rules "
-            "do not read; try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in its configuration"
-        )
+    ranks = _ranks(prometheus, at)
+    hidden = unread(prometheus, at) if not runs or any(found not in ranks for found in runs) else {}
+    if not runs and hidden:
+        raise CommandError(f"Prometheus at {prometheus.name}: {'; '.join(next(iter(hidden.values())))}")
     if not runs and not prometheus.query("laggard_rules_info", at):
         raise CommandError(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
@@ -233,7 +235,6 @@ def diagnose(
     clusters = any(found.cluster for found in runs)
     verdicts = _verdicts(_alerts_now(prometheus, clusters=clusters) if at is None else alerts_at(prometheus, at))
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
-    ranks = _ranks(prometheus, at)
     scores: dict[Run, dict[str, float]] = {}
     for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
         scores.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.value
@@ -264,6 +265,7 @@ def diagnose(
             standing_out=scores.get(name, {}),
             held_back=waiting.get(name),
             excluded={} if name in ranks else excluded.get(name, {}),
+            unread="; ".join(hidden.get(name, ())),
             failure=failures.get(name),
             see=_see(prometheus, name, failures[name].at) if name in failures else (),
             uncompared=uncompared.get(name, {}),

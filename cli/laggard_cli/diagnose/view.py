@@ -95,6 +95,7 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
         standing_out=standing_out,
         held_back=held_back,
         excluded=excluded,
+        unread=printable(diagnosis.unread),
         failure=failure,
         uncompared_ranks=uncompared_ranks,
     )

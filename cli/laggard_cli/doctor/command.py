@@ -12,6 +12,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.servers import add_server, connect
 from laggard_cli.terminal import one_line, to_json
+from laggard_cli.unread import unread
 
 #: Alerts on telemetry that a check here says in other words, and one that always fires.
 _SAID = ("LaggardWatchdog", "TrainingTelemetryDown", "TrainingClockSkew")
@@ -44,20 +45,14 @@ def run(options: argparse.Namespace) -> int:
 def examine(prometheus: Prometheus) -> Iterator[Finding]:
     """Yield what is found in a server. Raises :class:`CommandError` where it does not answer."""
     # The first question: of who does not answer it nothing is known.
-    pushed = bool(prometheus.query("group(training_steps_total)"))
-    if prometheus.query('group({__name__="training.steps"})'):
-        yield Finding(
-            "names",
-            FAULT,
-            "OpenTelemetry's own names, such as training.steps, are kept, which the rules do not read",
-            "set otlp: {translation_strategy: UnderscoreEscapingWithSuffixes} in the server's configuration",
-        )
-        yield from rules.lookback(server.lookback(prometheus), profile) if groups else ()
+    hidden = sorted(set(unread(prometheus).values()))
+    yield from (Finding("names", FAULT, each.why, each.do) for each in hidden)
     groups: list[server.Group] = []
     try:
         groups = rules.ours(server.groups(prometheus))
         profile = rules.profile_of(groups)
         yield from rules.check(groups, profile)
+        yield from rules.lookback(server.lookback(prometheus), profile) if groups else ()
     except CommandError as error:
         profile = rules.profile_of(())
         yield _without("rules", error)
@@ -65,6 +60,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         yield rules.alertmanagers(server.alertmanagers(prometheus), groups)
     except CommandError as error:
         yield _without("alerts", error)
+    found: list[server.Target] = []
     try:
         found = targets.ours(prometheus, server.targets(prometheus))
     except CommandError as error:
@@ -73,6 +69,8 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
     else:
         yield from targets.down(found) if found else [targets.none(prometheus)]
         yield from targets.intervals(found, profile)
+    if not hidden:
+        yield from ranks.dropped(prometheus, found, profile)
     yield from ranks.arriving(prometheus, profile)
     yield from ranks.clocks(prometheus, profile)
     yield from ranks.labels(prometheus)

@@ -1,0 +1,152 @@
+"""``laggard doctor`` and ``laggard diagnose`` where a site's own settings keep the rules from reading ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from laggard_cli.demo.servers import free_ports
+from laggard_cli.main import main
+from laggard_cli.rules import render
+from tests.cli.test_doctor import SEEN, Node, doctor, faults, job, node, series
+from tests.collector.support import Processes, newest_prometheus, processes, wait_until
+
+
+class Site:
+    """A node with two ranks, and whatever Prometheus a test starts beside it."""
+
+    def __init__(self, started: Processes, found: Node) -> None:
+        self._started = started
+        self._node = found
+        self.prometheus = newest_prometheus()
+
+    def server(self, name: str, *flags: str, scraping: bool = True, scrape: dict[str, Any], **more: Any) -> str:
+        """Start the newest Prometheus with two jobs as the documentation has them; return its address."""
+        (port,) = free_ports(1)
+        folder = self._started.folder / name
+        (folder / "rules").mkdir(parents=True)
+        (folder / "rules" / "thresholds.yml").write_text(render("fast")["thresholds.yml"])
+        jobs = [
+            job("laggard-exporter", self._node.exporter, **scrape),
+            job("laggard-ranks", self._node.exporter, metrics_path="/ranks/metrics", **scrape),
+        ]
+        agent = "--agent" in flags
+        configuration = {
+            "global": {"scrape_interval": "1s", **({} if agent else {"evaluation_interval": "1s"})},
+            **({} if agent else {"rule_files": ["rules/*.yml"]}),
+            "scrape_configs": jobs if scraping else [],
+            **more,
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+        storage = f"--storage.{'agent' if agent else 'tsdb'}.path={folder / 'data'}"
+        listen = f"--web.listen-address=127.0.0.1:{port}"
+        command = [self.prometheus, "--config.file=prometheus.yml", storage, listen, *flags]
+        self._started.start(name, command, at=folder)
+        address = f"http://127.0.0.1:{port}"
+        self._started.wait(name, f"{address}/-/ready")
+        return address
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The node exporter and the ranks."""
+    newest_prometheus()
+    with processes(tmp_path_factory.mktemp("settings")) as started:
+        yield Site(started, node(started, "node", (0, 0)))
+
+
+def _scraped(address: str, query: str = SEEN) -> None:
+    wait_until(lambda: series(address, query) == 2, "ranks arrive")
+
+
+def test_native_histograms_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the server makes native histograms of classic ones, the rules read nothing: the setting is named."""
+    address = site.server("native", scrape={"convert_classic_histograms_to_nhcb": True})
+    _scraped(address, "training_step_own_duration_seconds")
+    (found,) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
+    assert found[1] == "histograms arrive as native ones, and the rules read classic ones"
+    assert found[2].startswith("set always_scrape_classic_histograms: true in the scrape job")
+    both = site.server(
+        "both", scrape={"convert_classic_histograms_to_nhcb": True, "always_scrape_classic_histograms": True}
+    )
+    _scraped(both, "training_step_own_duration_seconds_count and ignoring (job) training_step_own_duration_seconds_sum")
+    found = faults(doctor(both, "--json", code=1, capsys=capsys))
+    assert not found.keys() & {"names", "series"}
+
+
+def test_other_names_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """A prefix of the site's on all metrics: doctor and diagnose name what arrives and what the rules read."""
+    rename = {"source_labels": ["__name__"], "target_label": "__name__", "replacement": "site_$1", "regex": "(.*)"}
+    address = site.server("renamed", scrape={"metric_relabel_configs": [rename]})
+    _scraped(address, "site_training_steps_total")
+    ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
+    assert why == "steps arrive as site_training_steps_total, and the rules read training_steps_total"
+    assert do.startswith("take out what renames metrics: metric_relabel_configs, ")
+    assert main(["diagnose", "--prometheus", address]) == 2
+    assert capsys.readouterr().err == f"laggard diagnose: error: Prometheus at {address}: {why}; {do}\n"
+
+
+def test_metrics_that_are_left_out_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of metrics that a site drops to save, those are named that rules read of each rank."""
+    drop = {"source_labels": ["__name__"], "action": "drop", "regex": ".*_sum|training_process_info|laggard_.*"}
+    address = site.server("dropped", scrape={"metric_relabel_configs": [drop]})
+    _scraped(address)
+    _scraped(address, "training_process_up offset 2s and training_process_up")
+    _scraped(address, "training_steps_total offset 2s > 100")
+    ((status, detail, _),) = faults(doctor(address, "--json", code=1, capsys=capsys))["series"]
+    assert (status, detail) == (
+        "fault",
+        (
+            "5 metrics that the rules read are lost on the way: laggard_exporter_rank_pages, "
+            "training_phase_duration_seconds_sum, training_process_info, training_step_duration_seconds_sum, "
+            "training_step_own_duration_seconds_sum"
+        ),
+    )
+
+
+def test_a_page_that_is_left_out_as_a_whole_is_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Targets are up, and all that they serve is dropped: that is not "no rank trains now" alone."""
+    keep = {"source_labels": ["__name__"], "action": "keep", "regex": "node_.*"}
+    address = site.server("kept", scrape={"metric_relabel_configs": [keep]})
+    _scraped(address, "up == 1")
+    ((_, detail, _),) = faults(doctor(address, "--json", code=1, capsys=capsys))["series"]
+    assert detail == "1 metric that the rules read is lost on the way: laggard_exporter_rank_pages"
+
+
+def test_labels_of_types_and_units(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Clocks are compared also where Prometheus keeps type and unit of each metric as labels."""
+    address = site.server("typed", "--enable-feature=type-and-unit-labels", scrape={})
+    _scraped(address)
+    found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    assert found["clocks"] == [("works", "of 2 ranks agree with the server's", "")]
+
+
+def test_a_lookback_that_is_too_short_is_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where queries forget what is recorded before it is recorded again, verdicts are missing."""
+    address = site.server("short", "--query.lookback-delta=20s", scrape={})
+    found = faults(doctor(address, "--json", code=1, capsys=capsys))["rules"]
+    assert (
+        "fault",
+        "series are recorded every 30s at the longest, and queries look back 20s: verdicts are missing",
+        "start the server with --query.lookback-delta=5m",
+    ) in found
+
+
+def test_an_agent_that_scrapes_for_the_server(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server to which an agent writes has no targets, and nothing is wrong with that."""
+    address = site.server("receiver", "--web.enable-remote-write-receiver", scraping=False, scrape={})
+    site.server("agent", "--agent", scrape={}, remote_write=[{"url": f"{address}/api/v1/write"}])
+    _scraped(address)
+    found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    assert found["targets"] == [("works", "none of its own: what node exporters serve is written to it", "")]
+
+
+def test_names_with_other_escapes(site: Site) -> None:
+    """No name of ours needs an escape, so all of them arrive as they are whichever one Prometheus asks for."""
+    scrape = {"metric_name_validation_scheme": "legacy", "metric_name_escaping_scheme": "dots"}
+    address = site.server("dots", scrape=scrape)
+    _scraped(address)
+    assert series(address, '{__name__=~".*__.*"}') == 0
