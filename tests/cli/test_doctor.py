@@ -264,7 +264,10 @@ def test_each_fault_has_its_line(ill: str, capsys: pytest.CaptureFixture[str]) -
         (
             "fault",
             "metrics do not arrive of rank 1 on rack of run llama",
-            "scrape /ranks/metrics of each node exporter, in a job of its own: laggard init DIR writes one",
+            (
+                "scrape /ranks/metrics of each node exporter, in a job of its own: laggard init DIR writes one; "
+                "where ranks push, their log and the server's say what is refused"
+            ),
         )
     ]
     seconds = float(re.sub(r"^about (\d+) s.*", r"\1", found["clocks"][0][1]))

@@ -116,6 +116,29 @@ def test_a_page_that_is_left_out_as_a_whole_is_said(site: Site, capsys: pytest.C
     assert detail == "1 metric that the rules read is lost on the way: laggard_exporter_rank_pages"
 
 
+def test_clusters_that_differ_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of the two jobs has the label: that is said, and not that half of the metrics is missing on either side."""
+    east = {
+        "source_labels": ["__metrics_path__"],
+        "regex": "/ranks/.*",
+        "target_label": "cluster",
+        "replacement": "east",
+    }
+    address = site.server("clusters", scrape={"relabel_configs": [east]})
+    _scraped(address)
+    _scraped(address, "training_process_steps_total offset 2s > 0")
+    assert faults(doctor(address, "--json", code=1, capsys=capsys))["ranks"] == [
+        (
+            "fault",
+            (
+                "another label cluster than on their node exporter's metrics: rank 0 on node-1, 1 on node-1 "
+                "of run llama of cluster east"
+            ),
+            "give both jobs of a host the same label cluster, or neither",
+        )
+    ]
+
+
 def test_labels_of_types_and_units(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Clocks are compared also where Prometheus keeps type and unit of each metric as labels."""
     address = site.server("typed", "--enable-feature=type-and-unit-labels", scrape={})

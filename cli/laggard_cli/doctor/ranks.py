@@ -107,6 +107,20 @@ def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
         )
         for result in _PAGES
     }
+    unseen = server.query(
+        f'group by ({_WHO}) (training_rank_state{{training_state="running"}} == 1) '
+        f"unless on ({_WHO}) group by ({_WHO}) (training_process_up)",
+        by=(_RUN, _RANK),
+    )
+    if apart := {_rank(sample) for sample in silent} & {_rank(sample) for sample in unseen}:
+        theirs = [sample for sample in unseen if _rank(sample) in apart]
+        yield Finding(
+            "ranks",
+            FAULT,
+            f"another label {CLUSTER} than on their node exporter's metrics: {_named(server, theirs)}",
+            f"give both jobs of a host the same label {CLUSTER}, or neither",
+        )
+        silent, unseen = ([each for each in found if _rank(each) not in apart] for found in (silent, unseen))
     if silent:
         yield Finding("ranks", FAULT, f"metrics do not arrive of {_named(server, silent)}", _reason(pages, bad))
     else:
@@ -118,11 +132,6 @@ def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
                     f"ranks on {some(hosts)} {_PAGES[result].partition(': ')[0]}",
                     _PAGES[result].partition(": ")[2],
                 )
-    unseen = server.query(
-        f'group by ({_WHO}) (training_rank_state{{training_state="running"}} == 1) '
-        f"unless on ({_WHO}) group by ({_WHO}) (training_process_up)",
-        by=(_RUN, _RANK),
-    )
     if unseen:
         yield Finding(
             "ranks",
@@ -130,7 +139,7 @@ def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
             f"no node exporter shows {_named(server, unseen)}: a stall or a death of them has no rank",
             "run laggard-exporter on their hosts, scrape it, and let it read their LAGGARD_STATE_DIR",
         )
-    if not silent and not unseen:
+    if not silent and not unseen and not apart:
         yield Finding(
             "ranks", WORKS, f"{count(len(seen), 'rank')} seen, metrics of all arrive" if seen else "no rank trains now"
         )
@@ -138,7 +147,10 @@ def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
 
 def _reason(pages: list[Sample], bad: dict[str, list[str]]) -> str:
     if not pages:
-        return f"scrape {RANKS_PATH} of each node exporter, in a job of its own: laggard init DIR writes one"
+        return (
+            f"scrape {RANKS_PATH} of each node exporter, in a job of its own: laggard init DIR writes one; "
+            "where ranks push, their log and the server's say what is refused"
+        )
     found = [f"those on {some(hosts)} {_PAGES[result]}" for result, hosts in bad.items() if hosts]
     return "; ".join(found) or "docs/troubleshooting.md: ranks whose metrics do not arrive"
 
@@ -156,6 +168,10 @@ def _named(server: Prometheus, ranks: list[Sample]) -> str:
         run = str(Run(sample.labels.get(CLUSTER, ""), sample.labels[_RUN]))
         by_run.setdefault(run, []).append(sample.labels[_RANK] + (f" on {host}" if host else ""))
     return "; ".join(f"rank {some(each)} of run {run}" for run, each in by_run.items())
+
+
+def _rank(sample: Sample) -> tuple[str, str]:
+    return sample.labels[_RUN], sample.labels[_RANK]
 
 
 def _who(sample: Sample) -> tuple[str, str, str]:
