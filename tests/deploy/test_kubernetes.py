@@ -143,6 +143,64 @@ def test_the_labels_of_a_workload_are_kept() -> None:
     assert [endpoint["honorLabels"] for endpoint in monitor["spec"]["podMetricsEndpoints"]] == [True]
 
 
+#: How the operator divides targets among shards, from prometheus-operator's pkg/prometheus/promcfg.go.
+SHARDED: list[dict[str, Any]] = [
+    {
+        "source_labels": ["__address__", "__tmp_hash"],
+        "target_label": "__tmp_hash",
+        "regex": "(.+);",
+        "action": "replace",
+    },
+    {"source_labels": ["__tmp_hash"], "target_label": "__tmp_hash", "modulus": 2, "action": "hashmod"},
+    {"source_labels": ["__tmp_hash", "__tmp_disable_sharding"], "regex": "0;|.+;.+", "action": "keep"},
+]
+#: A rule of a monitor, as the operator writes it for Prometheus.
+CONFIGURED = {"targetLabel": "target_label", "replacement": "replacement"}
+
+
+def test_each_shard_has_all_targets(tmp_path: Path) -> None:
+    """One shard of two, as the operator configures it, keeps every node and rank: half of a run would look broken."""
+    endpoints = [
+        endpoint
+        for each in rendered(MANIFESTS)
+        if each["kind"] == "PodMonitor"
+        for endpoint in each["spec"]["podMetricsEndpoints"]
+    ]
+    assert len(endpoints) == 9
+    addresses = [f"127.0.0.1:{port}" for port in range(1, 9)]
+    jobs = [
+        {
+            "job_name": endpoint["port"],
+            "static_configs": [{"targets": addresses}],
+            "relabel_configs": [
+                *({CONFIGURED[key]: text for key, text in rule.items()} for rule in endpoint.get("relabelings", ())),
+                *SHARDED,
+            ],
+        }
+        for endpoint in endpoints
+    ]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": jobs}))
+    address = free_address()
+    command = ["prometheus", "--config.file=prometheus.yml", f"--web.listen-address={address}"]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as server,
+    ):
+        try:
+            kept: list[str] = []
+            until = time.monotonic() + 30
+            while len(kept) < len(addresses) * len(jobs) and time.monotonic() < until:
+                time.sleep(0.2)
+                try:
+                    answer = httpx.get(f"http://{address}/api/v1/targets", params={"state": "active"}).json()
+                except httpx.HTTPError:
+                    continue
+                kept = [target["scrapePool"] for target in answer["data"]["activeTargets"]]
+        finally:
+            server.terminate()
+    assert {name: kept.count(name) for name in set(kept)} == {job["job_name"]: len(addresses) for job in jobs}
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
