@@ -50,14 +50,48 @@ def test_a_run_that_has_ended_is_shown_with_its_end(
 
 
 @pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (("exception", "ValueError"), "4 of 4 ranks ended cleanly"),
+        (("request", "SIGTERM"), "SIGTERM asked it to end"),
+    ],
+)
+def test_an_earlier_start_or_a_request_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: tuple[str, str], said: str
+) -> None:
+    """A run whose last start ended cleanly has not failed, though one before has just; nor has one ended by SIGTERM."""
+    play = Play()
+    with serving(play) as target, prometheus(target, tmp_path) as server:
+        asked = ["diagnose", "--prometheus", server.address, "--run", RUN]
+
+        def told() -> str:
+            """Return what the command prints, and nothing while the run is not known."""
+            main(asked)
+            return capsys.readouterr().out
+
+        wait_until(lambda: f"run {RUN}  4 of 4 ranks" in told(), 20)
+        # Rules look at a start with its process, so a moment of both is recorded.
+        time.sleep(4)
+        play.failure = (time.time(), *failure)
+        if failure[0] == "exception":
+            play.started = time.time()
+            time.sleep(4)
+            play.state = "finished"
+        else:
+            play.state = "dead"
+        wait_until(lambda: f"): {said}\n" in told(), 60)
+
+
+@pytest.mark.parametrize(
     ("how", "finished", "expected", "said"),
     [
         ("finished", 8, 8, "ended 5 h ago: 8 of 8 ranks ended cleanly"),
         ("partly", 3, 8, "ended 5 h ago: 3 of 8 ranks ended cleanly, the others without a word"),
         ("failed", 0, 8, "ended 5 h ago: it failed"),
+        ("request", 0, 8, "ended 5 h ago: SIGTERM asked it to end"),
         ("unknown", 0, None, "ended 5 h ago: no rank reported how; a rank that is killed cannot"),
     ],
 )
 def test_how_a_run_ended(how: str, finished: int, expected: int | None, said: str) -> None:
     """A clean end, none, and what nobody knows are told apart."""
-    assert Ended("", how, finished, expected).said("5 h ago") == said
+    assert Ended("", how, finished, expected, "SIGTERM").said("5 h ago") == said

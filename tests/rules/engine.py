@@ -36,6 +36,10 @@ class Play:
         #: The rank for which all others wait, once one is stuck.
         self.stuck: int | None = None
         self.state = "running"
+        #: When, by what and with what each rank's newest process ended that did not end cleanly.
+        self.failure: tuple[float, str, str] | None = None
+        #: When the ranks' processes started, in seconds since 1970.
+        self.started = time.time()
 
     def exposition(self) -> str:
         """Return all series of the run, after it went on for the time since the last call."""
@@ -86,15 +90,20 @@ class Play:
             yield sample("process_state", self.state == state, training_state=state)
         age = time.monotonic() - self._edge
         yield sample("process_phase_age_seconds", age)
-        if self.state == "finished" or age > STILL_SECONDS:
-            yield sample("process_condition", Condition.ENDED if self.state == "finished" else Condition.QUIET)
+        condition = {"finished": Condition.ENDED, "dead": Condition.DEAD}.get(self.state, Condition.QUIET)
+        if condition is not Condition.QUIET or age > STILL_SECONDS:
+            yield sample("process_condition", condition)
             yield sample("process_standstill_seconds", age)
             yield sample("process_phase", waits, training_phase="communication")
             yield sample("process_phase", not waits, training_phase="forward")
             yield sample("process_in_collective", waits, training_process_group="world")
             yield sample("process_collective_sequence", int(steps) + waits, training_process_group="world")
         yield sample("process_world_size", 4)
-        yield sample("process_start_timestamp_seconds", self._born)
+        yield sample("process_start_timestamp_seconds", self.started)
+        if self.failure is not None:
+            at, by, how = self.failure
+            ended = {"host_name": "node-1", "training_ended_by": by, "training_ended_with": how}
+            yield sample("process_failure_timestamp_seconds", at, training_phase="other", **ended)
 
 
 class Prometheus:

@@ -13,8 +13,8 @@ from laggard_cli.prometheus import Prometheus, quoted
 
 #: How far back a run is looked for, and in which steps first.
 _REACH_SECONDS, _STEP_SECONDS = 30 * 86400, 300
-#: A failure that is older was that of an earlier start: rules see one within this time.
-_FAILED_WITHIN_SECONDS = 300
+#: By a signal with which a person, a launcher or a scheduler asks for it, as a failure's label has it.
+_ON_REQUEST = "request"
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,13 @@ class Ended:
     at: str
     """Time of its last sign of life, in UTC."""
     how: str
-    """``finished`` where every rank ended cleanly, ``partly`` where some did, ``failed``, or ``unknown``."""
+    """``finished`` where each rank ended cleanly, ``partly`` where some did, ``failed``, ``request`` or ``unknown``."""
     finished: int
     """Ranks that ended cleanly."""
     expected: int | None
     """Ranks that it had; None where nobody knows."""
+    signal: str = ""
+    """By which it was asked to end."""
 
     def said(self, ago: str) -> str:
         """Return it as a sentence; ``ago`` is the time as a person reads it."""
@@ -37,6 +39,7 @@ class Ended:
             "finished": f"{ranks} ranks ended cleanly",
             "partly": f"{ranks} ranks ended cleanly, the others without a word",
             "failed": "it failed",
+            _ON_REQUEST: f"{self.signal} asked it to end",
         }.get(self.how, "no rank reported how; a rank that is killed cannot")
         return f"ended {ago}: {how}"
 
@@ -86,13 +89,19 @@ def _how(prometheus: Prometheus, run: Run, last: float, expected: int) -> Ended:
         f""" or last_over_time(training_process_state{run.matcher('training_state="finished"')}[1h]) == 1))"""
     )
     count = round(finished[0].value) if finished else 0
-    failed = prometheus.query(
-        f"max(last_over_time(run_rank:training_failure_timestamp_seconds:first{run.matcher()}[30d]))"
+    # An earlier start may have failed, and of the last one nothing be left to tell.
+    failures = prometheus.query(
+        f"last_over_time(run_rank:training_failure_timestamp_seconds:first{run.matcher()}[30d])"
+        " >= on (cluster, training_run) group_left ()"
+        f" last_over_time(run:training_process_start_timestamp_seconds:min{run.matcher()}[30d])"
     )
-    if failed and failed[0].value >= last - _FAILED_WITHIN_SECONDS:
-        how = "failed"
+    signal = ""
+    if failures:
+        labels = max(failures, key=lambda failure: failure.value).labels
+        how = _ON_REQUEST if labels.get("training_ended_by") == _ON_REQUEST else "failed"
+        signal = labels.get("training_ended_with", "")
     elif not count:
         how = "unknown"
     else:
         how = "finished" if count >= expected else "partly"
-    return Ended(at=iso(last), how=how, finished=count, expected=expected or None)
+    return Ended(iso(last), how, count, expected or None, signal)
