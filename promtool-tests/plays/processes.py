@@ -220,6 +220,40 @@ def failed_unseen() -> Scenario:
     return scenario
 
 
+def killed_together() -> Scenario:
+    """Of ranks that are killed together none is named, but the host that they were on; one that is killed alone is."""
+    scenario = Scenario([*ranks(4, per_host=2), *ranks(4, run="run-b", per_host=2), *ranks(4, run="run-c")])
+    scenario.after(minutes=3)
+    now = scenario.world.now
+    for rank in scenario.world.ranks:
+        # A container runs out of memory; the whole job is killed; mpirun kills all others, some seconds after one died.
+        rank.alive, rank.ending = False, ("unknown", "")
+        rank.failed_at = now - 5 + 0.1 * rank.rank
+        if rank.run == RUN and rank.host == "host-a":
+            rank.ending = ("exception", "RuntimeError")
+            rank.failed_at = now - 5 + 0.25 + 0.1 * rank.rank
+    scenario.world.ranks[-2].failed_at = now - 8
+    scenario.after(minutes=1)
+    together = failed("unknown", host="host-b")
+    scenario.fires(
+        together,
+        failed("unknown", run="run-b"),
+        failed("unknown", run="run-c", rank=2, phase="forward", host="host-a"),
+    )
+    scenario.says(
+        together,
+        title="A training run failed.",
+        summary="Run run-a failed on host-b, 1m 4s ago.",
+        description="Run run-a ended on host host-b without a word, as by SIGKILL, a fault in native code or os._exit, "
+        "1m 4s ago. Which rank ended first is not known. No rank of the run is left.",
+        recommendation="Read the kernel's log on the rank's host (dmesg: out of memory, XID, segfault) and what the "
+        "scheduler or the container says of the end; the errors of the other ranks follow from it.",
+        runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
 def stopped() -> Scenario:
     """Names a stopped process without waiting for the limit of a stall, and ends when it goes on."""
     scenario = Scenario(ranks(4))

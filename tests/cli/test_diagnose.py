@@ -372,6 +372,13 @@ def test_a_run_that_ended_after_a_stall_says_so() -> None:
     assert how_failed(ended).endswith("by SIGABRT, after it had stood still, as TrainingStalled told")
 
 
+def test_a_run_that_was_killed_together_names_the_host() -> None:
+    """Who of several on a host was first is not known, where it was is."""
+    ended = Failure("", "node-2", "", "unknown", "", "2026-01-05T12:00:00Z")
+    assert " on host node-2 without a word" in how_failed(ended)
+    assert how_failed(ended).endswith("; which rank ended first is not known")
+
+
 def test_durations_read_well() -> None:
     """Milliseconds below a second, three digits."""
     assert [duration(seconds) for seconds in (0.0123, 0.5, 1, 75.36)] == ["12.3 ms", "500 ms", "1 s", "75.4 s"]

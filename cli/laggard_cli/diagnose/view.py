@@ -145,9 +145,9 @@ def how_failed(failure: Failure) -> str:
     }.get(failure.ended_by, "without a word, as by SIGKILL, a fault in native code or os._exit")
     if failure.ended_after:
         return f"failed {told(failure.at)} {how}, after it had stood still, as TrainingStalled told"
-    if not failure.rank:
-        return f"failed {told(failure.at)} {how}; which rank ended first is not known"
     where = f" on host {failure.host}" if failure.host else ""
+    if not failure.rank:
+        return f"failed {told(failure.at)}{where} {how}; which rank ended first is not known"
     return f"failed {told(failure.at)}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
 
 
