@@ -22,6 +22,7 @@ from laggard._rank_file import RankFile
 from laggard._wakeup import AT_ONCE, LOOK, STOP
 from laggard.shared import environment, statefile
 from laggard.shared.phases import RankState
+from laggard.shared.statefile import EndedBy, Ending
 
 if TYPE_CHECKING:
     from laggard._events import Event
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from laggard._recorder import Recorder
     from laggard._wakeup import Wakeup
     from laggard.shared.peers import PeerGroup
-    from laggard.shared.statefile import Ending, Facts
+    from laggard.shared.statefile import Facts
 
 _logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class Drain:
         self._state = RankState.STARTING
         #: When training ended in a process that goes on; 0 before.
         self._training_ended = 0
+        #: When its process group was taken from it; 0 before, and once it goes on.
+        self._aborted = 0
         self._flush = False
         self._failed_before = False
         #: Set at the end of a drain that has begun after they came.
@@ -103,6 +106,12 @@ class Drain:
         self._file.write(self._state)
         # Whoever started this process may kill it now.
         self._wakeup.send(AT_ONCE)
+
+    def training_aborted(self) -> None:
+        """Take note that the rank was asked to end, as by SIGTERM, unless it goes on. On any thread."""
+        self._aborted = time.perf_counter_ns()
+        self._file.note_end()
+        self._file.write_ending(Ending(EndedBy.SIGNAL, signal.SIGTERM))
 
     @property
     def identity(self) -> Identity:
@@ -145,7 +154,7 @@ class Drain:
         self._file.detach(unlink=True)
 
     def abandon(self) -> None:
-        """Forget the parent's state file in a forked child."""
+        """Leave the state file as it is: the parent's in a forked child, or one that says how training failed."""
         self._file.detach(unlink=False)
 
     def _run(self) -> None:
@@ -238,6 +247,9 @@ class Drain:
 
     def _follow(self, steps: list[Step]) -> None:
         """Follow the steps from one state to the next, while the process lives."""
+        if self._aborted and steps and steps[-1].ended > self._aborted:
+            self._aborted = 0
+            self._file.forget_end()
         if steps and steps[-1].ended > self._training_ended:
             self._state = RankState.RUNNING
             self._training_ended = 0

@@ -108,6 +108,13 @@ class ExitHandling:
         """Have SIGTERM act now that all is reported. On the drain thread."""
         sigaction.end(signal.SIGTERM)
 
+    def fail(self, error: BaseException) -> None:
+        """Report the exception that ended the training of a process that lives on: its own end is another's. Once."""
+        if sigaction is not None:
+            sigaction.forget_file()
+        if self._done.acquire(blocking=False):
+            self._finish(Ending(EndedBy.EXCEPTION, 1, _name(error)), _FAILURE_SECONDS, flush=True)
+
     def _report(self, *, flush: bool = False) -> float:
         """Report once. Return how long the end may take, in seconds."""
         if sigaction is not None:

@@ -49,6 +49,12 @@ class Host(Protocol):
     def training_ended(self) -> None:
         """Say that the rank has ended its training, though not its process. Never raises."""
 
+    def training_aborted(self) -> None:
+        """Say that another thread has taken the process group from the one that trains. Never raises."""
+
+    def training_failed(self, error: BaseException) -> None:
+        """Say that an exception has ended the training, though not the process. Never raises."""
+
     def not_training(self) -> None:
         """Say that this process is a data worker: nothing is recorded or exported from here on. Never raises."""
 

@@ -142,6 +142,18 @@ class Process:
         if self._drain is not None:
             self._drain.training_ended()
 
+    def training_aborted(self) -> None:
+        """Note that somebody has ended the rank's training, unless another step ends: as Ray, before it kills one."""
+        if self._drain is not None:
+            self._drain.training_aborted()
+
+    def training_failed(self, error: BaseException) -> None:
+        """Report the rank as ended by an exception. What the process does after it is reported no more."""
+        if self._exit is not None and self._drain is not None:
+            self._exit.fail(error)
+            self._drain.abandon()
+            self.recorder.disable()
+
     def not_training(self) -> None:
         """Fall silent for good: this process is a data worker."""
         self._settled = True

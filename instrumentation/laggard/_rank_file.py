@@ -81,6 +81,11 @@ class RankFile:
         if self.writer is not None:
             self.writer.write_ending(ending)
 
+    def forget_end(self) -> None:
+        """Say that the process has not begun to end after all."""
+        if self.writer is not None:
+            self.writer.forget_end()
+
     def detach(self, *, unlink: bool) -> None:
         """Write no more, and with ``unlink`` remove the file."""
         writer, self.writer = self.writer, None

@@ -74,12 +74,18 @@ def test_every_ending_is_reported_with_all_steps(
         ("finally", 1, RankState.FAILED, Ending(EndedBy.EXCEPTION, 1, "KeyError")),
         ("prompt", 0, RankState.FINISHED, Ending(EndedBy.EXIT, 0)),
         ("at once", 4, RankState.RUNNING, Ending()),
+        ("abort", 4, RankState.RUNNING, Ending(EndedBy.SIGNAL, signal.SIGTERM)),
+        ("restarted", 4, RankState.RUNNING, Ending()),
+        ("caught", 0, RankState.FAILED, Ending(EndedBy.EXCEPTION, 1, "KeyError")),
     ],
 )
 def test_ends_are_told_apart(ending: str, code: int, state: RankState, said: Ending, launcher: Launcher) -> None:
     """The state file keeps the exit code, or the exception; of ``os._exit`` it knows nothing but that nobody lives.
 
     What fails at a prompt, as in a cell of a notebook, ends no process.
+    Where another thread destroys the process group of one that trains, the rank was asked to end (``abort``), unless it
+    goes on (``restarted``). ``caught`` is Ray's way: the exception of the training stays, though the process goes on,
+    its group is destroyed, and it exits with 0.
     """
     process = launcher.fork(LOOP, ending)
     process.communicate(timeout=60)

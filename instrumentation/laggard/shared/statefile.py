@@ -240,6 +240,10 @@ class StateWriter:
         """Keep the time at which the process began to end."""
         self.words[ENDED] = self.words[ENDED] or boottime_ns()
 
+    def forget_end(self) -> None:
+        """Take back what :meth:`note_end` and :meth:`write_ending` have said."""
+        self.words[ENDING] = self.words[ENDED] = 0
+
     def close(self, *, unlink: bool = False) -> None:
         """Unmap and close, which drops the lock. A forked child may call it without effect on the parent."""
         self.words.release()

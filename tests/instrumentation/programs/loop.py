@@ -8,6 +8,7 @@ import functools
 import multiprocessing
 import os
 import sys
+import threading
 import time
 
 import torch
@@ -15,13 +16,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from laggard import _process
+
 
 def main() -> None:
     """Train for a few epochs, then end."""
     ending = sys.argv[1]
     context = sys.argv[2] if len(sys.argv) > 2 else None
     torch.set_num_threads(1)
-    if ending == "destroy":
+    if ending in ("destroy", "abort", "caught", "restarted"):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -33,6 +36,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            if ending == "restarted" and dist.is_initialized():
+                _destroy_elsewhere()
             # Long enough for an export interval to pass in a worker that would export.
             time.sleep(0.05)
     print(f"trained {loss.item():.6f}", flush=True)
@@ -56,6 +61,26 @@ def fail(ending: str) -> None:
         finally:
             dist.destroy_process_group()
             time.sleep(1.5)  # a drain
+    if ending == "abort":
+        _destroy_elsewhere()
+        os._exit(4)
+    if ending == "restarted":
+        time.sleep(1.5)  # a drain
+        os._exit(4)
+    if ending == "caught":
+        process = _process.current()
+        assert process is not None
+        process.training_failed(KeyError("on purpose"))
+        _destroy_elsewhere()
+        sys.exit(0)
+
+
+def _destroy_elsewhere() -> None:
+    """Destroy the process group as a watchdog does, or whoever cleans up: in a thread that does not train."""
+    thread = threading.Thread(target=dist.destroy_process_group)
+    thread.start()
+    thread.join()
+    print("destroyed", flush=True)
 
 
 def end(ending: str) -> None:
