@@ -1,8 +1,8 @@
 """Whose a fetch is: training data or an evaluation's. It is decided by the loader, never by what comes next.
 
 A batch lives from its fetch to the next fetch of the same loader, or to the end of it. An iterator one of whose batches
-lived through a backward pass or an update is training data, for good. An iterator a batch of which saw forwards and
-nothing else is an evaluation's. Until one of the two is known, and if neither ever is, it is data.
+lived through a backward pass, an update or the end of a named step is training data, for good. An iterator a batch of
+which saw forwards and nothing else is an evaluation's. Until one of the two is known, and if neither is, it is data.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Loaders:
             reading.recorded |= gradients
 
     def train(self, *, backward: bool) -> None:
-        """Take a backward pass or an update: the batches that are out lead to it."""
+        """Take a backward pass, an update or the end of a named step: the batches that are out lead to it."""
         newest = self.newest
         if backward and newest is not None and newest.gradients and not (newest.open or self._forwarded):
             # The loss of a whole pass, whose backward follows its end.

@@ -328,6 +328,8 @@ class StepPartition:
             self._open = _Open(at)
             self._marks = {}
         elif step is not None:
+            # Who names a step trains in it, whatever it updates with.
+            self._loaders.train(backward=False)
             finished.append(self._close(step, at, self._marks))
 
     def _close(self, step: _Open, ended: int, marks: Collection[int]) -> Step:

@@ -19,6 +19,8 @@ from laggard._events import (
     ITERATOR,
     NO_GRAD_FORWARD,
     OPTIMIZER_STEP,
+    STEP_BEGIN,
+    STEP_END,
     Event,
 )
 from laggard._partition import StepPartition
@@ -284,3 +286,15 @@ def test_a_pass_whose_loss_is_summed_is_training(validates: bool) -> None:  # no
     spent = [{phase: step.phases[phase] for phase in Phase if step.phases[phase]} for step in steps]
     trained = {Phase.DATA: 40, Phase.FORWARD: 30, Phase.BACKWARD: 10, Phase.OPTIMIZER: 10}
     assert spent[:2] == [trained, {**trained, Phase.EVALUATION: 70} if validates else trained]
+
+
+def test_a_named_step_trains_whatever_it_updates_with() -> None:
+    """Gradients of torch.func and an update by hand leave no trace but forwards, as an evaluation of forces does."""
+    events: list[Event] = []
+    for now in range(0, 120, 40):
+        fetch = (Phase.DATA | LABELLED << IDENTITY_SHIFT, now, now + 10)
+        calls = [(Phase.FORWARD, now + 10, now + 20), (GRADIENT, now + 20, now + 30)]
+        events += [(STEP_BEGIN, now, now), fetch, *calls, (STEP_END, now + 35, now + 35)]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    spent = [{phase: step.phases[phase] for phase in Phase if step.phases[phase]} for step in steps]
+    assert spent == [{Phase.DATA: 10, Phase.FORWARD: 10, Phase.BACKWARD: 10, Phase.OTHER: 5}] * 3
