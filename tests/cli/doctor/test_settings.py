@@ -11,7 +11,7 @@ import yaml
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
-from tests.cli.test_doctor import SEEN, Node, doctor, faults, job, node, series
+from tests.cli.doctor.site import SEEN, Node, doctor, faults, job, node, series
 from tests.collector.support import Processes, newest_prometheus, processes, wait_until
 
 
