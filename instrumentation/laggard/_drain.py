@@ -16,9 +16,10 @@ from laggard._events import LOST
 from laggard._hooks import DeviceHook
 from laggard._hot_path import CAPACITY
 from laggard._part import Part
-from laggard._partition import Step, StepPartition
+from laggard._partition import StepPartition
 from laggard._publisher import Publisher
 from laggard._rank_file import RankFile
+from laggard._steps import Step
 from laggard._wakeup import AT_ONCE, LOOK, STOP
 from laggard.shared import environment, statefile
 from laggard.shared.phases import RankState

@@ -22,8 +22,8 @@ from laggard.shared.phases import Phase, RankState
 
 if TYPE_CHECKING:
     from laggard._identity import Identity
-    from laggard._partition import Step
     from laggard._report import Report
+    from laggard._steps import Step
 
 _logger = logging.getLogger(__name__)
 

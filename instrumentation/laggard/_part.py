@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 if TYPE_CHECKING:
     from laggard._hooks.exposure import Exposure
     from laggard._hooks.torch_compile_state import Traced
-    from laggard._partition import Step
     from laggard._recorder import Recorder
     from laggard._report import Report
+    from laggard._steps import Step
     from laggard.shared.peers import PeerGroup
 
 

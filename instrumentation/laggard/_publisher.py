@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from laggard._events import Event
     from laggard._identity import Identity
-    from laggard._partition import Step
     from laggard._recorder import Recorder
+    from laggard._steps import Step
     from laggard.shared.statefile import Facts
 
 #: What the recorder calls a phase.

@@ -11,8 +11,8 @@ from laggard.shared import environment, statefile
 
 if TYPE_CHECKING:
     from laggard._part import Part
-    from laggard._partition import Step
     from laggard._recorder import Recorder
+    from laggard._steps import Step
     from laggard.shared.phases import RankState
     from laggard.shared.statefile import Ending, Facts
 

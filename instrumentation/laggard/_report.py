@@ -16,7 +16,7 @@ from opentelemetry.metrics import _Gauge as Gauge
 from laggard import _providers, _runtime
 from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
-from laggard._partition import Step
+from laggard._steps import Step
 from laggard.shared import environment, metrics
 from laggard.shared.attributes import Attribute
 from laggard.shared.phases import QUANTILE_PHASES, Phase, RankState

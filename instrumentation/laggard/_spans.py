@@ -18,8 +18,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
-from laggard._partition import Step
 from laggard._report import median, stands_for_others
+from laggard._steps import Step
 from laggard.shared import metrics
 from laggard.shared.attributes import Attribute
 from laggard.version import __version__

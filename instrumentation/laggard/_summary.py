@@ -16,7 +16,7 @@ from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._identity import Identity
-    from laggard._partition import Step
+    from laggard._steps import Step
 
 #: Of fewer steps the 95th percentile would be the longest of all.
 _TAIL_STEPS = 20

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
 from laggard._part import Host, Part
-from laggard._partition import Step
 from laggard._spans import collectives_of
+from laggard._steps import Step
 from laggard.shared import control, environment
 from laggard.shared.metrics import RECENT_STEPS
 from laggard.shared.phases import Phase

@@ -62,7 +62,12 @@ TARGETS = {
     "partition": Target(
         "laggard._partition",
         "instrumentation/laggard/_partition.py",
-        ("tests/instrumentation/test_partition.py",),
+        ("tests/instrumentation/test_partition.py", "tests/instrumentation/test_whose.py"),
+    ),
+    "steps": Target(
+        "laggard._steps",
+        "instrumentation/laggard/_steps.py",
+        ("tests/instrumentation/test_steps.py", "tests/instrumentation/test_partition.py"),
     ),
     "hang": Target(
         "laggard_exporter.hang.verdict",

@@ -20,7 +20,7 @@ fi
 if [ $# -eq 0 ]; then
     # What needs no torch, no servers and no rank of its own.
     set -- tests/instrumentation/test_recorder.py tests/instrumentation/test_native.py \
-        tests/instrumentation/test_partition.py \
+        tests/instrumentation/test_partition.py tests/instrumentation/test_steps.py \
         tests/instrumentation/test_statefile.py tests/instrumentation/test_conventions.py \
         tests/instrumentation/test_budget.py tests/exporter/hang/test_verdict.py \
         tests/exporter/test_flags.py tests/exporter/test_conventions.py tests/exporter/test_exposition.py \

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from laggard import _process
 from laggard._hooks import Hook
-from laggard._partition import Step, StepPartition
+from laggard._partition import StepPartition
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from laggard._events import OPTIMIZER_STEP
 from laggard._hooks import Hook
-from laggard._partition import Step
 from laggard._publisher import Publisher
 from laggard._recorder import Recorder
+from laggard._steps import Step
 from laggard.shared.metrics import SIGNALS
 from laggard.shared.phases import Phase, RankState
 from tests.support.launch import PROGRAMS, Launcher

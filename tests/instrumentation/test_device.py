@@ -11,8 +11,8 @@ import pytest
 from laggard._events import LOST
 from laggard._hooks import device as device_hook
 from laggard._hooks.device import DeviceHook
-from laggard._partition import Step
 from laggard._signals import available
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 from tests.instrumentation.device_host import Host
 from tests.support.stream import Stream, StreamEvent

@@ -7,8 +7,9 @@ import pytest
 from laggard import _device
 from laggard._device import DeviceClock
 from laggard._events import UPDATE
-from laggard._partition import Step, StepPartition
+from laggard._partition import StepPartition
 from laggard._recorder import Recorder
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 from tests.support.stream import MS, Stream, StreamEvent
 

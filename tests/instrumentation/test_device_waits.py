@@ -23,8 +23,9 @@ from laggard._events import UPDATE
 from laggard._hooks.operations import KINDS
 from laggard._hooks.streams import StreamsHook
 from laggard._hooks.transfer import TransferHook
-from laggard._partition import Step, StepPartition
+from laggard._partition import StepPartition
 from laggard._process import Process
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named
 from tests.support.stream import MS, Stream

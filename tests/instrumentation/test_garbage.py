@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from laggard._hooks.garbage import _RING, GarbageHook
-from laggard._partition import Step
 from laggard._process import Process
+from laggard._steps import Step
 from tests.support.measured import measure
 
 pytestmark = pytest.mark.timed

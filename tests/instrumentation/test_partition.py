@@ -7,6 +7,8 @@ from laggard._events import (
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
+    IDENTITY_SHIFT,
+    ITERATOR,
     LOST,
     OPTIMIZER_STEP,
     RESUME,
@@ -16,7 +18,8 @@ from laggard._events import (
     UPDATE,
     Event,
 )
-from laggard._partition import Step, StepPartition, flatten
+from laggard._partition import StepPartition
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
@@ -123,7 +126,7 @@ def test_evaluation_between_steps_is_evaluation_with_its_fetches_and_host_work()
         OPTIMIZER: 5,
         OTHER: 25,
     }
-    assert after.own == 85
+    assert (after.own, after.intervals[0]) == (85, (EVALUATION, 100, 200))
 
 
 def test_a_teacher_inside_a_training_batch_is_a_forward() -> None:
@@ -173,30 +176,6 @@ def test_named_steps_are_exactly_the_contexts() -> None:
     assert partition.finish() == []
 
 
-def test_flatten_gives_time_to_the_innermost_interval_and_cuts_what_overlaps() -> None:
-    """Whatever arrives, pieces never overlap, none is empty, and all lie inside the step."""
-    pieces = flatten(
-        [
-            (BACKWARD, 10, 60),
-            (COMMUNICATION, 20, 30),
-            (COMMUNICATION, 50, 70),  # reaches past the one around it
-            (CHECKPOINT, -5, 5),  # began before the step
-            (OPTIMIZER, 90, 120),  # ends after it
-            (DATA, 80, 80),
-        ],
-        0,
-        100,
-    )
-    assert pieces == [
-        (CHECKPOINT, 0, 5),
-        (BACKWARD, 10, 20),
-        (COMMUNICATION, 20, 30),
-        (BACKWARD, 30, 50),
-        (COMMUNICATION, 50, 60),
-        (OPTIMIZER, 90, 100),
-    ]
-
-
 def test_marks_belong_to_the_step_in_whose_time_they_are() -> None:
     """What happens inside the interval that begins a step arrives before it and is that step's all the same."""
     events: list[Event] = []
@@ -240,8 +219,8 @@ def test_all_of_a_checkpoint_is_checkpoint() -> None:
 def test_the_first_batch_counts_wherever_it_is_in_the_step() -> None:
     """With accumulation the first fetch of an epoch is followed by others before the update."""
     events: list[Event] = [(DATA, 0, 5), (FIRST_BATCH, 5, 5), (FORWARD, 5, 9), (DATA, 10, 15), *plain_step(20)[1:]]
-    (step,) = StepPartition(warmup_steps=0).feed([*events, (DATA, 120, 125)])
-    assert step.excluded == "first_batch"
+    (step,) = StepPartition(warmup_steps=0).feed([(FIRST_BATCH, 0, 0), *events, (DATA, 120, 125)])
+    assert (step.excluded, step.first_batch) == ("first_batch", 5)
 
 
 def test_a_step_begins_with_what_the_loop_begins_its_steps_with() -> None:
@@ -322,20 +301,69 @@ def test_the_last_batch_is_judged_like_any_other() -> None:
 def test_a_forward_without_gradients_after_the_update_is_evaluation_where_there_is_no_loader() -> None:
     """Before the update it is a teacher's, and so it is of a batch that came from a loader."""
     events: list[Event] = [(FORWARD, 0, 15), (EVALUATION_FORWARD, 15, 20), (BACKWARD, 20, 40), (UPDATE, 50, 50)]
-    events += [(EVALUATION_FORWARD, 60, 70), (FORWARD, 100, 110), (UPDATE, 120, 120)]
+    # From the first to the last, with what is between them.
+    events += [(EVALUATION_FORWARD, 60, 70), (EVALUATION_FORWARD, 75, 80), (FORWARD, 100, 110), (UPDATE, 120, 120)]
     (step,) = StepPartition(warmup_steps=0).feed(events)
-    assert (step.started, phases(step)) == (0, {FORWARD: 20, BACKWARD: 20, EVALUATION: 10, OTHER: 50})
+    assert (step.started, phases(step)) == (0, {FORWARD: 20, BACKWARD: 20, EVALUATION: 20, OTHER: 40})
     (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0), (EVALUATION_FORWARD, 90, 95), (DATA, 100, 110)])
     assert (step.phases[FORWARD], step.phases[EVALUATION]) == (25, 0)
 
 
-def test_flatten_of_what_is_nearly_in_order() -> None:
-    """What is over an end of the step is cut, what is empty is nothing, and parts of a phase that touch are one."""
-    assert list(flatten([(CHECKPOINT, -5, 5)], 0, 100)) == [(CHECKPOINT, 0, 5)]
-    assert list(flatten([(DATA, 0, 5), (CHECKPOINT, 95, 105)], 0, 100)) == [(DATA, 0, 5), (CHECKPOINT, 95, 100)]
-    assert list(flatten([(DATA, 80, 80)], 0, 100)) == []
-    # The second wait begins where forward ends, and the first one with it.
-    touching = [(COMMUNICATION, 10, 40), (FORWARD, 0, 40), (COMMUNICATION, 40, 70)]
-    assert list(flatten(touching, 0, 100)) == [(FORWARD, 0, 10), (COMMUNICATION, 10, 70)]
-    nested = [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 20, 30), (BACKWARD, 10, 60)]
-    assert list(flatten(nested, 0, 100)) == [(DATA, 0, 5), (COMMUNICATION, 5, 10), (BACKWARD, 10, 60)]
+def of(kind: int, thing: int) -> int:
+    """The code of an interval that is of a loader or an optimizer."""
+    return kind | thing << IDENTITY_SHIFT
+
+
+def test_the_first_fetch_begins_where_its_iterator_is_made() -> None:
+    """Workers are started there, and the wait for them is data of the step that trains on the batch."""
+    first: list[Event] = [(of(ITERATOR, 7), 100, 130), (of(DATA, 7), 132, 140), (FIRST_BATCH, 140, 140)]
+    _, step = StepPartition(warmup_steps=0).feed([*plain_step(0), *first, *plain_step(200)[1:], (DATA, 300, 310)])
+    assert (step.started, step.first_batch, step.phases[DATA]) == (100, 38, 38)
+
+
+def test_an_iterator_that_was_made_long_before_begins_no_step() -> None:
+    """Something else was fetched, or trained, before its first fetch."""
+    fetched: list[Event] = [(of(ITERATOR, 7), 100, 130), (DATA, 130, 140), (of(DATA, 7), 140, 150)]
+    _, step = StepPartition(warmup_steps=0).feed([*plain_step(0), *fetched, *plain_step(200)[1:], (DATA, 300, 310)])
+    assert (step.started, step.phases[DATA]) == (130, 20)
+    trained: list[Event] = [(of(ITERATOR, 7), 20, 30), (FORWARD, 40, 50), (BACKWARD, 50, 60), (UPDATE, 70, 70)]
+    first, second = StepPartition(warmup_steps=0).feed(
+        [(FORWARD, 0, 5), *trained, (of(DATA, 7), 100, 110), *plain_step(110)[1:], (DATA, 200, 210)]
+    )
+    assert (first.ended, second.started, second.phases[DATA]) == (100, 100, 10)
+
+
+def test_optimizers_that_take_turns_are_one_step_without_a_loader() -> None:
+    """Once an optimizer has updated twice, all that update in a step are known."""
+    events: list[Event] = []
+    for start in range(0, 400, 100):
+        for place, optimizer in ((start, 1), (start + 40, 2)):
+            events += [(FORWARD, place, place + 10), (BACKWARD, place + 10, place + 20)]
+            events.append((of(OPTIMIZER_STEP, optimizer), place + 20, place + 30))
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [(step.started, step.ended) for step in steps] == [(0, 100), (100, 200), (200, 300)]
+    assert [phases(step) for step in steps] == [{FORWARD: 20, BACKWARD: 20, OPTIMIZER: 20, OTHER: 40}] * 3
+
+
+def test_a_forward_behind_the_update_is_of_the_step_whose_batch_it_has() -> None:
+    """Such as for a metric; where nothing is fetched, a forward begins the next step."""
+    events: list[Event] = []
+    for start in (0, 100, 200):
+        events += [(of(DATA, 7), start, start + 10), (FORWARD, start + 10, start + 20)]
+        events += [(BACKWARD, start + 20, start + 30), (of(OPTIMIZER_STEP, 1), start + 30, start + 40)]
+        events.append((FORWARD, start + 50, start + 70))
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [(step.started, step.ended, step.phases[FORWARD]) for step in steps] == [(0, 100, 30), (100, 200, 30)]
+
+
+def test_an_evaluation_that_is_left_before_its_end_ends_where_training_goes_on() -> None:
+    """In a loop without a loader, after whose update a few batches are evaluated."""
+    events: list[Event] = []
+    for start in (0, 200):
+        events += [(FORWARD, start, start + 20), (BACKWARD, start + 20, start + 40), (UPDATE, start + 50, start + 50)]
+        for place in (start + 100, start + 120):
+            events += [(of(DATA, 7), place, place + 5), (EVALUATION_FORWARD, place + 5, place + 18)]
+    events += [(FORWARD, 400, 420), (UPDATE, 430, 430), (DATA, 500, 510)]
+    _, step, _ = StepPartition(warmup_steps=0).feed(events)
+    assert (step.started, step.intervals[0]) == (100, (EVALUATION, 100, 200))
+    assert phases(step) == {EVALUATION: 100, FORWARD: 20, BACKWARD: 20, OTHER: 60}

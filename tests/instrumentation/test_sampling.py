@@ -10,8 +10,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from laggard import _identity, _process, _providers
-from laggard._partition import Step
 from laggard._publisher import Publisher
+from laggard._steps import Step
 from laggard.shared.phases import Phase, RankState
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from laggard import _identity
-from laggard._partition import Step
 from laggard._spans import Spans
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import laggard
 from laggard import _identity, _process
-from laggard._partition import Step
+from laggard._steps import Step
 from laggard._summary import Summary, summarize
 from laggard.shared.phases import Phase
 from tests.support.launch import PROGRAMS, Launcher

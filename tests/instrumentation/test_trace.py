@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from laggard import _identity, _process, _wakeup
-from laggard._partition import Step
+from laggard._steps import Step
 from laggard._trace import TraceDump, chrome_trace, json_lines
 from laggard.shared import control, statefile
 from laggard.shared.control import Reply, Request

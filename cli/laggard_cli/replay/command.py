@@ -143,7 +143,9 @@ def read(paths: list[Path]) -> Recording:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "neither a recording nor a trace of torch's profiler"
+            reason = (
+                error.strerror if isinstance(error, OSError) else "neither a recording nor a trace of torch's profiler"
+            )
             raise CommandError(f"{path}: {reason}") from error
         first = next((line for line in lines if line.strip()), "")
         if not first:

@@ -29,8 +29,8 @@ from laggard._part import Host
 
 if TYPE_CHECKING:
     from laggard._events import Token
-    from laggard._partition import Step
     from laggard._report import Report
+    from laggard._steps import Step
 
 #: Identify our hooks on a process group among those of others; a second instrumentation takes the next one.
 _hook_ids = itertools.count(0x1A66A4D)

@@ -13,7 +13,7 @@ from laggard._device import DeviceClock
 from laggard._events import LOST, Event
 from laggard._hooks.base import Hook
 from laggard._part import Host
-from laggard._partition import Step
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 _RELAXED = 2

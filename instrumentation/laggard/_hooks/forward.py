@@ -21,7 +21,7 @@ from laggard._hooks.base import Hook
 from laggard._hooks.dataloader import loader_of
 from laggard._hooks.torch_compile_state import show_compiler
 from laggard._part import Host
-from laggard._partition import Step
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 #: Classes that stand for a whole model, by the module that defines them; these modules come after torch itself.

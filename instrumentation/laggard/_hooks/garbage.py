@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from laggard._hooks.base import Hook
 from laggard._part import Host
-from laggard._partition import Step
+from laggard._steps import Step
 from laggard.shared import metrics
 from laggard.shared.attributes import Attribute
 

@@ -29,8 +29,8 @@ from laggard._part import Host
 from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
-    from laggard._partition import Step
     from laggard._report import Report
+    from laggard._steps import Step
 
 _logger = logging.getLogger(__name__)
 

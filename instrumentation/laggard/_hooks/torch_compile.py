@@ -24,8 +24,8 @@ from laggard.shared import metrics
 from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
-    from laggard._partition import Step
     from laggard._report import Report
+    from laggard._steps import Step
 
 
 class _Function:

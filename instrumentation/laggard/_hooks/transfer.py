@@ -18,8 +18,8 @@ from typing import Any
 
 from laggard._hooks.backends import backends_in_use
 from laggard._hooks.base import Hook
-from laggard._partition import Step
 from laggard._recorder import Recorder
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 _METHODS = ("to", "cuda")

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from laggard._partition import Step
 from laggard._report import Report
+from laggard._steps import Step
 from laggard.shared.phases import Phase
 
 _report_steps = Report.steps
