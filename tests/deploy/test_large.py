@@ -6,18 +6,20 @@ import shutil
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.collector.support import ROOT, newest_prometheus, processes
 from tests.rules.engine import free_address, wait_until
 
 
-def test_its_heap_may_grow(tmp_path: Path) -> None:
+def test_its_heap_may_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest Prometheus collects garbage as the file says, and scrapes exporters and ranks."""
     configuration = tmp_path / "deploy" / "prometheus" / "large.yml"
     shutil.copytree(ROOT / "rules", tmp_path / "rules")
     configuration.parent.mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "prometheus" / "large.yml", configuration)
     address = free_address()
+    monkeypatch.delenv("GOGC")
 
     def scraped() -> set[str]:
         answer = httpx.get(f"http://{address}/api/v1/targets").json()

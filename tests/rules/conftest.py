@@ -18,6 +18,9 @@ VERSIONS = ("2.42", "2.53", "3.5", "3.15")
 #: Where the others are fetched, this one is built from its source; see lab/evaluation/engine/promtool.
 NEWEST = VERSIONS[-1]
 
+#: With one thread of Go nobody looks for another's work, which takes a tenth of the time.
+FRUGAL = {**os.environ, "GOMAXPROCS": "1"}
+
 
 def _found() -> dict[str, Path]:
     """Return the promtools of this machine by major and minor version."""

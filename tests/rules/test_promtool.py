@@ -14,7 +14,7 @@ import yaml
 from filelock import FileLock
 
 from laggard_cli.rules.render import rule_files
-from tests.rules.conftest import NEWEST, TOOLS, VERSIONS, by_age
+from tests.rules.conftest import FRUGAL, NEWEST, TOOLS, VERSIONS, by_age
 from tests.rules.pack import ROOT, RULES
 
 SCENARIOS = ROOT / "promtool-tests"
@@ -64,9 +64,7 @@ pytestmark = pytest.mark.patient
 
 def _run(*command: str | Path) -> str:
     """Return the output of a command, which must succeed."""
-    # Go's garbage collector takes a fifth of the time at its default of 100, and waking its threads a twentieth.
-    environment = {**os.environ, "GOGC": "400", "GOMAXPROCS": "1"}
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=FRUGAL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rules.conftest import FRUGAL
 from tests.rules.pack import ROOT
 
 TOOL = ROOT / ".cache" / "tools" / "vmalert-tool"
@@ -47,5 +48,5 @@ def generated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_unit_tests(generated: Path, name: str) -> None:
     """The same unit tests pass."""
     command = [TOOL, "unittest", f"-files={generated / name}.yml"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, env=FRUGAL)
     assert done.returncode == 0, done.stdout + done.stderr
