@@ -16,6 +16,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import httpx
 
+from laggard.shared.addresses import http_url, without_password
 from laggard_cli.errors import CommandError
 from laggard_cli.http_config import client_options
 from laggard_cli.labels import CLUSTER, in_ours, in_templates, renamed
@@ -110,11 +111,11 @@ class Prometheus:
         self._source = source
         example = f"try {DEFAULT}"
         try:
-            self._url = httpx.URL(url.strip())
+            self._url = httpx.URL(http_url(url))
+        except ValueError as error:
+            raise CommandError(f"{source} {error}; {example}") from error
         except httpx.InvalidURL as error:
-            raise CommandError(f"{source} must be a URL, got {url!r} ({error}); {example}") from error
-        if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise CommandError(f"{source} must be a URL, got {url!r}; {example}")
+            raise CommandError(f"{source} must be a URL, got {without_password(url)!r} ({error}); {example}") from error
         if self._url.query or self._url.fragment:
             raise CommandError(f"{source} must be a URL without a query, got {self._public(self._url)}; {example}")
         options = client_options(config) if config else {}

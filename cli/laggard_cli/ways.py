@@ -13,6 +13,7 @@ import urllib.request
 
 import httpx
 
+from laggard.shared.addresses import without_password
 from laggard_cli.errors import CommandError
 
 #: Of a port.
@@ -49,12 +50,13 @@ class Ways(httpx.BaseTransport):
             return httpx.HTTPTransport(verify=context, proxy=through)
         except ImportError:
             raise CommandError(
-                f"proxy {_public(proxy)} of the environment needs the package socksio; try pip install 'httpx[socks]', "
-                "or name the server in NO_PROXY"
+                f"proxy {without_password(proxy)} of the environment needs the package socksio; "
+                "try pip install 'httpx[socks]', or name the server in NO_PROXY"
             ) from None
         except (ValueError, httpx.InvalidURL) as error:
             raise CommandError(
-                f"proxy of the environment must be a URL, got {_public(proxy)!r}; try http://proxy:3128, or NO_PROXY"
+                f"proxy of the environment must be a URL, got {without_password(proxy)!r}; "
+                "try http://proxy:3128, or NO_PROXY"
             ) from error
 
 
@@ -114,9 +116,3 @@ def _authorities() -> ssl.SSLContext:
             f"{name}={os.environ[name]}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ
         )
         raise CommandError(f"certificates of authorities cannot be read: {named}: {error.strerror or error}") from error
-
-
-def _public(proxy: str) -> str:
-    """Return a proxy's address without user and password."""
-    scheme, _, rest = proxy.rpartition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from laggard.shared.addresses import http_url
 from laggard_exporter.web.address import Address, parse_address
 from laggard_exporter.web.ranks import METRICS_PATH, TARGETS_PATH
 
@@ -92,7 +92,7 @@ def expression(text: str) -> str:
 
 def url(text: str) -> str:
     """Return a URL of HTTP; an empty text is none."""
-    parts = urlsplit(text)
-    if text and (parts.scheme not in {"http", "https"} or not parts.netloc):
-        raise argparse.ArgumentTypeError(f"must be a URL, got {text!r}; try http://localhost:4317")
-    return text
+    try:
+        return text and http_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; try http://localhost:4317") from error

@@ -10,8 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import httpx
-
+from laggard.shared.addresses import http_url
 from laggard_cli.errors import CommandError
 from laggard_cli.labels import add_labels, parse_names
 from laggard_cli.rules import RulesError, rules_folder
@@ -83,12 +82,9 @@ def _more(site: Site) -> str:
 
 def _url(flag: str, text: str) -> str:
     try:
-        url = httpx.URL(text.strip())
-    except httpx.InvalidURL as error:
-        raise CommandError(f"{flag} must be a URL, got {text!r} ({error})") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise CommandError(f"{flag} must be a URL, got {text!r}; try http://localhost:3000")
-    return str(url)
+        return http_url(text)
+    except ValueError as error:
+        raise CommandError(f"{flag} {error}; try http://localhost:3000") from error
 
 
 def _targets(given: list[str]) -> list[str]:

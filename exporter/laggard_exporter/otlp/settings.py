@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from laggard.shared.addresses import http_url
+
 #: Seconds between two pushes where OTEL_METRIC_EXPORT_INTERVAL says nothing: OpenTelemetry's default.
 INTERVAL = 60.0
 
@@ -46,6 +48,11 @@ def settings(endpoint: str) -> Settings | None:
     protocol = _variable("PROTOCOL") or "http/protobuf"
     if protocol not in EXPORTERS:
         raise OtlpError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r}: choose from {', '.join(EXPORTERS)}")
+    if protocol != "grpc":  # whose addresses need no scheme
+        try:
+            http_url(_variable("ENDPOINT"))
+        except ValueError as error:
+            raise OtlpError(f"OTEL_EXPORTER_OTLP_ENDPOINT {error}") from error
     text = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
     if text and not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise OtlpError(f"OTEL_METRIC_EXPORT_INTERVAL must be milliseconds above 0, got {text!r}")
