@@ -1,8 +1,8 @@
 """Where metrics go, and the process's OpenTelemetry providers at its end: what is left is sent, but never waited for.
 
 Metrics go to the meter provider of the process. ``laggard.instrument()`` makes one for a process without, and keeps it
-to itself; under ``laggard run`` OpenTelemetry's launcher makes one. Either way the script can set its own, and from
-then on metrics go there.
+to itself until the script sets its own. Under ``laggard run`` OpenTelemetry's launcher makes providers, by variables
+that say where a site reads ranks: the script can set its own for itself, and ours stays where those send to.
 
 The SDK sends what it holds when the interpreter exits, and tries for 10 seconds and more where nobody listens. Here
 all providers flush at once, within a time limit. Where that works at once, everything else is left to the SDK. Where
@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from opentelemetry.metrics import Meter, get_meter_provider
-from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_tracer_provider
+from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, TracerProvider, get_tracer_provider
 
 from laggard.shared import environment
 
@@ -35,8 +35,9 @@ _logger = logging.getLogger(__name__)
 
 #: What :func:`make_own` made, while the process has no meter provider.
 _own: Any = None
-#: What the launcher made, while the script may set another one and has not.
+#: What the launcher made, where the script may set others: its meter provider, and its tracer provider if it sends.
 _launched: Any = None
+_launched_tracer: Any = None
 #: Meter and tracer provider at the last call of :func:`renewed`.
 _seen: tuple[Any, ...] = ()
 #: Where OpenTelemetry keeps that a provider was set: it takes another one only where none was.
@@ -61,11 +62,12 @@ def make_own() -> None:
 
 
 def yield_to_script() -> None:
-    """Let the script set providers in place of those that the launcher made."""
-    global _launched  # noqa: PLW0603 - a process has one
+    """Let the script set providers for itself beside those that the launcher made."""
+    global _launched, _launched_tracer  # noqa: PLW0603 - a process has one
     if not _process_has_one():
         return
     _launched = get_meter_provider()
+    _launched_tracer = get_tracer_provider() if traces_arrive() else None
     for module, name in _SET_ONCE:
         once = getattr(sys.modules.get(module), name, None)
         if once is not None:
@@ -82,12 +84,10 @@ def drop_own() -> bool:
 
 
 def script_has_set_one() -> bool:
-    """Return, once, whether the script has set a meter provider in place of ours, which is shut down then."""
+    """Return, once, whether the script has set a meter provider in place of one of ours that stays no longer."""
     global _launched  # noqa: PLW0603 - as above
-    launched = _launched
-    if launched is not None and get_meter_provider() is not launched:
+    if _launched is not None and get_meter_provider() is not _launched and _switched_off():
         _launched = None
-        _call(launched.shutdown)
         return True
     return _own is not None and _process_has_one() and drop_own()
 
@@ -101,13 +101,18 @@ def renewed() -> bool:
 
 def meter(name: str, version: str) -> Meter:
     """Return a meter of the provider that metrics go to now."""
-    provider = get_meter_provider() if _own is None else _own
+    provider = next(provider for provider in (_own, _launched, get_meter_provider()) if provider is not None)
     return provider.get_meter(name, version)
 
 
+def tracer_provider() -> TracerProvider:
+    """Return the provider that spans go to now."""
+    return get_tracer_provider() if _launched_tracer is None else _launched_tracer
+
+
 def traces_arrive() -> bool:
-    """Return whether anybody gets the spans of this process: without an SDK, or a processor in it, nobody does."""
-    provider = get_tracer_provider()
+    """Return whether anybody gets our spans: without an SDK, or a processor in it, nobody does."""
+    provider = tracer_provider()
     processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
     return processors != () and not isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider))
 
@@ -186,7 +191,10 @@ def end(seconds: float) -> None:
 
 
 def _providers() -> list[Any]:
-    providers: list[Any] = [get_meter_provider(), get_tracer_provider(), *([] if _own is None else [_own])]
+    providers: list[Any] = [get_meter_provider(), get_tracer_provider()]
+    for ours in (_own, _launched, _launched_tracer):
+        if ours is not None and ours not in providers:
+            providers.append(ours)
     logs: Any = sys.modules.get("opentelemetry._logs")
     if logs is not None:
         providers.append(logs.get_logger_provider())

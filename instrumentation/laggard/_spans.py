@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
+from laggard import _providers
 from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
 from laggard._report import median, stands_for_others
@@ -76,8 +77,8 @@ class Spans:
     def _write(self, step: Step, *, slow: bool) -> None:
         offset = unix_ahead_ns()
         attributes = {**self._attributes, Attribute.STEP: step.number}
-        # Of the provider that the process has now: the script may have set one.
-        tracer = trace.get_tracer(metrics.METER_NAME, __version__)
+        # Of the provider that spans go to now: the script may have set one.
+        tracer = _providers.tracer_provider().get_tracer(metrics.METER_NAME, __version__)
         root = tracer.start_span(
             "training.step",
             context=step_context(self._run, step.number),

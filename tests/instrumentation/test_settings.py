@@ -64,7 +64,20 @@ def test_the_process_decides_where_metrics_go(
 
 
 @pytest.mark.parametrize("when", ["after", "late"])
-def test_under_the_launcher_the_script_may_set_its_own_providers(when: str, tmp_path: Path) -> None:
-    """They are taken as in a process that nothing launched: they have ours too, no endpoint stays, nothing is said."""
+@pytest.mark.parametrize(
+    ("environment", "printed"),
+    [
+        ({}, [SERVED, '["jobs", "training.step"]']),
+        ({"OTEL_TRACES_EXPORTER": "console"}, [SERVED, '["jobs"]']),
+        ({"OTEL_METRICS_EXPORTER": "none"}, [NOT_SERVED, OWN]),
+    ],
+)
+def test_under_the_launcher_the_script_may_set_its_own_providers(
+    when: str, environment: dict[str, str], printed: list[str], tmp_path: Path
+) -> None:
+    """They have what is the script's. Ours is served and sent as the launcher was told, else they have it too."""
     launcher = str(Path(sys.executable).with_name("laggard"))
-    assert run(when, tmp_path, launcher, "run") == [NOT_SERVED, OWN]
+    lines = run(when, tmp_path, launcher, "run", **environment)
+    assert [line for line in lines if line.startswith(('{"served', "["))] == printed
+    sent = [line for line in lines if '"name": "training.step"' in line]
+    assert bool(sent) == ("OTEL_TRACES_EXPORTER" in environment)

@@ -171,8 +171,9 @@ LAGGARD_PROVIDERS = "LAGGARD_PROVIDERS"
 """
 .. envvar:: LAGGARD_PROVIDERS
 
-``replaceable`` lets the script set OpenTelemetry providers of its own in place of those that the launcher made, as it
-can where nothing launches it; ``laggard run`` says so. Default: ``fixed``, the first providers of a process stay.
+``replaceable`` lets the script set OpenTelemetry providers of its own, as it can where nothing launches it; what
+laggard reports goes on to the exporters that the launcher was given. ``laggard run`` says so. Default: ``fixed``, the
+first providers of a process stay.
 """
 
 OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
