@@ -72,6 +72,10 @@ class HotPath:
         #: Until a thread is known to train: the thread of each event, and the one that the phase is of.
         self._threads: list[int] = []
         self._holder = 0
+        #: Two threads train at once.
+        self.contested = False
+        #: Who claimed last without being the thread that trains, and how far that one had come by then.
+        self._overtaken = 0, 0
 
     @property
     def waiting(self) -> int:
@@ -137,6 +141,12 @@ class HotPath:
         me, before = get_ident(), self.thread
         if before == me or not self.enabled:
             return False
+        if before and (self.contested or self.phase != _OTHER):
+            # Both train at once, unless that one does nothing from one claim to the next.
+            self.contested = True
+            last, self._overtaken = self._overtaken, (me, self.progress)
+            if last != self._overtaken:
+                return False
         self.thread = me
         if (before or self._holder) != me:
             self.phase, self._in_forward = _OTHER, False
@@ -287,14 +297,16 @@ class HotPath:
             accumulates = kwargs.get("accumulate_grad", False)
             if accumulates and self.trains():
                 evidence()
-            running = True
             token = self.begin(code if accumulates else gradient)
+            if token is None:
+                return call(*args, **kwargs)
+            running = True
             try:
                 return call(*args, **kwargs)
             finally:
                 running = False
                 ended = self.end(token)
-                if token is not None and accumulates:
+                if accumulates:
                     for observer in observers:
                         observer(token[2], ended)
 

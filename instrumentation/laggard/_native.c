@@ -55,6 +55,9 @@ typedef struct {
     long long dropped, failures, backwards, self_time_ns;
     /* Until a thread is known to train: the thread of each event, and the one that the phase is of. */
     long long *threads, holder;
+    /* Two threads train at once; who claimed last without being it, and how far the one that is had come by then. */
+    char contested;
+    long long rival, overtaken;
 } HotPath;
 
 static inline int64_t now(void) {
@@ -197,6 +200,14 @@ static inline int64_t leave(HotPath *self, const Token *token) {
 static int claim(HotPath *self) {
     long long me = this_thread(), before = self->thread;
     if (before == me || !self->enabled) return 0;
+    if (before != 0 && (self->contested || self->phase != 0)) {
+        /* Both train at once, unless that one does nothing from one claim to the next. */
+        int stands = self->rival == me && self->overtaken == self->progress;
+        self->contested = 1;
+        self->rival = me;
+        self->overtaken = self->progress;
+        if (!stands) return 0;
+    }
     self->thread = me;
     if ((before ? before : self->holder) != me) self->phase = self->in_forward = 0;
     if (before != 0) return 0;
@@ -589,12 +600,12 @@ static PyObject *call_backward(Timed *self, PyObject *arguments, PyObject *named
     }
     int recorded = enter(hot, accumulates ? self->code : self->codes.backward.gradient, &token);
     if (recorded < 0) return NULL;
+    if (!recorded) return PyObject_Call(self->call, arguments, named);
     self->running = 1;
     Py_INCREF(self);
     PyObject *result = PyObject_Call(self->call, arguments, named);
     self->running = 0;
-    int64_t ended = 0;
-    if (recorded) ended = leave(hot, &token);
+    int64_t ended = leave(hot, &token);
     if (ended < 0) Py_CLEAR(result);
     if (ended > 0 && accumulates && PyList_GET_SIZE(observers) > 0) {
         PyObject *pending = PyErr_GetRaisedException();
@@ -861,6 +872,7 @@ static PyMemberDef HotPath_members[] = {
     {"failures", T_LONGLONG, offsetof(HotPath, failures), 0, NULL},
     {"backwards", T_LONGLONG, offsetof(HotPath, backwards), 0, NULL},
     {"self_time_ns", T_LONGLONG, offsetof(HotPath, self_time_ns), 0, NULL},
+    {"contested", T_BOOL, offsetof(HotPath, contested), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -20,6 +20,7 @@ class HotPath:
     failures: int
     backwards: int
     self_time_ns: int
+    contested: bool
     words: memoryview[int] | None
     device: Callable[[int], None] | None
     enabled: bool

@@ -201,6 +201,7 @@ class Process:
         recorder = self.recorder
         recorder.drain()
         recorder.thread = 0
+        recorder.contested = False
         recorder.capacity = EARLY_CAPACITY
         self._lock = threading.Lock()
         self._drain = self._wakeup = self._exit = None

@@ -86,6 +86,7 @@ class Recorder:
     backwards: int = _variable("backwards", "Backward passes begun.")
     progress: int = _variable("progress", "Signs of progress of any kind.")
     failures: int = _variable("failures", "How often the state file was given up.")
+    contested: bool = _variable("contested", "Two threads train at once, and one of them is recorded.")
     self_time_ns: int = _variable("self_time_ns", "Time that the hooks took on training threads, estimated.")
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ import gc
 import itertools
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -273,6 +274,77 @@ def test_the_first_backward_tells_which_thread_trains() -> None:
     off.disable()
     off.trains()
     assert (off.thread, off.backwards) == (-1, 1)
+
+
+def in_turns(recorder: Recorder, *turns: tuple[int, list[Phase]]) -> list[bool]:
+    """Have threads claim and go through phases, each turn on the thread of that number; return who is recorded."""
+    pools = [ThreadPoolExecutor(1) for _ in range(1 + max(number for number, _ in turns))]
+
+    def turn(phases: list[Phase]) -> bool:
+        if not phases:
+            recorder.trains()
+        for phase in phases:
+            recorder.end(recorder.begin(phase))
+        return recorder.is_mine()
+
+    recorded = [pools[number].submit(turn, phases).result() for number, phases in turns]
+    for pool in pools:
+        pool.shutdown()
+    return recorded
+
+
+def test_training_that_moves_to_another_thread_is_recorded_there_at_once() -> None:
+    """As a notebook's or a server's does: the thread before is in no phase when the next one begins."""
+    recorder = Recorder()
+    step = [Phase.FORWARD, Phase.OPTIMIZER]
+    assert in_turns(recorder, (0, []), (0, step), (1, []), (1, step), (0, []), (0, step)) == [True] * 6
+    assert not recorder.contested
+    assert [code for code, _, _ in recorder.drain()] == step * 3
+
+
+def test_of_two_threads_that_train_at_once_one_is_recorded() -> None:
+    """Else their phases would be mixed up in the same steps. The other one is as soon as the first does nothing."""
+    recorder = Recorder()
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        assert first.submit(recorder.trains).result()
+        token = first.submit(recorder.begin, Phase.FORWARD).result()
+        assert token is not None
+        second.submit(recorder.trains).result()
+        assert (recorder.contested, second.submit(recorder.is_mine).result()) == (True, False)
+        for _ in range(3):
+            first.submit(recorder.end, token).result()
+            token = first.submit(recorder.begin, Phase.BACKWARD).result()
+            second.submit(recorder.trains).result()
+            assert first.submit(recorder.is_mine).result()
+        first.submit(recorder.end, token).result()
+        second.submit(recorder.trains).result()
+        assert second.submit(recorder.is_mine).result()
+        first.submit(recorder.trains).result()
+        assert second.submit(recorder.is_mine).result()
+    assert [code for code, _, _ in recorder.drain()] == [Phase.FORWARD] + [Phase.BACKWARD] * 3
+
+
+def test_a_backward_of_a_thread_that_is_not_recorded_hides_none_of_the_other() -> None:
+    """A backward inside a backward is part of the outer one, but on its own thread."""
+    recorder = Recorder()
+    inside, done = threading.Event(), threading.Event()
+
+    def run(_arguments: tuple[()], kwargs: dict[str, bool]) -> None:
+        if "waits" in kwargs:
+            inside.set()
+            assert done.wait(10)
+
+    engine = recorder.path.timed_backward(lambda *args, **kwargs: run(args, kwargs), 2, 66, lambda: None, [])
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        first.submit(engine, accumulate_grad=True).result()
+        token = first.submit(recorder.begin, Phase.FORWARD).result()
+        other = second.submit(engine, accumulate_grad=True, waits=True)
+        assert inside.wait(10)
+        first.submit(recorder.end, token).result()
+        first.submit(engine, accumulate_grad=True).result()
+        done.set()
+        other.result()
+    assert [code for code, _, _ in recorder.drain()] == [2, Phase.FORWARD, 2]
 
 
 def test_marks_have_no_length_and_are_bounded_too() -> None:
