@@ -7,6 +7,7 @@ gives every nanosecond of a step to exactly one phase: the innermost interval wi
 An update of the parameters is a step. The step ends where the loop starts over: at the first fetch after an update;
 without a fetch at the first forward with gradients after it, or where there is no module at the first backward. An
 optimizer updates once in a step: where it updates again and nothing was fetched in between, a step has ended before.
+In a loop without gradients that fetches nothing each update ends a step.
 Updates of several optimizers are one step, and an update that a gradient scaler leaves out is one too.
 ``laggard.step()`` names the steps itself.
 """
@@ -113,9 +114,9 @@ class StepPartition:
         self._optimizers: dict[int, int] = {}
         #: An optimizer has updated twice, so that all that update in a step are known.
         self._repeats = False
-        #: Nothing was trained since the newest update; and where that ended.
+        #: Nothing was trained since the newest update; and where that ended, if it ever has.
         self._idle = True
-        self._restarted = 0
+        self._restarted: int | None = None
         self._left_out = -FIRST_BATCH_SPACING
         self._explicit = False
         self._resumed = False
@@ -206,7 +207,7 @@ class StepPartition:
         elif kind in _WITHOUT_GRADIENTS:
             self._loaders.forward(gradients=False)
             # Without a batch the mode alone tells an evaluation between two steps from a rollout.
-            if kind == EVALUATION_FORWARD and self._idle and not self._loaders.open:
+            if kind == EVALUATION_FORWARD and self._idle and self._restarted is not None and not self._loaders.open:
                 phase = Phase.EVALUATION
         step = self._open
         if step is None:
@@ -261,8 +262,10 @@ class StepPartition:
         """Take an update. The second one of an optimizer is of the next step, if the loop started over in between."""
         self._repeats |= optimizer in self._optimizers
         before = self._updated.get(optimizer)
-        if before is not None and before < self._restarted and not self._explicit:
-            self._cut(self._restarted, finished)
+        # A loop that never shows where it starts over, as one without gradients, does so where it has updated.
+        restarted = before if self._restarted is None else self._restarted
+        if before is not None and restarted is not None and before <= restarted and not self._explicit:
+            self._cut(restarted, finished)
         self._updated[optimizer] = at
         self._optimizers[optimizer] = self._number
         self._idle = True

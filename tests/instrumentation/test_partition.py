@@ -10,6 +10,7 @@ from laggard._events import (
     IDENTITY_SHIFT,
     ITERATOR,
     LOST,
+    NO_GRAD_FORWARD,
     OPTIMIZER_STEP,
     RESUME,
     SKIPPED,
@@ -307,6 +308,17 @@ def test_a_forward_without_gradients_after_the_update_is_evaluation_where_there_
     assert (step.started, phases(step)) == (0, {FORWARD: 20, BACKWARD: 20, EVALUATION: 20, OTHER: 40})
     (step,) = StepPartition(warmup_steps=0).feed([*plain_step(0), (EVALUATION_FORWARD, 90, 95), (DATA, 100, 110)])
     assert (step.phases[FORWARD], step.phases[EVALUATION]) == (25, 0)
+
+
+def test_a_loop_without_gradients_is_a_step_for_each_update() -> None:
+    """Evolution strategies set gradients by hand: their forwards are work, in whatever mode, once a step has begun."""
+    events: list[Event] = []
+    for start in (0, 100, 200, 300):
+        events += [(EVALUATION_FORWARD, start + 10, start + 40), (NO_GRAD_FORWARD, start + 50, start + 60)]
+        events += [(OPTIMIZER_STEP | 5 << 8, start + 80, start + 90)]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [(step.started, step.ended) for step in steps] == [(90, 190), (190, 290)]
+    assert phases(steps[1]) == {FORWARD: 40, OPTIMIZER: 10, OTHER: 50}
 
 
 def of(kind: int, thing: int) -> int:
