@@ -95,7 +95,7 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
         world_size=world_size,
         restarts=_first_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
         peer_group=clip_name(environment.text(environment.LAGGARD_PEER_GROUP)),
-        workload=clip_name(environment.text(environment.LAGGARD_WORKLOAD) or Path(_script()).stem),
+        workload=clip_name(environment.text(environment.LAGGARD_WORKLOAD) or _script()),
         host=clip_name(environment.text(environment.LAGGARD_HOST) or socket.gethostname()),
     )
 
@@ -247,8 +247,10 @@ def _first_number(*variables: str, default: int) -> int:
 
 
 def _script() -> str:
+    """Return the name of what runs: a script's, and where that is ``__main__`` the package's or the archive's."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return main or (sys.argv[0] if sys.argv else "") or "python"
+    path = Path(main or (sys.argv[0] if sys.argv else "") or "python")
+    return path.parent.stem if path.stem == "__main__" else path.stem
 
 
 @lru_cache(maxsize=1)

@@ -42,6 +42,22 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("file", "workload"),
+    [
+        ("/jobs/train.py", "train"),
+        ("/site/pretrain/__main__.py", "pretrain"),  # python -m pretrain
+        ("app.pyz/__main__.py", "app"),
+        (None, "argument"),
+    ],
+)
+def test_the_workload_is_called_as_what_runs(file: str | None, workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a package or of an archive has the same name in all of them, which would be one workload."""
+    monkeypatch.setattr("sys.argv", ["argument.py"])
+    monkeypatch.setattr("__main__.__file__", file, raising=False)
+    assert _identity.from_environment().workload == workload
+
+
+@pytest.mark.parametrize(
     ("environment", "run"),
     [
         ({"LAGGARD_RUN": " mine ", "SLURM_JOB_ID": "1"}, "mine"),

@@ -29,7 +29,8 @@ LAGGARD_WORKLOAD = "LAGGARD_WORKLOAD"
 """
 .. envvar:: LAGGARD_WORKLOAD
 
-Name of what is trained, stable across runs, for comparison with history. Default: the script's file name.
+Name of what is trained, stable across runs, for comparison with history. Default: the name of the script's file, of
+the package or of the archive.
 """
 
 LAGGARD_COMMIT = "LAGGARD_COMMIT"
