@@ -2,7 +2,7 @@
 
 Metrics go to the meter provider of the process. ``laggard.instrument()`` makes one for a process without, and keeps it
 to itself until the script sets its own. Under ``laggard run`` OpenTelemetry's launcher makes providers, by variables
-that say where a site reads ranks: the script can set its own for itself, and ours stays where those send to.
+that say where a site reads ranks: where the script sets its own, as a library may for itself, metrics go to both.
 
 The SDK sends what it holds when the interpreter exits, and tries for 10 seconds and more where nobody listens. Here
 all providers flush at once, within a time limit. Where that works at once, everything else is left to the SDK. Where
@@ -38,6 +38,8 @@ _own: Any = None
 #: What the launcher made, where the script may set others: its meter provider, and its tracer provider if it sends.
 _launched: Any = None
 _launched_tracer: Any = None
+#: What the script set beside it.
+_beside: Any = None
 #: Meter and tracer provider at the last call of :func:`renewed`.
 _seen: tuple[Any, ...] = ()
 #: Where OpenTelemetry keeps that a provider was set: it takes another one only where none was.
@@ -84,10 +86,13 @@ def drop_own() -> bool:
 
 
 def script_has_set_one() -> bool:
-    """Return, once, whether the script has set a meter provider in place of one of ours that stays no longer."""
-    global _launched  # noqa: PLW0603 - as above
-    if _launched is not None and get_meter_provider() is not _launched and _switched_off():
-        _launched = None
+    """Return, once, whether the script has set a meter provider: in place of what we made, or beside the launcher's."""
+    global _launched, _beside  # noqa: PLW0603 - as above
+    provider = get_meter_provider()
+    if _launched is not None and provider not in (_launched, _beside):
+        _beside = provider
+        if _switched_off():
+            _launched = None
         return True
     return _own is not None and _process_has_one() and drop_own()
 
@@ -99,10 +104,10 @@ def renewed() -> bool:
     return any(one is not other for one, other in zip(before, _seen, strict=False))
 
 
-def meter(name: str, version: str) -> Meter:
-    """Return a meter of the provider that metrics go to now."""
-    provider = next(provider for provider in (_own, _launched, get_meter_provider()) if provider is not None)
-    return provider.get_meter(name, version)
+def meters(name: str, version: str) -> list[Meter]:
+    """Return a meter of each provider that metrics go to now: the launcher's, and beside it that of the script."""
+    providers = {id(each): each for each in (_launched, get_meter_provider()) if each is not None}
+    return [each.get_meter(name, version) for each in ([_own] if _own is not None else providers.values())]
 
 
 def tracer_provider() -> TracerProvider:

@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from opentelemetry.metrics import Counter, Histogram, Meter, NoOpMeter
+from opentelemetry.metrics import Counter, Histogram
 from opentelemetry.metrics import _Gauge as Gauge
 
 from laggard import _providers, _runtime
 from laggard._clocks import unix_ahead_ns
 from laggard._identity import Identity
+from laggard._instruments import counter_of, gauge_of, histogram_of
 from laggard._steps import Step
-from laggard.shared import environment, metrics
+from laggard.shared import metrics
 from laggard.shared.attributes import Attribute
 from laggard.shared.phases import QUANTILE_PHASES, Phase, RankState
 from laggard.shared.statefile import Facts
@@ -34,23 +35,23 @@ class Report:
     def __init__(self, identity: Identity, facts: Facts, layout: str = "") -> None:
         self._identity = identity
         self._base = identity.attributes()
-        self._meter = _providers.meter(metrics.METER_NAME, __version__)
-        self._step = _histogram(self._meter, metrics.STEP_DURATION)
-        self._own = _histogram(self._meter, metrics.STEP_OWN_DURATION)
-        self._phase = _histogram(self._meter, metrics.PHASE_DURATION)
-        self._collective = _histogram(self._meter, metrics.COLLECTIVE_DURATION)
-        self._steps = _counter(self._meter, metrics.STEPS)
-        self._skipped = _counter(self._meter, metrics.STEPS_SKIPPED)
-        self._excluded = _counter(self._meter, metrics.STEPS_EXCLUDED)
-        self._excluded_duration = _counter(self._meter, metrics.STEPS_EXCLUDED_DURATION)
-        self._collective_io = _counter(self._meter, metrics.COLLECTIVE_IO)
-        self._self_time = _counter(self._meter, metrics.SELF_TIME)
-        self._dropped = _counter(self._meter, metrics.DROPPED)
-        self._quantile = _gauge(self._meter, metrics.PHASE_QUANTILE)
-        self._floor = _gauge(self._meter, metrics.COMMUNICATION_FLOOR)
-        self._last_step = _gauge(self._meter, metrics.LAST_STEP_TIMESTAMP)
-        self._state = _gauge(self._meter, metrics.RANK_STATE)
-        self._signal = _gauge(self._meter, metrics.SIGNAL_AVAILABLE)
+        self._meters = _providers.meters(metrics.METER_NAME, __version__)
+        self._step = histogram_of(self._meters, metrics.STEP_DURATION)
+        self._own = histogram_of(self._meters, metrics.STEP_OWN_DURATION)
+        self._phase = histogram_of(self._meters, metrics.PHASE_DURATION)
+        self._collective = histogram_of(self._meters, metrics.COLLECTIVE_DURATION)
+        self._steps = counter_of(self._meters, metrics.STEPS)
+        self._skipped = counter_of(self._meters, metrics.STEPS_SKIPPED)
+        self._excluded = counter_of(self._meters, metrics.STEPS_EXCLUDED)
+        self._excluded_duration = counter_of(self._meters, metrics.STEPS_EXCLUDED_DURATION)
+        self._collective_io = counter_of(self._meters, metrics.COLLECTIVE_IO)
+        self._self_time = counter_of(self._meters, metrics.SELF_TIME)
+        self._dropped = counter_of(self._meters, metrics.DROPPED)
+        self._quantile = gauge_of(self._meters, metrics.PHASE_QUANTILE)
+        self._floor = gauge_of(self._meters, metrics.COMMUNICATION_FLOOR)
+        self._last_step = gauge_of(self._meters, metrics.LAST_STEP_TIMESTAMP)
+        self._state = gauge_of(self._meters, metrics.RANK_STATE)
+        self._signal = gauge_of(self._meters, metrics.SIGNAL_AVAILABLE)
         self._instruments: dict[str, Counter | Gauge | Histogram] = {}
         self._phase_attributes = [self._with(Attribute.PHASE, phase.label) for phase in Phase]
         self._used_phases: list[Phase] = []
@@ -68,8 +69,8 @@ class Report:
             self._excluded_duration.add(0, self._with(Attribute.REASON, reason))
         for reason in metrics.DROP_REASONS:
             self._dropped.add(0, self._with(Attribute.REASON, reason))
-        _gauge(self._meter, metrics.RANKS_EXPECTED).set(self._identity.world_size, self._base)
-        _gauge(self._meter, metrics.RESTARTS).set(self._identity.restarts, self._base)
+        gauge_of(self._meters, metrics.RANKS_EXPECTED).set(self._identity.world_size, self._base)
+        gauge_of(self._meters, metrics.RESTARTS).set(self._identity.restarts, self._base)
         start = {
             Attribute.HOST_NAME: facts.host,
             Attribute.PROCESS_PID: str(facts.pid),
@@ -78,11 +79,11 @@ class Report:
             Attribute.HARDWARE_ID: facts.hardware_id,
         }
         known = {name: value for name, value in start.items() if value}
-        _gauge(self._meter, metrics.RANK_START_TIMESTAMP).set(
+        gauge_of(self._meters, metrics.RANK_START_TIMESTAMP).set(
             facts.start_unix_ns * _NANOSECOND, {**self._base, **known}
         )
         info = _runtime.facts(facts.workload, layout)
-        _gauge(self._meter, metrics.RUN_INFO).set(1, {**self._base, **info})
+        gauge_of(self._meters, metrics.RUN_INFO).set(1, {**self._base, **info})
 
     @property
     def identity(self) -> Identity:
@@ -168,8 +169,8 @@ class Report:
         labels = {**self._base, **dict(zip(metric.attributes, attributes, strict=True))}
         instrument = self._instruments.get(metric.name)
         if instrument is None:
-            make = {"counter": _counter, "gauge": _gauge, "histogram": _histogram}[metric.kind]
-            instrument = self._instruments[metric.name] = make(self._meter, metric)
+            make = {"counter": counter_of, "gauge": gauge_of, "histogram": histogram_of}[metric.kind]
+            instrument = self._instruments[metric.name] = make(self._meters, metric)
         if isinstance(instrument, Counter):
             instrument.add(value, labels)
         elif isinstance(instrument, Histogram):
@@ -211,38 +212,3 @@ def median(values: Iterable[int]) -> int:
     """Return the lower median of a collection that is not empty."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
-
-
-def _wanted(meter: Meter, metric: metrics.Metric) -> Meter:
-    """Return the meter, or for a metric that the chosen profile leaves out one that makes silent instruments."""
-    left_out = _compact() and metric not in metrics.COMPACT
-    return NoOpMeter(metrics.METER_NAME) if left_out else meter
-
-
-def _compact() -> bool:
-    return environment.choice(environment.LAGGARD_SERIES, "default", "compact") == "compact"
-
-
-def _bounds(metric: metrics.Metric) -> tuple[float, ...]:
-    if _compact():
-        return ()
-    if environment.choice(environment.LAGGARD_HISTOGRAMS, "default", "full") == "full":
-        return metrics.STEP_BOUNDS
-    return metric.bounds
-
-
-def _histogram(meter: Meter, metric: metrics.Metric) -> Histogram:
-    return _wanted(meter, metric).create_histogram(
-        metric.name,
-        unit=metric.unit,
-        description=metric.description,
-        explicit_bucket_boundaries_advisory=_bounds(metric),
-    )
-
-
-def _counter(meter: Meter, metric: metrics.Metric) -> Counter:
-    return _wanted(meter, metric).create_counter(metric.name, unit=metric.unit, description=metric.description)
-
-
-def _gauge(meter: Meter, metric: metrics.Metric) -> Gauge:
-    return _wanted(meter, metric).create_gauge(metric.name, unit=metric.unit, description=metric.description)

@@ -67,15 +67,15 @@ def test_the_process_decides_where_metrics_go(
 @pytest.mark.parametrize(
     ("environment", "printed"),
     [
-        ({}, [SERVED, '["jobs", "training.step"]']),
-        ({"OTEL_TRACES_EXPORTER": "console"}, [SERVED, '["jobs"]']),
+        ({}, [SERVED, OWN]),
+        ({"OTEL_TRACES_EXPORTER": "console"}, [SERVED, '["jobs", "training.steps"]']),
         ({"OTEL_METRICS_EXPORTER": "none"}, [NOT_SERVED, OWN]),
     ],
 )
 def test_under_the_launcher_the_script_may_set_its_own_providers(
     when: str, environment: dict[str, str], printed: list[str], tmp_path: Path
 ) -> None:
-    """They have what is the script's. Ours is served and sent as the launcher was told, else they have it too."""
+    """They have our metrics beside the launcher's exporters. Spans go to those, else to the script's."""
     launcher = str(Path(sys.executable).with_name("laggard"))
     lines = run(when, tmp_path, launcher, "run", **environment)
     assert [line for line in lines if line.startswith(('{"served', "["))] == printed

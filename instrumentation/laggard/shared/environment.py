@@ -173,8 +173,8 @@ LAGGARD_PROVIDERS = "LAGGARD_PROVIDERS"
 .. envvar:: LAGGARD_PROVIDERS
 
 ``replaceable`` lets the script set OpenTelemetry providers of its own, as it can where nothing launches it; what
-laggard reports goes on to the exporters that the launcher was given. ``laggard run`` says so. Default: ``fixed``, the
-first providers of a process stay.
+laggard reports goes there too, and on to the exporters that the launcher was given. ``laggard run`` says so.
+Default: ``fixed``, the first providers of a process stay.
 """
 
 OTEL_EXPORTER_PROMETHEUS_HOST = "OTEL_EXPORTER_PROMETHEUS_HOST"
