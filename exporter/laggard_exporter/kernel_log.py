@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 KERNEL_LOG = Path("/dev/kmsg")
 
+# One such line for each kill, mm/oom_kill.c dump_oom_victim; the task's name may hold anything.
+OOM_KILL = re.compile(r"oom-kill:.*,task=.*,pid=([0-9]+),uid=[0-9]+$")
+
 #: Longer than any record: a shorter buffer would make the kernel refuse it.
 _RECORD = 8192
 

@@ -1,11 +1,13 @@
 """A rank's process: keeps a state file as it is told over standard input, until that is closed.
 
-The first line is a JSON object: the folder, the facts, and the live words by index. Answers with the file's path.
+The first line is a JSON object: the folder, the facts, the live words by index, and the exit code with which it
+leaves, as subprocess has it: below 0 it is a signal. Answers with the file's path.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,3 +23,8 @@ for index, value in request["words"].items():
     writer.words[int(index)] = value
 print(writer.path, flush=True)
 sys.stdin.read()
+end = request["ends"]
+if end is not None and end < 0:
+    os.kill(os.getpid(), -end)
+elif end is not None:
+    os._exit(end)

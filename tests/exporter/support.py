@@ -116,10 +116,14 @@ def live_rank(
     facts: Facts = FACTS,
     words: Mapping[int, int] | None = None,
     environment: Mapping[str, str] | None = None,
+    ends: int | None = None,
 ) -> Generator[subprocess.Popen[str], None, None]:
-    """Run a rank's process that holds its state file, with more variables in its environment where told so."""
+    """Run a rank's process that holds its state file, with more variables in its environment where told so.
+
+    Once its input is closed it ends as every program, or with the exit code ``ends``; below 0 that is a signal.
+    """
     plain = {**vars(facts), "boot_id": facts.boot_id.hex()}
-    request = {"directory": str(directory), "facts": plain, "words": words or {}}
+    request = {"directory": str(directory), "facts": plain, "words": words or {}, "ends": ends}
     program = [sys.executable, str(Path(__file__).with_name("rank_process.py"))]
     with running(program, env={**os.environ, **(environment or {})}) as process:
         ask(process, json.dumps(request))

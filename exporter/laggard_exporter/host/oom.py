@@ -11,7 +11,7 @@ from pathlib import Path
 from laggard_exporter import files
 from laggard_exporter.entry import Entry
 from laggard_exporter.host.families import family
-from laggard_exporter.kernel_log import KernelLog
+from laggard_exporter.kernel_log import OOM_KILL, KernelLog
 from laggard_exporter.ranks import families as ranks
 from laggard_exporter.ranks.children import Children
 from laggard_exporter.ranks.files import RankFiles, RankProcess
@@ -32,9 +32,6 @@ OOM_KILLED = ranks.family(
 REMEMBERED_SECONDS = 15 * 60
 
 VICTIMS = ("rank", "child")
-
-# The kernel writes one such line for each kill, mm/oom_kill.c dump_oom_victim; the task's name may hold anything.
-_KILL = re.compile(r"oom-kill:.*,task=.*,pid=([0-9]+),uid=[0-9]+$")
 
 
 class OomCollector:
@@ -62,7 +59,7 @@ class OomCollector:
         self._clock = clock
         self._seen: dict[int, tuple[float, RankProcess, str]] = {}
         self._kills: Counter[tuple[str, str, str]] = Counter()
-        self._log = log.reader(_KILL)
+        self._log = log.reader(OOM_KILL)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the counts. Raises :class:`OSError` for a folder of state files that cannot be listed."""

@@ -1,37 +1,62 @@
-"""When the kernel ended the processes of ranks, to the millisecond: of those too that could not say so."""
+"""When and how the kernel ended the processes of ranks, to the millisecond: of those too that could not say so."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
+import struct
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from laggard.shared import statefile
-from laggard.shared.statefile import Snapshot
+from laggard.shared.phases import RankState
+from laggard.shared.statefile import EndedBy, Ending, Snapshot
+from laggard_exporter.kernel_log import LogReader
 from laggard_exporter.ranks import processes
 
 #: What names a process of this boot: its number may be another's a moment later, its start is its own.
 _Key = tuple[int, int]
 
+#: PIDFD_GET_INFO of linux/pidfd.h, for the first version of its structure: what is asked for, and where the answer has
+#: the status as waitpid gives it. Its parent has that first.
+_GET_INFO, _INFO_SIZE, _EXIT, _STATUS_OFFSET = 0xC040FF0B, 64, 1 << 3, 60
+
+#: A parent asks for the status of its child within so many nanoseconds, or maybe never.
+_ASKED_NS = 2_000_000_000
+
+#: In the place of an exception's name, of a process that the kernel killed for that.
+OUT_OF_MEMORY = "out of memory"
+
 
 class Deaths:
     """Notes when each process that was :meth:`watched <watch>` ended. ``clock`` gives nanoseconds since boot.
 
-    ``procfs`` shows the processes of the exporter's own process namespace.
+    ``procfs`` shows the processes of the exporter's own process namespace, ``log`` whom the kernel killed for lack of
+    memory.
 
-    The kernel wakes a thread of this object through a descriptor of the process (pidfd, Linux 5.3). A process that the
-    exporter's namespace does not show is known to have lived until it was last watched, and no more.
+    The kernel wakes a thread of this object through a descriptor of the process (pidfd, Linux 5.3), and says how it
+    ended (Linux 6.15). A process that the exporter's namespace does not show is known to have lived until it was last
+    watched, and no more.
     """
 
-    def __init__(self, procfs: Path, *, clock: Callable[[], int] = statefile.boottime_ns) -> None:
+    def __init__(
+        self, procfs: Path, *, clock: Callable[[], int] = statefile.boottime_ns, log: LogReader | None = None
+    ) -> None:
         self._procfs = procfs
         self._clock = clock
+        self._log = log
         self._watched: dict[int, _Key] = {}
         self._ended: dict[_Key, int] = {}
+        #: As waitpid has them; None where the kernel did not say, or too late.
+        self._statuses: dict[_Key, int | None] = {}
         self._lived: dict[_Key, int] = {}
+        #: By the numbers that the kernel's log has.
+        self._pids: dict[int, _Key] = {}
+        self._out_of_memory: set[_Key] = set()
         self._poll: select.epoll | None = None
         self._lock = threading.Lock()
 
@@ -52,12 +77,27 @@ class Deaths:
                 if self._poll is None:
                     self._poll = select.epoll()
                     threading.Thread(target=self._wait, args=(self._poll,), name="laggard-deaths", daemon=True).start()
-                self._watched[descriptor] = key
+                self._watched[descriptor] = self._pids[file.holder_pid] = key
                 self._poll.register(descriptor, select.EPOLLIN)
 
-    def ended_ns(self, file: Snapshot) -> int:
-        """Return when the kernel ended the process; 0 where nobody saw it."""
-        return self._ended.get(_key(file), 0)
+    def completed(self, file: Snapshot) -> Snapshot:
+        """Return the file with what the kernel says of the end of its process, where the process did not."""
+        key = _key(file)
+        with self._lock:
+            ended = self._ended.get(key, 0)
+            if file.alive or file.ended_ns or not ended:
+                return file
+            if key not in self._statuses and self._clock() - ended < _ASKED_NS:
+                return file
+            # What was said once stays.
+            status = self._statuses.setdefault(key, None)
+        for message in self._log.read() if self._log is not None else ():
+            if victim := self._pids.get(int(message.match[1])):
+                self._out_of_memory.add(victim)
+        if file.ending.by is EndedBy.UNKNOWN:
+            said = OUT_OF_MEMORY if key in self._out_of_memory else ""
+            file = replace(file, ending=Ending(EndedBy.UNKNOWN, status or 0, said))
+        return replace(file, ended_ns=ended, state=RankState.FINISHED if status == 0 else file.state)
 
     def lived_ns(self, file: Snapshot) -> int:
         """Return when the process was last known to live, by the exporter; 0 where it never was."""
@@ -67,17 +107,37 @@ class Deaths:
         """Forget all processes but these."""
         keys = set(map(_key, files))
         self._lived = {key: time for key, time in self._lived.items() if key in keys}
+        self._pids = {pid: key for pid, key in self._pids.items() if key in keys}
+        self._out_of_memory &= keys
         with self._lock:
             self._ended = {key: time for key, time in self._ended.items() if key in keys}
+            self._statuses = {key: status for key, status in self._statuses.items() if key in keys}
 
     def _wait(self, poll: select.epoll) -> None:
         while True:
-            for descriptor, _ in poll.poll():
+            for descriptor, events in poll.poll():
                 now = self._clock()
                 with self._lock:
-                    self._ended[self._watched.pop(descriptor)] = now
+                    key = self._watched[descriptor]
+                    self._ended.setdefault(key, now)
+                    status = None
+                    with contextlib.suppress(OSError):  # an older kernel does not know
+                        status = _status(descriptor)
+                        if status is None and not events & select.EPOLLHUP:
+                            poll.modify(descriptor, 0)  # until its parent has asked
+                            continue
+                    self._statuses.setdefault(key, status)
+                    del self._watched[descriptor]
                     poll.unregister(descriptor)
                     os.close(descriptor)
+
+
+def _status(descriptor: int) -> int | None:
+    """Return the status with which a process ended; None before its parent has it. Raises :class:`OSError`."""
+    answer = bytearray(struct.pack(f"=Q{_INFO_SIZE - 8}x", _EXIT))
+    fcntl.ioctl(descriptor, _GET_INFO, answer)
+    (known,), (status,) = struct.unpack_from("=Q", answer), struct.unpack_from("=i", answer, _STATUS_OFFSET)
+    return status if known & _EXIT else None
 
 
 def _key(file: Snapshot) -> _Key:

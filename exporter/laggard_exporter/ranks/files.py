@@ -185,11 +185,10 @@ class RankFiles:
             raise StateFileError(f"state file {path}: its times lie in the future")
         if self._deaths is not None and file.alive:
             self._deaths.watch(file)
-        return Rank(file, now_ns, user)
+        return Rank(file if self._deaths is None else self._deaths.completed(file), now_ns, user)
 
     def _last_sign_of_life(self, file: Snapshot) -> int:
-        seen = 0 if self._deaths is None else max(self._deaths.ended_ns(file), self._deaths.lived_ns(file))
-        return max(_last_sign(file), seen)
+        return max(_last_sign(file), 0 if self._deaths is None else self._deaths.lived_ns(file))
 
 
 def _classify(newest: dict[tuple[str, int], Rank], rank: Rank, last_sign_of_life: int) -> str:

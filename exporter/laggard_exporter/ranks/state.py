@@ -7,6 +7,7 @@ is another thing a moment later, and left out.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from laggard.shared.process_metrics import PROCESS_METRICS
 from laggard.shared.statefile import EndedBy, Ending, Snapshot
 from laggard_exporter.conventions import PREFIX
 from laggard_exporter.entry import Entry
+from laggard_exporter.kernel_log import OOM_KILL, LogReader
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.deaths import Deaths
@@ -150,16 +152,22 @@ STILL = frozenset(
 class StateCollector:
     """Yields the rank metrics of all state files of ``directory``.
 
-    ``procfs`` shows the processes of the exporter's own process namespace; ``clock`` gives nanoseconds since boot.
+    ``procfs`` shows the processes of the exporter's own process namespace, ``log`` whom the kernel killed for lack of
+    memory; ``clock`` gives nanoseconds since boot.
     """
 
     name = "state"
 
     def __init__(
-        self, directory: Path, *, procfs: Path = Path("/proc"), clock: Callable[[], int] = statefile.boottime_ns
+        self,
+        directory: Path,
+        *,
+        procfs: Path = Path("/proc"),
+        clock: Callable[[], int] = statefile.boottime_ns,
+        log: LogReader | None = None,
     ) -> None:
         self._directory = directory
-        self._deaths = Deaths(procfs, clock=clock)
+        self._deaths = Deaths(procfs, clock=clock, log=log)
         self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING, deaths=self._deaths)
         self._procfs = procfs
         self._log = LogOnce(_logger)
@@ -206,7 +214,7 @@ def _failure(rank: Rank, deaths: Deaths) -> Iterator[Sample]:
     """Yield when and how a process ended that did not end cleanly, and how long its last step was over."""
     file = rank.file
     by, with_what = _cause(file.ending)
-    ended = file.ended_ns or deaths.ended_ns(file)
+    ended = file.ended_ns
     if not ended:
         by, ended = "unseen", max(file.phase_entered_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
     unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS
@@ -220,15 +228,24 @@ def _failure(rank: Rank, deaths: Deaths) -> Iterator[Sample]:
 
 
 def _cause(ending: Ending) -> tuple[str, str]:
-    """Return by what a process ended, and with what: the name of an exception or a signal, or the exit code."""
-    number = ending.code if ending.by is EndedBy.SIGNAL else ending.code - _SHELL_SIGNAL
+    """Return by what a process ended, and with what: the name of an exception or a signal, or the exit code.
+
+    Of a process that did not say so, by nothing known, and with what the kernel says.
+    """
+    if ending.exception and ending.by is not EndedBy.SIGNAL:
+        return "exception" if ending.by is EndedBy.EXCEPTION else "unknown", ending.exception
+    said = ending.by is not EndedBy.UNKNOWN
+    code = os.waitstatus_to_exitcode(ending.code) if not said else ending.code
+    by_signal = ending.by is EndedBy.SIGNAL or code < 0
     # A handler that exits says which signal it had as a shell does.
-    if ending.by is not EndedBy.EXCEPTION and number in set(signal.Signals):
+    number = abs(code) if by_signal else code - _SHELL_SIGNAL
+    if number in set(signal.Signals):
         name = signal.Signals(number).name
-        return "request" if number in _REQUESTS else "signal", name
-    if ending.by is EndedBy.EXCEPTION:
-        return "exception", ending.exception
-    return ("exit", str(ending.code)) if ending.by is EndedBy.EXIT else ("unknown", "")
+        by = "signal" if said else "unknown"
+        return "request" if number in _REQUESTS else by, name
+    if said:
+        return "exit", str(code)
+    return "unknown", f"exit code {code}" if code else ""
 
 
 def _samples(rank: _Rank, *, in_detail: bool) -> Iterator[Sample]:
@@ -243,5 +260,7 @@ def _samples(rank: _Rank, *, in_detail: bool) -> Iterator[Sample]:
 ENTRY = Entry(
     "every rank on the node, from its state file",
     (STATE_DIRECTORY_EXISTS, STATE_FILES, *PROCESS.values()),
-    lambda options: StateCollector(options.state_directory, procfs=options.procfs),
+    lambda options: StateCollector(
+        options.state_directory, procfs=options.procfs, log=options.shared_kernel_log.reader(OOM_KILL)
+    ),
 )

@@ -100,7 +100,8 @@ PROCESS_FAILURE_TIMESTAMP = Metric(
     "s",
     "Unix time at which the rank's newest process without a clean end ended, with where it stood and how it ended: by "
     "an exception (with its class), an exit code, a signal, on request (SIGTERM, SIGINT, SIGHUP), or without a word "
-    "(unknown: SIGKILL, a fault in native code, os._exit). Unseen is unknown, with the time of its last sign of life.",
+    "(unknown: SIGKILL, a fault in native code, os._exit), with what the kernel says: a signal, an exit code, out of "
+    "memory. Unseen is unknown, with the time of its last sign of life.",
     (Attribute.HOST_NAME, Attribute.PHASE, Attribute.ENDED_BY, Attribute.ENDED_WITH),
 )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import signal
 import time
 from dataclasses import replace
@@ -12,6 +15,7 @@ import pytest
 from laggard.shared import statefile
 from laggard.shared.phases import Phase, RankState
 from laggard.shared.statefile import EndedBy, Ending
+from laggard_exporter.kernel_log import OOM_KILL, KernelLog
 from laggard_exporter.ranks.state import StateCollector
 from tests.exporter.ranks.state_files import (
     NOW,
@@ -89,9 +93,80 @@ def test_when_a_killed_rank_died(tmp_path: Path) -> None:
             process.wait(10)
         time.sleep(0.3)
         told = failures(as_dict(collector.collect()))
-    series = {rank: failure("forward", "unknown", rank=rank) for rank in ends}
+    series = {rank: failure("forward", "unknown", said(signal.SIGKILL.name), rank=rank) for rank in ends}
     assert told == {series[rank]: pytest.approx(ends[rank], abs=0.05) for rank in ends}
     assert told[series["4"]] < told[series["3"]]
+
+
+def said(what: str) -> str:
+    """Return what the kernel says of an end: nothing before Linux 6.15."""
+    return what if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 15) else ""
+
+
+@pytest.mark.parametrize(
+    ("end", "by", "with_what"),
+    [
+        (-signal.SIGSEGV, "unknown", "SIGSEGV"),
+        (-signal.SIGABRT, "unknown", "SIGABRT"),
+        (-signal.SIGTERM, "request", "SIGTERM"),
+        (7, "unknown", "exit code 7"),
+        (128 + signal.SIGBUS, "unknown", "SIGBUS"),
+    ],
+)
+def test_how_a_rank_died_without_a_word(tmp_path: Path, end: int, by: str, with_what: str) -> None:
+    """What a process did not say of its end the kernel does, once its parent has asked."""
+    collector = StateCollector(tmp_path)
+    with live_rank(tmp_path, fresh(pid_start_ticks=0), ends=end) as process:
+        assert failures(as_dict(collector.collect())) == {}
+        assert process.stdin is not None
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        time.sleep(0.2)
+        early = failures(as_dict(collector.collect()))
+        process.wait(10)
+        time.sleep(0.2)
+        (series,) = failures(as_dict(collector.collect()))
+    expected = failure("other", by, with_what) if said(with_what) else failure("other", "unknown")
+    assert series == expected
+    # Of a process whose parent has not asked the kernel says nothing, so nothing is said that would change.
+    assert list(early) == [failure("other", "unseen") if said(with_what) else expected]
+
+
+def test_who_leaves_with_exit_code_0_has_finished(tmp_path: Path) -> None:
+    """`os._exit(0)` is a clean end: nobody wonders which rank failed in a job that ended well."""
+    collector = StateCollector(tmp_path)
+    with live_rank(tmp_path, fresh(pid_start_ticks=0), ends=0) as process:
+        collector.collect()
+        assert as_dict(collector.collect())[rank_series("training_process_up")] == 1
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(10)
+        time.sleep(0.2)
+        samples = as_dict(collector.collect())
+    assert samples[rank_series("training_process_condition")] == (1 if said("finished") else 0)
+    assert len(failures(samples)) == (0 if said("finished") else 1)
+
+
+def test_who_was_killed_for_lack_of_memory(tmp_path: Path) -> None:
+    """The kernel's log says which of the ranks that are killed together it was."""
+    log = tmp_path / "kmsg"
+    log.touch()
+    states = tmp_path / "states"
+    collector = StateCollector(states, log=KernelLog(log).reader(OOM_KILL))
+    facts = fresh(pid_start_ticks=0)
+    with live_rank(states, facts) as first, live_rank(states, replace(facts, rank=4, pid=4343)) as second:
+        assert failures(as_dict(collector.collect())) == {}
+        with log.open("a") as file:
+            file.write(f"6,1,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid={second.pid},uid=0\n")
+        for process in (first, second):
+            process.kill()
+            process.wait(10)
+        time.sleep(0.2)
+        told = failures(as_dict(collector.collect()))
+    assert set(told) == {
+        failure("other", "unknown", said("SIGKILL")),
+        failure("other", "unknown", "out of memory", rank="4"),
+    }
 
 
 def test_a_restart_does_not_hide_a_failure(tmp_path: Path) -> None:
