@@ -234,20 +234,101 @@ def killed_together() -> Scenario:
             rank.failed_at = now - 5 + 0.25 + 0.1 * rank.rank
     scenario.world.ranks[-2].failed_at = now - 8
     scenario.after(minutes=1)
-    together = failed("unknown", host="host-b")
     scenario.fires(
-        together,
+        failed("unknown", host="host-b"),
         failed("unknown", run="run-b"),
         failed("unknown", run="run-c", rank=2, phase="forward", host="host-a"),
     )
+    return scenario
+
+
+def killed_on_a_host() -> Scenario:
+    """What is said where the ranks that were killed together were on one host."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    now = scenario.world.now
+    for rank in scenario.world.ranks:
+        rank.alive, rank.ending = False, ("unknown", "SIGKILL")
+        rank.failed_at = now - 5 + (0 if rank.host == "host-b" else 2)
+    scenario.after(minutes=1)
+    on_host = failed("unknown", host="host-b")
     scenario.says(
-        together,
+        on_host,
         title="A training run failed.",
-        summary="Run run-a failed on host-b, 1m 4s ago.",
+        summary="Run run-a failed on host-b, 50s ago.",
         description="Run run-a ended on host host-b without a word, as by SIGKILL, a fault in native code or os._exit, "
-        "1m 4s ago. Which rank ended first is not known. No rank of the run is left.",
+        "50s ago. Which rank ended first is not known. No rank of the run is left.",
         recommendation="Read the kernel's log on the rank's host (dmesg: out of memory, XID, segfault) and what the "
         "scheduler or the container says of the end; the errors of the other ranks follow from it.",
+        runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
+def crashed_first() -> Scenario:
+    """Of ranks that die together, whom a fault of its own or the lack of memory ended is named."""
+    scenario = Scenario([*ranks(4, per_host=2), *ranks(4, run="run-b", per_host=2), *ranks(4, run="run-c")])
+    scenario.after(minutes=3)
+    now = scenario.world.now
+    for rank in scenario.world.ranks:
+        rank.alive, rank.ending = False, ("unknown", "SIGKILL")
+        rank.failed_at = now - 5 + 0.1 * rank.rank
+    scenario[2].ending = ("unknown", "SIGSEGV")
+    scenario.world.ranks[5].ending = ("unknown", "out of memory")
+    # Who aborts may have lost who was killed: a watchdog does that.
+    scenario.world.ranks[10].ending = ("unknown", "SIGABRT")
+    scenario.after(minutes=1)
+    scenario.fires(
+        failed("unknown", "SIGSEGV", rank=2, phase="forward", host="host-b"),
+        failed("unknown", "out of memory", run="run-b", rank=1, phase="forward", host="host-a"),
+        failed("unknown", run="run-c", host="host-a"),
+    )
+    return scenario
+
+
+def out_of_memory() -> Scenario:
+    """What is said of a rank that the kernel killed for lack of memory."""
+    scenario = Scenario(ranks(2))
+    scenario.after(minutes=3)
+    for rank in scenario.world.ranks:
+        rank.alive, rank.ending, rank.failed_at = False, ("unknown", "SIGKILL"), scenario.world.now - 5
+    scenario[1].ending = ("unknown", "out of memory")
+    scenario.after(minutes=1)
+    scenario.says(
+        failed("unknown", "out of memory", rank=1, phase="forward", host="host-a"),
+        title="A training run failed.",
+        summary="Run run-a failed: rank 1 on host-a ended first, 50s ago.",
+        description="Rank 1 of run run-a on host host-a ended first, in phase forward, killed by the kernel for lack "
+        "of memory, 50s ago. No rank of the run is left.",
+        recommendation="Read the kernel's log on the rank's host (dmesg: out of memory, XID, segfault) and what the "
+        "scheduler or the container says of the end; the errors of the other ranks follow from it.",
+        runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
+def failed_last() -> Scenario:
+    """A rank that fails once all others ended cleanly is said, though one of those may have left it alone."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=3)
+    for number in (1, 2, 3):
+        scenario[number].finish()
+    scenario.after(seconds=30)
+    scenario[0].alive, scenario[0].ending = False, ("exception", "OSError")
+    scenario[0].failed_at = scenario.world.now - 2
+    scenario.after(minutes=1)
+    last = failed("exception", "OSError")
+    scenario.fires(last)
+    scenario.says(
+        last,
+        title="A training run failed.",
+        summary="Run run-a failed, 47s ago.",
+        description="Run run-a ended by the exception OSError, 47s ago. Which rank ended first is not known. Only "
+        "rank 0 is known to have failed. No rank of the run is left.",
+        recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
+        "from its end.",
         runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -427,6 +508,11 @@ PLAYS: tuple[Play, ...] = (
     failed_run,
     failed_between_two_scrapes,
     failed_unseen,
+    failed_last,
+    killed_together,
+    killed_on_a_host,
+    crashed_first,
+    out_of_memory,
     killed,
     given_up,
     killed_in_a_pause,
