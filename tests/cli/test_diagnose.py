@@ -379,6 +379,16 @@ def test_a_run_that_was_killed_together_names_the_host() -> None:
     assert how_failed(ended).endswith("; which rank ended first is not known")
 
 
+def test_the_one_rank_that_failed_is_said() -> None:
+    """Where nobody knows who was first, who failed is said; and what the kernel says of an end."""
+    ended = Failure("", "", "", "exception", "OSError", "2026-01-05T12:00:00Z", only="3")
+    assert how_failed(ended).endswith("; which rank ended first is not known, only rank 3 is known to have failed")
+    killed = Failure("1", "node-2", "forward", "unknown", "SIGSEGV", "2026-01-05T12:00:00Z")
+    assert how_failed(killed).endswith(
+        ": rank 1 on host node-2 ended first, in phase forward, without a word (SIGSEGV)"
+    )
+
+
 def test_durations_read_well() -> None:
     """Milliseconds below a second, three digits."""
     assert [duration(seconds) for seconds in (0.0123, 0.5, 1, 75.36)] == ["12.3 ms", "500 ms", "1 s", "75.4 s"]

@@ -50,6 +50,8 @@ _FAILED = (
     ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
     " < on (cluster, training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
 )
+#: When each rank ended without a clean end.
+_ENDS = "last_over_time(run_rank:training_failure_timestamp_seconds:max[1d])"
 #: Ranks that live and are not compared: how many by reason, and which where they are few.
 _UNCOMPARED = "run_reason:training_ranks_uncompared:count"
 _UNCOMPARED_RANKS = "run_rank_reason:training_rank_uncompared:info"
@@ -122,6 +124,8 @@ class Failure:
     """Time of the end (RFC 3339)."""
     ended_after: str = ""
     """``stall`` where the run had stood still before; else empty."""
+    only: str = ""
+    """The one rank that is known to have failed, where it is not known which ended first."""
 
 
 @dataclass(frozen=True)
@@ -361,6 +365,8 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
         prometheus.query(_FAILED, at, by=(_RUN, "training_ended_by")),
         key=lambda each: (each.value, each.labels.get(_AFTER, ""), bool(each.labels.get(_RANK))),
     )
+    unnamed = any(not each.labels.get(_RANK) for each in newest)
+    ends = prometheus.query(_ENDS, at, by=(_RUN, _RANK)) if unnamed else []
     return {
         run_of(sample): Failure(
             rank=sample.labels.get(_RANK, ""),
@@ -370,9 +376,16 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
             ended_with=sample.labels.get("training_ended_with", ""),
             at=iso(sample.value),
             ended_after=sample.labels.get(_AFTER, ""),
+            only=_only(
+                {each.labels[_RANK] for each in ends if run_of(each) == run_of(sample) and each.value >= sample.value}
+            ),
         )
         for sample in newest
     }
+
+
+def _only(ranks: set[str]) -> str:
+    return ranks.pop() if len(ranks) == 1 else ""
 
 
 def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[Run, float]:

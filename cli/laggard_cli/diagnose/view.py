@@ -142,12 +142,18 @@ def how_failed(failure: Failure) -> str:
         "exception": f"by the exception {failure.ended_with}",
         "exit": f"with exit code {failure.ended_with}",
         "signal": f"by {failure.ended_with}",
-    }.get(failure.ended_by, "without a word, as by SIGKILL, a fault in native code or os._exit")
+    }.get(
+        failure.ended_by,
+        f"without a word ({failure.ended_with})"
+        if failure.ended_with
+        else "without a word, as by SIGKILL, a fault in native code or os._exit",
+    )
     if failure.ended_after:
         return f"failed {told(failure.at)} {how}, after it had stood still, as TrainingStalled told"
     where = f" on host {failure.host}" if failure.host else ""
     if not failure.rank:
-        return f"failed {told(failure.at)}{where} {how}; which rank ended first is not known"
+        only = f", only rank {failure.only} is known to have failed" if failure.only else ""
+        return f"failed {told(failure.at)}{where} {how}; which rank ended first is not known{only}"
     return f"failed {told(failure.at)}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
 
 
