@@ -16,7 +16,6 @@ from laggard.shared import statefile
 from laggard.shared.phases import RankState
 from laggard.shared.statefile import EndedBy, Ending, Snapshot
 from laggard_exporter.kernel_log import LogReader
-from laggard_exporter.ranks import processes
 
 #: What names a process of this boot: its number may be another's a moment later, its start is its own.
 _Key = tuple[int, int]
@@ -35,18 +34,14 @@ OUT_OF_MEMORY = "out of memory"
 class Deaths:
     """Notes when each process that was :meth:`watched <watch>` ended. ``clock`` gives nanoseconds since boot.
 
-    ``procfs`` shows the processes of the exporter's own process namespace, ``log`` whom the kernel killed for lack of
-    memory.
+    ``log`` says whom the kernel killed for lack of memory.
 
     The kernel wakes a thread of this object through a descriptor of the process (pidfd, Linux 5.3), and says how it
     ended (Linux 6.15). A process that the exporter's namespace does not show is known to have lived until it was last
     watched, and no more.
     """
 
-    def __init__(
-        self, procfs: Path, *, clock: Callable[[], int] = statefile.boottime_ns, log: LogReader | None = None
-    ) -> None:
-        self._procfs = procfs
+    def __init__(self, *, clock: Callable[[], int] = statefile.boottime_ns, log: LogReader | None = None) -> None:
         self._clock = clock
         self._log = log
         self._watched: dict[int, _Key] = {}
@@ -60,7 +55,7 @@ class Deaths:
         self._poll: select.epoll | None = None
         self._lock = threading.Lock()
 
-    def watch(self, file: Snapshot) -> None:
+    def watch(self, file: Snapshot, path: Path) -> None:
         """Note when the process of a rank that lives now ends. At each call it is known to live."""
         key = _key(file)
         self._lived[key] = self._clock()
@@ -69,9 +64,8 @@ class Deaths:
                 return
             with contextlib.suppress(OSError, AttributeError):
                 descriptor = os.pidfd_open(file.holder_pid)
-                # The number may have become another process's since the lock was seen.
-                times = processes.process_times(self._procfs, file.holder_pid)
-                if times is None or times.start_ticks != file.facts.pid_start_ticks:
+                # The number may have become another process's since the lock was seen. /proc may hide that (hidepid).
+                if statefile.holder(path) != file.holder_pid:
                     os.close(descriptor)
                     return
                 if self._poll is None:

@@ -184,7 +184,7 @@ class RankFiles:
         if _last_sign(file) > now_ns:
             raise StateFileError(f"state file {path}: its times lie in the future")
         if self._deaths is not None and file.alive:
-            self._deaths.watch(file)
+            self._deaths.watch(file, path)
         return Rank(file if self._deaths is None else self._deaths.completed(file), now_ns, user)
 
     def _last_sign_of_life(self, file: Snapshot) -> int:

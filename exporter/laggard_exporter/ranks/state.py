@@ -167,7 +167,7 @@ class StateCollector:
         log: LogReader | None = None,
     ) -> None:
         self._directory = directory
-        self._deaths = Deaths(procfs, clock=clock, log=log)
+        self._deaths = Deaths(clock=clock, log=log)
         self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING, deaths=self._deaths)
         self._procfs = procfs
         self._log = LogOnce(_logger)

@@ -313,6 +313,17 @@ def read(path: Path) -> Snapshot:
         raise StateFileError(f"state file {path}: {error}") from error
 
 
+def holder(path: Path) -> int:
+    """Return the process that holds a file's lock now, as :class:`Snapshot` has it; 0 where the file is gone too."""
+    with contextlib.suppress(OSError):
+        fd = untrusted.open_file(path)
+        try:
+            return _lock_holder(fd)[1]
+        finally:
+            os.close(fd)
+    return 0
+
+
 def _create(directory: Path) -> tuple[Path, int]:
     try:
         with contextlib.suppress(FileExistsError):

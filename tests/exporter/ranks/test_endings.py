@@ -103,6 +103,17 @@ def said(what: str) -> str:
     return what if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 15) else ""
 
 
+def test_when_a_rank_died_that_proc_hides(tmp_path: Path) -> None:
+    """Where /proc shows nobody else's processes (hidepid), the end of a rank is seen all the same."""
+    collector = StateCollector(tmp_path, procfs=tmp_path / "hidden")
+    with live_rank(tmp_path, fresh()) as process:
+        assert failures(as_dict(collector.collect())) == {}
+        process.kill()
+        process.wait(10)
+        time.sleep(0.2)
+        assert list(failures(as_dict(collector.collect()))) == [failure("other", "unknown", said("SIGKILL"))]
+
+
 @pytest.mark.parametrize(
     ("end", "by", "with_what"),
     [
