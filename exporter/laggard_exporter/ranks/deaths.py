@@ -27,6 +27,10 @@ _GET_INFO, _INFO_SIZE, _EXIT, _STATUS_OFFSET = 0xC040FF0B, 64, 1 << 3, 60
 #: A parent asks for the status of its child within so many nanoseconds, or maybe never.
 _ASKED_NS = 2_000_000_000
 
+#: So often the thread looks whether it is held up; after so long it was. The rules take ends within a second of each
+#: other for one, so no time may be wrong by more.
+_BEAT_SECONDS, _LATE_NS = 0.5, 900_000_000
+
 #: In the place of an exception's name, of a process that the kernel killed for that.
 OUT_OF_MEMORY = "out of memory"
 
@@ -45,6 +49,7 @@ class Deaths:
         self._clock = clock
         self._log = log
         self._watched: dict[int, _Key] = {}
+        #: 0 for an end of which this was told too late.
         self._ended: dict[_Key, int] = {}
         #: As waitpid has them; None where the kernel did not say, or too late.
         self._statuses: dict[_Key, int | None] = {}
@@ -78,8 +83,8 @@ class Deaths:
         """Return the file with what the kernel says of the end of its process, where the process did not."""
         key = _key(file)
         with self._lock:
-            ended = self._ended.get(key, 0)
-            if file.alive or file.ended_ns or not ended:
+            ended = self._ended.get(key)
+            if file.alive or file.ended_ns or ended is None:
                 return file
             if key not in self._statuses and self._clock() - ended < _ASKED_NS:
                 return file
@@ -108,12 +113,17 @@ class Deaths:
             self._statuses = {key: status for key, status in self._statuses.items() if key in keys}
 
     def _wait(self, poll: select.epoll) -> None:
+        now = self._clock()
         while True:
-            for descriptor, events in poll.poll():
-                now = self._clock()
+            found = poll.poll(_BEAT_SECONDS)
+            before, now = now, self._clock()
+            # Who was held up, by a signal or for want of a processor, hears of an end later than it was, and maybe only
+            # when asked again: a process that was stopped has waited for so long and looks no more.
+            ended = now if now - before < _LATE_NS else 0
+            for descriptor, events in found or poll.poll(0):
                 with self._lock:
                     key = self._watched[descriptor]
-                    self._ended.setdefault(key, now)
+                    self._ended.setdefault(key, ended)
                     status = None
                     with contextlib.suppress(OSError):  # an older kernel does not know
                         status = _status(descriptor)

@@ -98,6 +98,23 @@ def test_when_a_killed_rank_died(tmp_path: Path) -> None:
     assert told[series["4"]] < told[series["3"]]
 
 
+def test_who_died_while_the_exporter_was_held_up(tmp_path: Path) -> None:
+    """An end that is heard of late is unseen, with when it lived: else who lost its peer would have ended first."""
+    held_up = [0]
+    collector = StateCollector(tmp_path, clock=lambda: statefile.boottime_ns() + held_up[0])
+    facts = fresh()
+    with live_rank(tmp_path, facts) as process:
+        assert failures(as_dict(collector.collect())) == {}
+        lived = (facts.start_unix_ns + statefile.boottime_ns() - facts.start_boottime_ns) / NANOSECONDS
+        time.sleep(0.3)
+        held_up[0] = 12 * NANOSECONDS
+        process.kill()
+        process.wait(10)
+        time.sleep(0.2)
+        told = failures(as_dict(collector.collect()))
+    assert told == {failure("other", "unseen", said("SIGKILL")): pytest.approx(lived, abs=0.1)}
+
+
 def said(what: str) -> str:
     """Return what the kernel says of an end: nothing before Linux 6.15."""
     return what if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 15) else ""
