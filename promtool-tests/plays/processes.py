@@ -233,7 +233,7 @@ def killed_together() -> Scenario:
             rank.ending = ("exception", "RuntimeError")
             rank.failed_at = now - 5 + 0.25 + 0.1 * rank.rank
     scenario.world.ranks[-2].failed_at = now - 8
-    scenario.after(minutes=1)
+    scenario.after(minutes=1.25)
     scenario.fires(
         failed("unknown", host="host-b"),
         failed("unknown", run="run-b"),
