@@ -291,7 +291,10 @@ def read(path: Path) -> Snapshot:
     finally:
         os.close(fd)
     if facts.boot_id != boot_id():
-        raise StateFileError(f"state file {path}: written before this boot")
+        raise StateFileError(
+            f"state file {path}: of host {facts.host!r} before this boot, or of another host. Give each host its own "
+            "folder, which a boot empties"
+        )
     words = memoryview(data).cast("Q")
     phase, entered = unpack(words[PHASE])
     try:

@@ -138,6 +138,18 @@ def test_hostile_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert all(message.isprintable() and ".state" in message for message in messages)
 
 
+def test_a_file_of_another_boot(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is kept, for on a shared folder it is another host's and its rank may live; the log says what to do."""
+    path = dead_file(tmp_path, replace(FACTS, boot_id=bytes(16)))
+    assert results(collect(tmp_path).items()) == {"rejected": 1}
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"state file {path}: of host 'node-7' before this boot, or of another host. Give each host its own folder, which "
+        "a boot empties"
+    )
+    assert path.exists()
+
+
 def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of files a user's oldest files are rejected, so the scrape stays bounded."""
     monkeypatch.setattr(rank_files, "FILES_PER_USER", 3)
