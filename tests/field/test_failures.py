@@ -18,6 +18,7 @@ from laggard_cli.diagnose.model import diagnose, firing
 from laggard_cli.prometheus import Prometheus
 from tests.field.live.ends import CULPRIT
 from tests.field.live.launch import job
+from tests.support.kernel import said
 
 PROGRAM = Path(__file__).parent / "live" / "ends.py"
 #: From the end of the job to the alert.
@@ -25,13 +26,13 @@ _LIMIT_SECONDS = 60.0
 _JOB_SECONDS = 90.0
 #: By way to end: by what and with what the culprit did.
 FAILURES = {
-    "kill": ("unknown", ""),
+    "kill": ("unknown", said("SIGKILL")),
     "raise": ("exception", "ValueError"),
     "teardown": ("exception", "ValueError"),
     "exit": ("exit", "3"),
-    "leave": ("unknown", ""),
-    "segfault": ("unknown", ""),
-    "abort": ("unknown", ""),
+    "leave": ("unknown", said("exit code 7")),
+    "segfault": ("unknown", said("SIGSEGV")),
+    "abort": ("unknown", said("SIGABRT")),
     "spawn": ("exception", "ValueError"),
     "ray": ("exception", "ValueError"),
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import signal
 import time
 from dataclasses import replace
@@ -29,6 +27,7 @@ from tests.exporter.ranks.state_files import (
     results,
 )
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, fresh, live_rank, starting_with
+from tests.support.kernel import said
 
 
 def test_a_killed_rank(tmp_path: Path) -> None:
@@ -113,11 +112,6 @@ def test_who_died_while_the_exporter_was_held_up(tmp_path: Path) -> None:
         time.sleep(0.2)
         told = failures(as_dict(collector.collect()))
     assert told == {failure("other", "unseen", said("SIGKILL")): pytest.approx(lived, abs=0.1)}
-
-
-def said(what: str) -> str:
-    """Return what the kernel says of an end: nothing before Linux 6.15."""
-    return what if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 15) else ""
 
 
 def test_when_a_rank_died_that_proc_hides(tmp_path: Path) -> None:

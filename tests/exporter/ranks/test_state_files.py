@@ -144,8 +144,8 @@ def test_a_file_of_another_boot(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert results(collect(tmp_path).items()) == {"rejected": 1}
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"state file {path}: of host 'node-7' before this boot, or of another host. Give each host its own folder, which "
-        "a boot empties"
+        f"state file {path}: of host 'node-7' before this boot, or of another host. Give each host its own folder, "
+        "which a boot empties"
     )
     assert path.exists()
 
