@@ -1,11 +1,16 @@
-"""What arrives of ranks in a form that the rules do not read: other names, native histograms."""
+"""What arrives of ranks in a form that the rules do not read, and what of it does not arrive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from laggard_cli.clusters import CLUSTER, RUN, Run
+from laggard_cli.doctor.findings import count, some
 from laggard_cli.prometheus import Prometheus
+
+_RANK = "training_rank"
+_WHO = f"{CLUSTER}, {RUN}, {_RANK}"
 
 #: Steps under a name that no rule reads: as OTLP has it, with other suffixes, or with what a site puts before it.
 _RENAMED = (
@@ -17,6 +22,50 @@ _NATIVE = (
     f"group by ({CLUSTER}, {RUN}) (training_step_own_duration_seconds)"
     f" unless on ({CLUSTER}, {RUN}) training_step_own_duration_seconds_count"
 )
+#: Own times without one of the labels by which all rules join.
+_UNNAMED = (
+    f'group by ({_WHO}) (training_step_own_duration_seconds_count{{{RUN}=""}}'
+    f' or training_step_own_duration_seconds_count{{{_RANK}=""}})'
+)
+#: Runs of whose ranks a gauge says when a step ended, and no counter that one did.
+_UNCOUNTED = (
+    f"group by ({CLUSTER}, {RUN}) (training_last_step_timestamp_seconds)"
+    f" unless on ({CLUSTER}, {RUN}) training_steps_total"
+)
+
+#: Of each rank; {0} is for a time before. Compact series have no count of excluded steps, and no warm-up takes as many.
+_STEPS = f"max by ({_WHO}) (training_steps_total{{0}})"
+_EXCLUDED = f"sum by ({_WHO}) (max by ({_WHO}, training_reason) (training_steps_excluded_total{{0}}))"
+_BY_RUN = f"group by ({CLUSTER}, {RUN})"
+#: Metrics that rules read and that are there wherever a query has an answer, now and some time before: of ranks that
+#: ended steps that count, of ranks at work by their own word, of ranks at work by their state file.
+_READ = {
+    f"{_BY_RUN} ({_STEPS} > 100 unless on ({_WHO}) {_EXCLUDED} >= on ({_WHO}) {_STEPS})": (
+        *(
+            f"training_{step}_duration_seconds_{part}"
+            for step in ("step", "step_own", "phase")
+            for part in ("sum", "count")
+        ),
+        "training_last_step_timestamp_seconds",
+        "training_rank_state",
+    ),
+    f'{_BY_RUN} (training_rank_state{{{{training_state="running"}}}}{{0}} == 1)': (
+        "training_steps_total",
+        "training_ranks_expected",
+        "training_signal_available",
+        "training_rank_start_timestamp_seconds",
+    ),
+    f"{_BY_RUN} (training_process_up{{0}} == 1)"
+    f' or {_BY_RUN} (training_process_state{{{{training_state="running"}}}}{{0}} == 1)': (
+        "training_process_up",
+        "training_process_state",
+        "training_process_info",
+        "training_process_world_size",
+        "training_process_steps_total",
+        "training_process_progress_total",
+        "training_process_start_timestamp_seconds",
+    ),
+}
 
 
 class Unread(NamedTuple):
@@ -30,20 +79,69 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
     """Return what keeps the rules from reading a run; its name is empty where the label has another name too."""
     found = {
         _run(sample.labels): Unread(
+            "gauges of its ranks arrive, and no counters",
+            "take out what makes deltas of them: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE of the ranks, "
+            "cumulative_to_delta of a Collector; or add delta_to_cumulative to the Collector",
+        )
+        for sample in server.query(_UNCOUNTED, at)
+    }
+    for sample in server.query(_NATIVE, at):
+        found[_run(sample.labels)] = Unread(
             "histograms arrive as native ones, and the rules read classic ones",
             "set always_scrape_classic_histograms: true in the scrape job; where ranks push, take out "
             "convert_histograms_to_nhcb and OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
         )
-        for sample in server.query(_NATIVE, at)
-    }
+    for sample in server.query(_UNNAMED, at):
+        gone = " and ".join(label for label in (RUN, _RANK) if not sample.labels.get(label))
+        found[_run(sample.labels)] = Unread(
+            f"steps arrive without the label {gone}",
+            "take out what drops or moves labels: labeldrop in metric_relabel_configs; attributes, redaction, "
+            "group_by_attrs, or an aggregation in a Collector",
+        )
     for sample in server.query(_RENAMED, at):
         name = sample.labels.get("__name__", "")
         found[_run(sample.labels)] = Unread(
             f"steps arrive as {name}, and the rules read training_steps_total",
-            "take out what renames metrics: metric_relabel_configs, metric_name_escaping_scheme; where ranks push, try "
-            "otlp: {translation_strategy: UnderscoreEscapingWithSuffixes}",
+            "take out what renames metrics: metric_relabel_configs, metric_name_escaping_scheme; namespace or "
+            "metrics_transform in a Collector; where ranks push, try "
+            "translation_strategy: UnderscoreEscapingWithSuffixes, of otlp in Prometheus or of a Collector's exporter",
         )
     return found
+
+
+def lost(server: Prometheus, before: str, at: float | None = None) -> dict[Run, set[str]]:
+    """Return of each run the metrics that rules read and that are not there, though what comes with them is.
+
+    Args:
+        server: that is asked.
+        before: how long, in PromQL, it must have been there.
+        at: a time in seconds since 1970; now by default.
+    """
+    wanted: dict[Run, set[str]] = {}
+    for query, names in _READ.items():
+        settled = f"({query.format('')}) and on ({CLUSTER}, {RUN}) ({query.format(f' offset {before}')})"
+        for sample in server.query(settled, at, by=(RUN,)):
+            wanted.setdefault(_run(sample.labels), set()).update(names)
+    every = {name for names in wanted.values() for name in names}
+    there = (
+        server.query(f'group by (__name__, {CLUSTER}, {RUN}) ({{__name__=~"{"|".join(sorted(every))}"}})', at)
+        if every
+        else []
+    )
+    for sample in there:
+        wanted.get(_run(sample.labels), set[str]()).discard(sample.labels.get("__name__", ""))
+    return {run: names for run, names in wanted.items() if names}
+
+
+def said_of_lost(names: Iterable[str]) -> Unread:
+    """Return what is said of metrics that are not there."""
+    gone = sorted(names)
+    return Unread(
+        f"{count(len(gone), 'metric')} that the rules read {'is' if len(gone) == 1 else 'are'} lost on the way: "
+        f"{some(gone)}",
+        "let training_*, gpu_*, host_* and laggard_* through, under their names: metric_relabel_configs, "
+        "write_relabel_configs, filters of a Collector",
+    )
 
 
 def _run(labels: dict[str, str]) -> Run:

@@ -302,7 +302,9 @@ def test_health_and_missing_data_are_told_apart() -> None:
     assert "not judged: who is slow" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
     assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
     assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))
-    assert rendered([], 100) == ["No training run is known to Prometheus now."]
+    assert rendered([], 100) == [
+        "No training run is known to Prometheus now. Where one trains, laggard doctor says why."
+    ]
 
 
 @pytest.mark.parametrize(

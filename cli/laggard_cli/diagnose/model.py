@@ -13,7 +13,7 @@ from laggard_cli.pack import SEVERITIES, gravity
 from laggard_cli.past.alerts import alerts_at
 from laggard_cli.past.times import iso, parse_moment
 from laggard_cli.prometheus import Alert, Prometheus
-from laggard_cli.unread import unread
+from laggard_cli.unread import Unread, lost, said_of_lost, unread
 
 #: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
 #: ratio of own times.
@@ -66,6 +66,8 @@ _REASONS = {
 }
 _WATCHDOG = "LaggardWatchdog"
 _RUN, _RANK, _REASON = RUN, "training_rank", "training_reason"
+#: How long what belongs to a metric must have been there before that counts as lost.
+_SETTLED = "30s"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
 _SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
@@ -143,7 +145,7 @@ class Diagnosis:
     excluded: dict[str, float] = field(default_factory=dict[str, float])
     """Steps of the last 5 minutes that were excluded, by reason; asked for where no rank has an own time."""
     unread: str = ""
-    """What keeps the rules from reading its metrics; asked for where no rank has an own time."""
+    """What keeps the rules from reading its metrics; asked for where its ranks' own times or waits are not known."""
     uncompared: dict[str, float] = field(default_factory=dict[str, float])
     """Ranks that live and are not compared, by reason."""
     uncompared_ranks: dict[str, str] = field(default_factory=dict[str, str])
@@ -195,7 +197,7 @@ class Diagnosis:
         missing: list[str] = []
         if "ranks_live" not in self.facts:
             missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
-        elif not self.ranks and self.unread:
+        elif self.unread:
             missing.append(self.unread)
         elif not self.ranks and self.excluded:
             reasons = sorted(self.excluded.items(), key=lambda each: -each[1])
@@ -226,7 +228,13 @@ def diagnose(
     failures = _failures(prometheus, at)
     runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
     ranks = _ranks(prometheus, at)
-    hidden = unread(prometheus, at) if not runs or any(found not in ranks for found in runs) else {}
+    facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
+    measured = {name for name, found in ranks.items() if all(rank.wait_seconds is not None for rank in found)}
+    hidden: dict[Run, Unread] = {}
+    # Where the rules have own times and waits of every rank, they read all that they need.
+    if not runs or not set(runs) <= measured & facts["ranks_waiting_known"].keys():
+        hidden = {name: said_of_lost(names) for name, names in lost(prometheus, _SETTLED, at).items()}
+        hidden |= unread(prometheus, at)
     if not runs and hidden:
         raise CommandError(f"Prometheus at {prometheus.name}: {'; '.join(next(iter(hidden.values())))}")
     if not runs and not prometheus.query("laggard_rules_info", at):
@@ -238,7 +246,6 @@ def diagnose(
         return _not_now(prometheus, run, at, cluster, runs)
     clusters = any(found.cluster for found in runs)
     verdicts = _verdicts(_alerts_now(prometheus, clusters=clusters) if at is None else alerts_at(prometheus, at))
-    facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     scores: dict[Run, dict[str, float]] = {}
     for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
         scores.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.value
@@ -269,7 +276,8 @@ def diagnose(
             standing_out=scores.get(name, {}),
             held_back=waiting.get(name),
             excluded={} if name in ranks else excluded.get(name, {}),
-            unread="; ".join(hidden.get(name, ())),
+            # Without its label, what arrives of a run is of a run without a name.
+            unread="; ".join(hidden.get(name) or (name not in ranks and hidden.get(Run(name.cluster, ""))) or ()),
             failure=failures.get(name),
             see=_see(prometheus, name, failures[name].at) if name in failures else (),
             uncompared=uncompared.get(name, {}),

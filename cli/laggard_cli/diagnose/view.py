@@ -39,7 +39,7 @@ def show(console: Console, diagnoses: list[Diagnosis], silent: str = "") -> None
 def view(diagnoses: list[Diagnosis], silent: str = "", which: str = "slowest") -> RenderableType:
     """Return what is shown of the diagnoses; ``which`` is the word for the ranks that come first."""
     if not diagnoses:
-        return Text("No training run is known to Prometheus now.")
+        return Text("No training run is known to Prometheus now. Where one trains, laggard doctor says why.")
     return Group(*(_one(_printable(diagnosis), silent, which) for diagnosis in diagnoses))
 
 
@@ -108,6 +108,9 @@ def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
         parts += [Text(), *_verdict(verdict)]
     if not diagnosis.verdicts:
         parts += _without_verdict(diagnosis, silent)
+    elif diagnosis.unread:
+        # A verdict may be there for no other reason.
+        parts.append(hanging(diagnosis.unread, 2, style="yellow"))
     parts += [hanging(printable(command), 2, "see", _LABEL) for command in diagnosis.see]
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
         parts.append(hanging(diagnosis.held_back.said(), 2, style="yellow"))

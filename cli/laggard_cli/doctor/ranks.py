@@ -16,6 +16,7 @@ from laggard_cli.labels import CLUSTER, RENAMED
 from laggard_cli.prometheus import Prometheus, Sample
 from laggard_cli.rules.profiles import Profile
 from laggard_cli.units import duration
+from laggard_cli.unread import lost, said_of_lost
 
 _RUN, _RANK, _HOST = "training_run", "training_rank", "host_name"
 _WHO = f"{CLUSTER}, {_RUN}, {_RANK}"
@@ -27,37 +28,6 @@ _PAGES = {
     "not_listening": "listen in another network than the exporter: run both in the host's network, or push by OTLP",
     "stopped": "are stopped: laggard diagnose names them",
 }
-#: Of each rank; {0} is for a time before. Compact series have no count of excluded steps, and no warm-up takes as many.
-_STEPS = f"max by ({_WHO}) (training_steps_total{{0}})"
-_EXCLUDED = f"sum by ({_WHO}) (max by ({_WHO}, training_reason) (training_steps_excluded_total{{0}}))"
-#: Metrics that rules read and that are there wherever a query has an answer, now and some time before: of ranks that
-#: ended steps that count, of ranks at work by their own word, of ranks at work by their state file.
-_READ = {
-    f"(group({_STEPS} > 100 unless on ({_WHO}) {_EXCLUDED} >= on ({_WHO}) {_STEPS}))": (
-        *(
-            f"training_{step}_duration_seconds_{part}"
-            for step in ("step", "step_own", "phase")
-            for part in ("sum", "count")
-        ),
-        "training_last_step_timestamp_seconds",
-        "training_rank_state",
-    ),
-    '(group(training_rank_state{{training_state="running"}}{0} == 1))': (
-        "training_steps_total",
-        "training_ranks_expected",
-        "training_signal_available",
-        "training_rank_start_timestamp_seconds",
-    ),
-    '(group(training_process_up{0} == 1) or group(training_process_state{{training_state="running"}}{0} == 1))': (
-        "training_process_up",
-        "training_process_state",
-        "training_process_info",
-        "training_process_world_size",
-        "training_process_steps_total",
-        "training_process_progress_total",
-        "training_process_start_timestamp_seconds",
-    ),
-}
 #: At the end of each page of ranks.
 _PAGE_SERIES = "laggard_exporter_rank_pages"
 #: Between the clock of this machine and the server's: an answer takes time too.
@@ -68,25 +38,12 @@ _LABELS = (*RENAMED, "namespace", "pod", "container", "node", "device", "port")
 
 def dropped(server: Prometheus, found: Sequence[Target], profile: Profile) -> Iterator[Finding]:
     """Yield metrics that rules read and that are nowhere, though what comes with them is there."""
-    before = f" offset {display_duration(2 * profile.scrape_interval)}"
-    wanted = {
-        name
-        for query, names in _READ.items()
-        if server.query(f"{query.format('')} and on () {query.format(before)}")
-        for name in names
-    }
-    if any(target.health == "up" and urlsplit(target.url).path == RANKS_PATH for target in found):
-        wanted.add(_PAGE_SERIES)
-    there = server.query(f'group by (__name__) ({{__name__=~"{"|".join(sorted(wanted))}"}})') if wanted else []
-    if absent := sorted(wanted - {sample.labels.get("__name__") for sample in there}):
-        verb = "is" if len(absent) == 1 else "are"
-        yield Finding(
-            "series",
-            FAULT,
-            f"{count(len(absent), 'metric')} that the rules read {verb} lost on the way: {some(absent)}",
-            "let training_*, gpu_*, host_* and laggard_* through, under their names: metric_relabel_configs, "
-            "write_relabel_configs, filters of a Collector",
-        )
+    absent = {name for names in lost(server, display_duration(2 * profile.scrape_interval)).values() for name in names}
+    pages = any(target.health == "up" and urlsplit(target.url).path == RANKS_PATH for target in found)
+    if pages and not server.query(f"group({_PAGE_SERIES})"):
+        absent.add(_PAGE_SERIES)
+    if absent:
+        yield Finding("series", FAULT, *said_of_lost(absent))
 
 
 def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:

@@ -89,6 +89,28 @@ def test_other_names_are_said(site: Site, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == f"laggard diagnose: error: Prometheus at {address}: {why}; {do}\n"
 
 
+def test_labels_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """A label by which all rules join is dropped, to save series: doctor and diagnose name it, and what may do that."""
+    drop = {"regex": "training_rank", "action": "labeldrop"}
+    address = site.server("nameless", scrape={"metric_relabel_configs": [drop]})
+    wait_until(lambda: series(address, "training_step_own_duration_seconds_count") == 1, "ranks arrive")
+    ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
+    assert why == "steps arrive without the label training_rank"
+    assert do.startswith("take out what drops or moves labels: labeldrop in metric_relabel_configs; ")
+    assert main(["diagnose", "--prometheus", address]) == 2
+    assert capsys.readouterr().err == f"laggard diagnose: error: Prometheus at {address}: {why}; {do}\n"
+
+
+def test_counters_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ranks that push deltas, gauges arrive alone: what makes them is named, not that the ranks are silent."""
+    drop = {"source_labels": ["__name__"], "action": "drop", "regex": "training_(.*_total|.*_(sum|count|bucket))"}
+    address = site.server("uncounted", scrape={"metric_relabel_configs": [drop]})
+    _scraped(address, "training_last_step_timestamp_seconds")
+    ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
+    assert why == "gauges of its ranks arrive, and no counters"
+    assert do.startswith("take out what makes deltas of them: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE of")
+
+
 def test_metrics_that_are_left_out_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Of metrics that a site drops to save, those are named that rules read of each rank."""
     drop = {"source_labels": ["__name__"], "action": "drop", "regex": ".*_sum|training_process_info|laggard_.*"}
@@ -105,6 +127,13 @@ def test_metrics_that_are_left_out_are_said(site: Site, capsys: pytest.CaptureFi
             "training_step_own_duration_seconds_sum"
         ),
     )
+    _scraped(address, "training_process_up offset 30s and training_process_up")
+    _scraped(address, "training_steps_total offset 30s > 100")
+    assert main(["diagnose", "--prometheus", address]) == 2
+    assert (
+        "4 metrics that the rules read are lost on the way: training_phase_duration_seconds_sum, "
+        "training_process_info, training_step_duration_seconds_sum, training_step_own_duration_seconds_sum; let "
+    ) in capsys.readouterr().err
 
 
 def test_a_page_that_is_left_out_as_a_whole_is_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
