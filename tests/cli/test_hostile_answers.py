@@ -358,7 +358,50 @@ def test_names_that_are_not_translated_are_said(name: str, tmp_path: Path) -> No
         code, _, err = ask(("diagnose",), url, tmp_path)
     assert code == 2
     assert f"steps arrive as {name}, and the rules read training_steps_total; take out what renames" in err
-    assert err.endswith("try otlp: {translation_strategy: UnderscoreEscapingWithSuffixes}\n")
+    assert "translation_strategy: UnderscoreEscapingWithSuffixes" in err
+
+
+def test_why_metrics_do_not_arrive_stands_beside_the_alert(tmp_path: Path) -> None:
+    """Where the alert says that no metric of a rank arrives, the name or the label that is gone is said too."""
+    known = {
+        "run:training_ranks_live:count or": [({"training_run": "r"}, 1.0)],
+        "run:training_ranks_live:count": [({"training_run": "r"}, 4.0)],
+    }
+    down = [firing("TrainingTelemetryDown", "r", "0"), firing("LaggardWatchdog", "", severity="info")]
+    # With its name the label of the run has another one too, so that nobody knows whose steps these are.
+    with fake_prometheus({**known, "__name__=~": [({"__name__": "training.steps"}, 1.0)]}, down) as url:
+        out = " ".join(ask(("diagnose",), url, tmp_path)[1].split())
+    assert "steps arrive as training.steps, and the rules read training_steps_total; take out" in out
+    nameless = {'training_step_own_duration_seconds_count{training_run=""}': [({"training_run": "r"}, 1.0)]}
+    with fake_prometheus({**nameless, **known}, down) as url:
+        out = " ".join(ask(("diagnose",), url, tmp_path)[1].split())
+    assert "steps arrive without the label training_rank; take out what drops or moves labels: " in out
+
+
+def test_who_is_compared_by_now_is_not_called_uncompared(tmp_path: Path) -> None:
+    """The reasons are two minutes old at most: a rank that has an own time since is in no count and in no list."""
+    run = {"training_run": "r"}
+    of_ranks = [({**run, "training_rank": str(rank)}, 0.1) for rank in range(4)]
+    reasons = [
+        ({**labels, "training_reason": reason}, 1.0)
+        for labels, _ in of_ranks
+        for reason in ("few_steps", "rare_scrapes")
+    ]
+    begun = {
+        "run:training_ranks_live:count or": [(run, 1.0)],
+        "run:training_ranks_live:count": [(run, 4.0)],
+        "run:training_signal_available:count": [(run, 4.0)],
+        "run_rank_reason:training_rank_uncompared:info": reasons,
+        "run_reason:training_ranks_uncompared:count": [
+            ({**run, "training_reason": reason}, 4.0) for reason in ("few_steps", "rare_scrapes")
+        ],
+        "run_rank:training_step_own_seconds:mean": of_ranks[:3],
+        "run_rank_phase:training_wait_seconds:mean": of_ranks,
+    }
+    with fake_prometheus(begun, [firing("LaggardWatchdog", "", severity="info")]) as url:
+        (found,) = json.loads(ask(("diagnose", "--json"), url, tmp_path)[1])["runs"]
+    assert found["missing"] == ["1 of 4 ranks is not compared: rank 3 (scraped too rarely for the window that decides)"]
+    assert found["uncompared"] == {"rare_scrapes": 1}
 
 
 def test_native_histograms_are_the_reason(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
@@ -35,10 +36,11 @@ OWN_TIMES = (
     "run_rank:training_step_own_seconds:compared unless on (cluster, training_run) run:training_data_limited:info"
     " or on (cluster, training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
-#: Steps of the last minutes that are no measure of the others, by reason.
+#: Steps of the last minutes that are no measure of the others, by reason, where there are no others.
 _EXCLUDED = (
     "sum by (cluster, training_run, training_reason) ("
     "max by (cluster, training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
+    " unless on (cluster, training_run) increase(training_step_own_duration_seconds_count[5m]) > 0"
 )
 #: On the end of a run: what was before it, where its ranks ended since.
 _AFTER = "training_ended_after"
@@ -55,19 +57,19 @@ _ENDS = "last_over_time(run_rank:training_failure_timestamp_seconds:max[1d])"
 #: Ranks that live and are not compared: how many by reason, and which where they are few.
 _UNCOMPARED = "run_reason:training_ranks_uncompared:count"
 _UNCOMPARED_RANKS = "run_rank_reason:training_rank_uncompared:info"
-_FEW_STEPS = "few_steps"
+_FEW_STEPS, _NO_SIGNAL = "few_steps", "no_signal"
 #: What each reason means, of the ranks that have it.
 _REASONS = {
     "no_metrics": "none of its metrics has arrived for 5 minutes",
     "no_steps": "no step that counts has ended for 5 minutes",
     _FEW_STEPS: "fewer than 16 steps of every rank in half an hour",
     "rare_scrapes": "scraped too rarely for the window that decides",
-    "no_signal": "cannot tell its waiting from its own work",
+    _NO_SIGNAL: "cannot tell its waiting from its own work",
 }
-_WATCHDOG = "LaggardWatchdog"
-_RUN, _RANK, _REASON = RUN, "training_rank", "training_reason"
 #: How long what belongs to a metric must have been there before that counts as lost.
 _SETTLED = "30s"
+_WATCHDOG = "LaggardWatchdog"
+_RUN, _RANK, _REASON = RUN, "training_rank", "training_reason"
 #: Of ranks that make their peers wait now; a verdict follows where that lasts.
 _SCORE = "run_rank:training_straggler_score:ratio"
 _WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
@@ -256,12 +258,7 @@ def diagnose(
         if name in wanted
     }
     waiting = held_back(prometheus, {name: found for name, found in unnamed.items() if found}, at)
-    uncompared: dict[Run, dict[str, float]] = {}
-    for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
-        uncompared.setdefault(run_of(sample), {})[sample.labels[_REASON]] = sample.value
-    named: dict[Run, dict[str, str]] = {}
-    for sample in prometheus.query(_UNCOMPARED_RANKS, at, by=(_RUN, _RANK, _REASON)):
-        named.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.labels[_REASON]
+    uncompared, named = _uncompared(prometheus, ranks, at)
     excluded: dict[Run, dict[str, float]] = {}
     if any(name not in ranks for name in wanted):
         for sample in prometheus.query(_EXCLUDED, at, by=(_RUN, "training_reason")):
@@ -394,6 +391,33 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
 
 def _only(ranks: set[str]) -> str:
     return ranks.pop() if len(ranks) == 1 else ""
+
+
+def _uncompared(
+    prometheus: Prometheus, ranks: dict[Run, list[Rank]], at: float | None
+) -> tuple[dict[Run, dict[str, float]], dict[Run, dict[str, str]]]:
+    """Return of each run how many ranks are not compared, by reason, and which, each with its reason.
+
+    The reasons are recorded every two minutes. Who has an own time by now is compared, whatever they say.
+    """
+    compared = {(run, rank.rank) for run, found in ranks.items() for rank in found}
+    named: dict[Run, dict[str, str]] = {}
+    told: set[tuple[Run, str]] = set()
+    for sample in prometheus.query(_UNCOMPARED_RANKS, at, by=(_RUN, _RANK, _REASON)):
+        run, rank, reason = run_of(sample), sample.labels[_RANK], sample.labels[_REASON]
+        told.add((run, reason))
+        if reason == _NO_SIGNAL or (run, rank) not in compared:
+            named.setdefault(run, {})[rank] = reason
+    counted: dict[Run, dict[str, float]] = {
+        run: {reason: float(number) for reason, number in Counter(found.values()).items()}
+        for run, found in named.items()
+    }
+    # Of many nobody has the names.
+    for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
+        run, reason = run_of(sample), sample.labels[_REASON]
+        if (run, reason) not in told:
+            counted.setdefault(run, {})[reason] = sample.value
+    return counted, named
 
 
 def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[Run, float]:
