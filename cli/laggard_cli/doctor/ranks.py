@@ -139,7 +139,8 @@ def clocks(server: Prometheus, profile: Profile) -> Iterator[Finding]:
     """Yield hosts, and this machine, whose clocks differ from the server's.
 
     A rank says when its newest step ended, by its clock; the exporter how long ago that was, when it was scraped. Both
-    pages are read within an interval, and a step may end in between.
+    arrive within an interval, and a step may end in between. The interval is the one that is found: who pushes once a
+    minute says what was a minute ago.
     """
     # Not by time() of a query, which VictoriaMetrics evaluates in the past (-search.latencyOffset).
     server.query("vector(1)")
@@ -166,7 +167,10 @@ def clocks(server: Prometheus, profile: Profile) -> Iterator[Finding]:
     longest = server.query(
         f"max by ({_WHO}) (max_over_time(training_process_last_step_age_seconds[5m]))", by=(_RUN, _RANK)
     )
-    allowed = {_who(sample): sample.value + profile.scrape_interval.total_seconds() + 1 for sample in longest}
+    often = f"max by ({_WHO}) (count_over_time(training_last_step_timestamp_seconds[1m]))"
+    every = {_who(sample): sample.value for sample in server.query(f"60 / {often}", by=(_RUN, _RANK))}
+    least = profile.scrape_interval.total_seconds()
+    allowed = {_who(sample): sample.value + max(every.get(_who(sample), 0), least) + 1 for sample in longest}
     wrong = [sample for sample in skew if abs(sample.value) > allowed.get(_who(sample), float("inf"))]
     for sign, how in ((1, "ahead of"), (-1, "behind")):
         found = [sample for sample in wrong if sample.value * sign > 0]
