@@ -51,13 +51,16 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
     try:
         groups = rules.ours(server.groups(prometheus))
         profile = rules.profile_of(groups)
-        yield from rules.check(groups, profile)
+        elsewhere = not groups and bool(prometheus.query(f"group({rules.INFO})"))
+        yield from [rules.ELSEWHERE] if elsewhere else rules.check(groups, profile)
         yield from rules.lookback(server.lookback(prometheus), profile) if groups else ()
     except CommandError as error:
+        elsewhere = False
         profile = rules.profile_of(())
         yield _without("rules", error)
     try:
-        yield rules.alertmanagers(server.alertmanagers(prometheus), groups)
+        # Whoever evaluates them sends the alerts.
+        yield from () if elsewhere else [rules.alertmanagers(server.alertmanagers(prometheus), groups)]
     except CommandError as error:
         yield _without("alerts", error)
     found: list[server.Target] = []

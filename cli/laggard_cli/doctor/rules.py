@@ -19,8 +19,15 @@ from laggard_cli.rules.profiles import PRODUCTION, Profile, load_profile
 
 _PREFIX = "laggard-"
 #: The rule that says which version the pack has.
-_INFO = "laggard_rules_info"
+INFO = "laggard_rules_info"
 _RENDER = "laggard rules render"
+#: Of a server to which another one writes what it records, or that federates it.
+ELSEWHERE = Finding(
+    "rules",
+    UNKNOWN,
+    "evaluated elsewhere: this server has what they record, and does not know which alerts fire",
+    "give laggard doctor and diagnose the server that evaluates them",
+)
 #: How long Prometheus looks back for a sample by default.
 _LOOKBACK = timedelta(minutes=5)
 #: What the error of a rule holds, and what to do.
@@ -120,7 +127,7 @@ def _again(found: Sequence[Group], profile: Profile) -> str:
 
 
 def _versions(found: Sequence[Group], profile: Profile) -> Iterator[Finding]:
-    versions = sorted({rule.labels.get("version", "") for group in found for rule in group.rules if rule.name == _INFO})
+    versions = sorted({rule.labels.get("version", "") for group in found for rule in group.rules if rule.name == INFO})
     if versions not in ([], [PACK_VERSION]):
         yield Finding(
             "rules",

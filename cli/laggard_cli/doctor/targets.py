@@ -45,7 +45,10 @@ _ADVICE = (
     (r"malformed HTTP response|\b400\b", "the exporter serves with TLS: set scheme: https and tls_config"),
     (r"x509|certificate|tls:", "name the authority of the exporter's certificate in tls_config: ca_file"),
     (r"\b503\b", "the exporter cannot read the state folder: its log says why"),
-    (r"limit exceeded", "raise sample_limit, label_limit or body_size_limit of the job"),
+    (
+        r"limit exceeded",
+        "raise this limit of the job; of the operator, that of the monitor and enforced… of its Prometheus",
+    ),
 )
 #: With which the error of a request begins: its address is said already.
 _REQUEST = re.compile(r'^Get "[^"]*": ')

@@ -153,7 +153,7 @@ ERRORS = {
     'Get "https://a:9495/metrics": http: server gave HTTP response to HTTPS client': "the exporter serves without TLS",
     'Get "https://a/metrics": x509: certificate signed by unknown authority': "name the authority",
     "server returned HTTP status 503 Service Unavailable": "the exporter cannot read the state folder",
-    "sample limit exceeded": "raise sample_limit",
+    "sample limit exceeded": "raise this limit of the job",
     "something else": "open the address",
 }
 

@@ -20,7 +20,7 @@ class Site:
 
     def __init__(self, started: Processes, found: Node) -> None:
         self._started = started
-        self._node = found
+        self.exporter = found.exporter
         self.prometheus = newest_prometheus()
 
     def server(self, name: str, *flags: str, scraping: bool = True, scrape: dict[str, Any], **more: Any) -> str:
@@ -30,8 +30,8 @@ class Site:
         (folder / "rules").mkdir(parents=True)
         (folder / "rules" / "thresholds.yml").write_text(render("fast")["thresholds.yml"])
         jobs = [
-            job("laggard-exporter", self._node.exporter, **scrape),
-            job("laggard-ranks", self._node.exporter, metrics_path="/ranks/metrics", **scrape),
+            job("laggard-exporter", self.exporter, **scrape),
+            job("laggard-ranks", self.exporter, metrics_path="/ranks/metrics", **scrape),
         ]
         agent = "--agent" in flags
         configuration = {
@@ -194,6 +194,34 @@ def test_an_agent_that_scrapes_for_the_server(site: Site, capsys: pytest.Capture
     _scraped(address)
     found = faults(doctor(address, "--json", code=1, capsys=capsys))
     assert found["targets"] == [("works", "none of its own: what node exporters serve is written to it", "")]
+
+
+def test_rules_that_are_evaluated_elsewhere(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a server that gets what another one records, no rules and no Alertmanager are asked: that one is named."""
+    address = site.server(
+        "central", "--web.enable-remote-write-receiver", scraping=False, scrape={}, rule_files=list[str]()
+    )
+    keep = {"source_labels": ["__name__"], "action": "keep", "regex": "laggard_rules_info"}
+    site.server("leaf", scrape={}, remote_write=[{"url": f"{address}/api/v1/write", "write_relabel_configs": [keep]}])
+    wait_until(lambda: series(address, "laggard_rules_info") == 1, "what is recorded arrives")
+    found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    ((status, detail, do),) = found["rules"]
+    assert (status, detail.partition(":")[0]) == ("unknown", "evaluated elsewhere")
+    assert do == "give laggard doctor and diagnose the server that evaluates them"
+    assert "alerts" not in found
+
+
+def test_what_arrives_rarely_has_no_other_clock(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where ranks are heard of every 12 seconds, what they say is as old as that: no clock is behind for it."""
+    jobs = [
+        job("laggard-exporter", site.exporter),
+        job("laggard-ranks", site.exporter, metrics_path="/ranks/metrics", scrape_interval="12s"),
+    ]
+    address = site.server("rarely", scrape={}, scrape_configs=jobs)
+    behind = "timestamp(training_process_last_step_age_seconds) - on (training_run, training_rank) group_left ()"
+    wait_until(lambda: series(address, f"{behind} training_last_step_timestamp_seconds > 5") == 2, "time passes")
+    found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    assert found["clocks"] == [("works", "of 2 ranks agree with the server's", "")]
 
 
 def test_names_with_other_escapes(site: Site) -> None:
