@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hang import frozen
 from laggard.shared.phases import RankState
-from scenario import Firing, Play, Scenario, ranks
+from scenario import MINE, Firing, Play, Scenario, ranks
 from world import RUN
 
 FAMILIES = ("process", "telemetry")
@@ -79,6 +79,21 @@ def exporter_gone() -> Scenario:
     return scenario
 
 
+def counted_once() -> Scenario:
+    """After a lost scrape a rank is shown by its exporter a minute ago, and by its own word now: one rank."""
+    scenario = Scenario(ranks(4))
+    scenario.after(minutes=4)
+    for lost in (True, False):
+        for rank in scenario.world.ranks:
+            rank.exporter_lost = lost
+        for _ in range(10):
+            scenario.after(seconds=15)
+            live = f"run:training_ranks_live:count{{{MINE}}}"
+            scenario.value(live, {f'run:training_ranks_live:count{{training_run="{RUN}"}}': 4})
+    scenario.never()
+    return scenario
+
+
 def silent_by_design() -> Scenario:
     """No telemetry is missed of a rank that starts, is stopped or has finished, nor an exporter that never was."""
     scenario = Scenario(ranks(4))
@@ -130,5 +145,6 @@ PLAYS: tuple[Play, ...] = (
     scraped_each_minute,
     rank_without_metrics,
     exporter_gone,
+    counted_once,
     silent_by_design,
 )
