@@ -43,6 +43,16 @@ def _site(share: float, steps: float, *vetoes: str) -> dict[str, Series]:
     [
         (0.5, 40, (), "short", "it stood out in 50% of the evaluations of the window, and is named from 80% on"),
         (0.9, 10, (), "medium", "it stood out in 30% of the evaluations of the window, and is named from 80% on"),
+        (
+            0.9,
+            40,
+            (),
+            "short",
+            (
+                "it stood out in 90% of the evaluations of the window, and is named from 80% on at the next "
+                "evaluation; if it is not, laggard doctor says whether the rule fails"
+            ),
+        ),
         (0.9, 40, ("hiccup",), "short", "it was far too slow for a moment, and is not now"),
         # A veto says nothing as long as the share is too small.
         (

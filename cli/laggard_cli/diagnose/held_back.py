@@ -64,6 +64,8 @@ class HeldBack:
             return start + "; ".join(_SAID.get(veto, veto) for veto in self.vetoes)
         where = "the window" if self.window_seconds is None else f"the last {_length(self.window_seconds)}"
         after = f", in {_length(self.seconds)} if it lasts" if self.seconds else ""
+        if self.share >= self.needed_share:
+            after = " at the next evaluation; if it is not, laggard doctor says whether the rule fails"
         return (
             f"{start}it stood out in {self.share:.0%} of the evaluations of {where}, and is named from "
             f"{self.needed_share:.0%} on{after}"

@@ -30,9 +30,12 @@ ELSEWHERE = Finding(
 )
 #: How long Prometheus looks back for a sample by default.
 _LOOKBACK = timedelta(minutes=5)
+#: Characters of a server's own words: some servers quote the whole rule.
+_MOST_WORDS = 300
 #: What the error of a rule holds, and what to do.
 _ADVICE = {
     "query timed out": "raise --query.timeout, or give the server more processors",
+    "%!q(": "vmalert 1.90 or newer: an older one has no text for a label that a series lacks",
     "too many samples": "raise --query.max-samples: 50000000 is the default",
 }
 _ELSE = "two series where one must be, or a server older than 2.42: the server's log has all"
@@ -187,7 +190,7 @@ def _failing(found: Sequence[Group]) -> Iterator[Finding]:
         yield Finding(
             "rules",
             FAULT,
-            f"{rule.name} of group {group.name} fails{more}: {rule.error or 'without a reason'}",
+            f"{rule.name} of group {group.name} fails{more}: {rule.error[:_MOST_WORDS] or 'without a reason'}",
             next((do for words, do in _ADVICE.items() if words in rule.error), _ELSE),
         )
 

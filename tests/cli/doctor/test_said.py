@@ -83,6 +83,7 @@ def test_what_is_said_of_rules() -> None:
     [
         ("query timed out in expression evaluation", "raise --query.timeout, "),
         ("query processing would load too many samples into memory", "raise --query.max-samples"),
+        ('1.0/query?query=max(own{cluster=%!q(<nil>),training_run="r"})', "vmalert 1.90 or newer"),
         ("found duplicate series for the match group", "two series where one must be"),
     ],
 )
@@ -91,8 +92,11 @@ def test_an_error_of_a_rule_has_its_remedy(error: str, do: str) -> None:
     found = _loaded()
     found[0] = dataclasses.replace(found[0], rules=(dataclasses.replace(found[0].rules[0], health="err", error=error),))
     said = {each.detail: each.do for each in rules.check(found, load_profile(pack_folder("rules"), "production"))}
-    (remedy,) = [each for detail, each in said.items() if " fails: " in detail]
+    ((detail, remedy),) = [(detail, each) for detail, each in said.items() if " fails: " in detail]
     assert remedy.startswith(do)
+    assert detail.partition(" fails: ")[2] == error
+    found[0] = dataclasses.replace(found[0], rules=(dataclasses.replace(found[0].rules[0], error=error + "x" * 5000),))
+    assert all(len(each.detail) < 500 for each in rules.check(found, load_profile(pack_folder("rules"), "production")))
 
 
 def test_all_rules_loaded_twice_are_one_line() -> None:
