@@ -104,13 +104,13 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
 def _one(diagnosis: Diagnosis, silent: str, which: str) -> RenderableType:
     title = Text.assemble(("run ", "dim"), (diagnosis.run, "bold"), _cluster(diagnosis), _facts(diagnosis))
     parts: list[RenderableType] = [hanging(title)]
+    if diagnosis.verdicts and diagnosis.unread:
+        # First: an alert on each rank may be there for no other reason.
+        parts.append(hanging(diagnosis.unread, 2, style="yellow"))
     for verdict in diagnosis.verdicts:
         parts += [Text(), *_verdict(verdict)]
     if not diagnosis.verdicts:
         parts += _without_verdict(diagnosis, silent)
-    elif diagnosis.unread:
-        # A verdict may be there for no other reason.
-        parts.append(hanging(diagnosis.unread, 2, style="yellow"))
     parts += [hanging(printable(command), 2, "see", _LABEL) for command in diagnosis.see]
     if diagnosis.verdicts and diagnosis.held_back is not None and not silent:
         parts.append(hanging(diagnosis.held_back.said(), 2, style="yellow"))
