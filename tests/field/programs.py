@@ -38,5 +38,6 @@ PROGRAMS: tuple[Program, ...] = (
     Program("trl SFT", "trl_trainer", ("sft",), "trl", USUAL | {"evaluation"}, loads=True),
     Program("trl GRPO", "trl_trainer", ("grpo",), "trl", loads=True),
     Program("ultralytics", "ultralytics_trainer", (), "ultralytics", USUAL | {"evaluation", "checkpoint"}),
+    Program("fastai", "fastai_learner", (), "fastai", USUAL | {"evaluation"}),
     Program("Ray Train", "ray_train", (), "ray", ranks=2),
 )

@@ -4,7 +4,7 @@ Torch's global hooks reach every ``torch.optim.Optimizer``. What else takes step
 
 - An optimizer of somebody else around one of torch's, as Megatron-LM's and ZeRO's: the first updates are taken as an
   opportunity to look who calls, and its class is timed from then on. The update is the inner one.
-- DeepSpeed's engine and Keras' optimizers, which are known by their names.
+- DeepSpeed's engine and the optimizers of fastai and Keras, which are known by their names.
 
 Updates that a script writes by hand are not seen. The log says so once, and what to call.
 """
@@ -44,6 +44,7 @@ _Step = tuple[int, "Token | None", int]
 #: Class and method that update the parameters, by the module that defines them.
 _UPDATES = {
     "deepspeed.runtime.engine": ("DeepSpeedEngine", "_take_model_step"),
+    "fastai.optimizer": ("Optimizer", "step"),
     "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
 }
 #: Updates in which it is looked who calls the optimizer: a script may have several.
