@@ -48,7 +48,7 @@ def test_a_pause_does_not_change_how_many_steps_are_recorded(
     """Of a thousand steps a second one in forty is recorded, also after drains in which there was none."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    monkeypatch.setattr(_providers, "meter", provider.get_meter)
+    monkeypatch.setattr(_providers, "meters", lambda *about: [provider.get_meter(*about)])
     publisher = Publisher(process.recorder, [], deque())
     identity = _identity.from_environment(0, 1)
     publisher.begin(identity, identity.facts(0), "")
