@@ -14,7 +14,8 @@ from lab.chaos.memory import OUT_OF_MEMORY, MemoryLimit
 from lab.chaos.network import LINK, Link, UnsupportedError
 from lab.chaos.outside import OUTSIDE
 from lab.chaos.stack import Stack
-from laggard_cli.diagnose.model import Verdict, firing
+from laggard_cli.diagnose.gather import firing
+from laggard_cli.diagnose.model import Verdict
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 

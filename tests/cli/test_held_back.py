@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard_cli.diagnose.model import diagnose
+from laggard_cli.diagnose.gather import diagnose
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
 from tests.rules.engine import RUN, Play, prometheus, serving, wait_until

@@ -18,7 +18,7 @@ import yaml
 from laggard_cli.demo import stack
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.demo.stack import Stack
-from laggard_cli.diagnose.model import diagnose
+from laggard_cli.diagnose.gather import diagnose
 from laggard_cli.prometheus import Prometheus
 from tests.collector.support import agent, gateway, named, newest_prometheus, processes, wait_until
 from tests.support.otlp import Receiver

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from laggard_cli.demo.servers import Servers, free_ports
-from laggard_cli.diagnose.model import diagnose, firing
+from laggard_cli.diagnose.gather import diagnose, firing
 from laggard_cli.prometheus import Prometheus
 from tests.field.live.ends import CULPRIT
 from tests.field.live.launch import job

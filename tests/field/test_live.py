@@ -18,7 +18,8 @@ import pytest
 from typing_extensions import Self
 
 from laggard_cli.demo.servers import Servers, free_ports
-from laggard_cli.diagnose.model import Verdict, diagnose, firing
+from laggard_cli.diagnose.gather import diagnose, firing
+from laggard_cli.diagnose.model import Verdict
 from laggard_cli.prometheus import Prometheus
 from tests.field.live.jobs import CONTROL, JOBS, PHASES, Job
 from tests.field.live.launch import BINARIES, environment

@@ -10,7 +10,8 @@ from typing import Any
 
 from laggard_cli.demo.acts import ACTS, RANKS, Act, Fault, Truth
 from laggard_cli.demo.stack import Stack
-from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose, firing
+from laggard_cli.diagnose.gather import diagnose, firing
+from laggard_cli.diagnose.model import Diagnosis, Verdict
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from laggard_cli.clusters import add_cluster
 from laggard_cli.console import stdout
-from laggard_cli.diagnose.model import Diagnosis, diagnose
+from laggard_cli.diagnose.gather import diagnose
+from laggard_cli.diagnose.model import Diagnosis
 from laggard_cli.diagnose.view import view
 from laggard_cli.diagnose.watch import watch
 from laggard_cli.errors import CommandError

@@ -1,78 +1,23 @@
-"""What Prometheus knows of a run, gathered from its alerts and from the recorded series. No diagnosis is made here."""
+"""What is known of a run, and what is said of ranks that no verdict reaches. No diagnosis is made here."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
-from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
-from laggard_cli.diagnose.ended import Ended, commands, ended
-from laggard_cli.diagnose.held_back import HeldBack, held_back
-from laggard_cli.errors import CommandError
-from laggard_cli.nearby import did_you_mean, listed
-from laggard_cli.pack import SEVERITIES, gravity
-from laggard_cli.past.alerts import alerts_at
-from laggard_cli.past.times import iso, parse_moment
-from laggard_cli.prometheus import Alert, Prometheus
-from laggard_cli.unread import Unread, lost, said_of_lost, unread
+from laggard_cli.diagnose.ended import Ended
+from laggard_cli.diagnose.held_back import HeldBack
+from laggard_cli.pack import gravity
 
-#: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
-#: ratio of own times.
-_FACTS = {
-    "ranks_live": "run:training_ranks_live:count",
-    "ranks_expected": "run:training_ranks_expected:max",
-    "step_seconds": "run:training_step_seconds:mean",
-    "data_share": "run:training_data_share:ratio",
-    "slowdown": "run:training_slowdown:ratio",
-    "communication_floor_share": "run:training_communication_floor_share:ratio",
-    "stages": "run:training_stages:count",
-    "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
-    "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
-}
-
-_RUNS = "count by (cluster, training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
-#: In which ranks are compared, in each interval as verdicts are; but without data in runs that wait for it as a whole.
-OWN_TIMES = (
-    "run_rank:training_step_own_seconds:compared unless on (cluster, training_run) run:training_data_limited:info"
-    " or on (cluster, training_run, training_rank) run_rank:training_step_own_seconds:mean"
-)
-#: Steps of the last minutes that are no measure of the others, by reason, where there are no others.
-_EXCLUDED = (
-    "sum by (cluster, training_run, training_reason) ("
-    "max by (cluster, training_run, training_rank, training_reason) (increase(training_steps_excluded_total[5m]))) > 0"
-    " unless on (cluster, training_run) increase(training_step_own_duration_seconds_count[5m]) > 0"
-)
-#: On the end of a run: what was before it, where its ranks ended since.
-_AFTER = "training_ended_after"
-#: When the newest end without a clean end of each run began, of a day, with who ended first and how.
-_FAILED = (
-    'last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d])'
-    " unless on (cluster, training_run) run:training_ranks_live:count"
-    " unless on (cluster, training_run) (max by (cluster, training_run)"
-    ' (last_over_time(run_rank:training_failure_timestamp_seconds:first{training_ended_by!="request"}[1d]))'
-    " < on (cluster, training_run) last_over_time(run:training_process_start_timestamp_seconds:min[1d]))"
-)
-#: When each rank ended without a clean end.
-_ENDS = "last_over_time(run_rank:training_failure_timestamp_seconds:max[1d])"
-#: Ranks that live and are not compared: how many by reason, and which where they are few.
-_UNCOMPARED = "run_reason:training_ranks_uncompared:count"
-_UNCOMPARED_RANKS = "run_rank_reason:training_rank_uncompared:info"
-_FEW_STEPS, _NO_SIGNAL = "few_steps", "no_signal"
+#: Reasons for which a rank is not compared that are named elsewhere too.
+FEW_STEPS, NO_SIGNAL = "few_steps", "no_signal"
 #: What each reason means, of the ranks that have it.
 _REASONS = {
     "no_metrics": "none of its metrics has arrived for 5 minutes",
     "no_steps": "no step that counts has ended for 5 minutes",
-    _FEW_STEPS: "fewer than 16 steps of every rank in half an hour",
+    FEW_STEPS: "fewer than 16 steps of every rank in half an hour",
     "rare_scrapes": "scraped too rarely for the window that decides",
-    _NO_SIGNAL: "cannot tell its waiting from its own work",
+    NO_SIGNAL: "cannot tell its waiting from its own work",
 }
-#: How long what belongs to a metric must have been there before that counts as lost.
-_SETTLED = "30s"
-_WATCHDOG = "LaggardWatchdog"
-_RUN, _RANK, _REASON = RUN, "training_rank", "training_reason"
-#: Of ranks that make their peers wait now; a verdict follows where that lasts.
-_SCORE = "run_rank:training_straggler_score:ratio"
-_WAIT = 'run_rank_phase:training_wait_seconds:mean{training_phase="communication"}'
 
 
 @dataclass(frozen=True)
@@ -174,7 +119,7 @@ class Diagnosis:
         reasons = self._by_reason()
         if not compared:
             # Those that keep the others from being compared, if that is why nobody is.
-            kept = reasons.pop(_FEW_STEPS, [])
+            kept = reasons.pop(FEW_STEPS, [])
             count = sum(map(len, reasons.values())) if kept else 0
         else:
             # What is recorded each minute may not know yet of a rank that is gone since, or came.
@@ -218,220 +163,5 @@ class Diagnosis:
         return tuple(missing)
 
 
-def diagnose(
-    prometheus: Prometheus, run: str | None, at: float | None = None, cluster: str | None = None
-) -> list[Diagnosis]:
-    """Return the named run, or every run that Prometheus knows of now, or at a time in seconds since 1970.
-
-    Of all clusters, or of the named one: in several, one name is that of several runs.
-
-    Raises :class:`CommandError` for a run that is not there, and where none is.
-    """
-    failures = _failures(prometheus, at)
-    runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
-    ranks = _ranks(prometheus, at)
-    facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
-    measured = {name for name, found in ranks.items() if all(rank.wait_seconds is not None for rank in found)}
-    hidden: dict[Run, Unread] = {}
-    # Where the rules have own times and waits of every rank, they read all that they need.
-    if not runs or not set(runs) <= measured & facts["ranks_waiting_known"].keys():
-        hidden = {name: said_of_lost(names) for name, names in lost(prometheus, _SETTLED, at).items()}
-        hidden |= unread(prometheus, at)
-    if not runs and hidden:
-        raise CommandError(f"Prometheus at {prometheus.name}: {'; '.join(next(iter(hidden.values())))}")
-    if not runs and not prometheus.query("laggard_rules_info", at):
-        raise CommandError(
-            f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
-        )
-    wanted = [found for found in runs if run in (None, found.name) and cluster in (None, found.cluster)]
-    if not wanted and (run, cluster) != (None, None):
-        return _not_now(prometheus, run, at, cluster, runs)
-    clusters = any(found.cluster for found in runs)
-    verdicts = _verdicts(_alerts_now(prometheus, clusters=clusters) if at is None else alerts_at(prometheus, at))
-    scores: dict[Run, dict[str, float]] = {}
-    for sample in prometheus.query(_SCORE, at, by=(_RUN, _RANK)):
-        scores.setdefault(run_of(sample), {})[sample.labels[_RANK]] = sample.value
-    named_ranks = {(verdict.cluster, verdict.run, verdict.rank) for verdict in verdicts}
-    unnamed = {
-        name: {rank: score for rank, score in found.items() if (name.cluster, name.name, rank) not in named_ranks}
-        for name, found in scores.items()
-        if name in wanted
-    }
-    waiting = held_back(prometheus, {name: found for name, found in unnamed.items() if found}, at)
-    uncompared, named = _uncompared(prometheus, ranks, at)
-    excluded: dict[Run, dict[str, float]] = {}
-    if any(name not in ranks for name in wanted):
-        for sample in prometheus.query(_EXCLUDED, at, by=(_RUN, "training_reason")):
-            excluded.setdefault(run_of(sample), {})[sample.labels["training_reason"]] = sample.value
-    return [
-        Diagnosis(
-            run=name.name,
-            cluster=name.cluster,
-            verdicts=tuple(verdict for verdict in verdicts if (verdict.cluster, verdict.run) == name),
-            facts={fact: values[name] for fact, values in facts.items() if name in values},
-            ranks=tuple(ranks.get(name, ())),
-            standing_out=scores.get(name, {}),
-            held_back=waiting.get(name),
-            excluded={} if name in ranks else excluded.get(name, {}),
-            # Without its label, what arrives of a run is of a run without a name.
-            unread="; ".join(hidden.get(name) or (name not in ranks and hidden.get(Run(name.cluster, ""))) or ()),
-            failure=failures.get(name),
-            see=_see(prometheus, name, failures[name].at) if name in failures else (),
-            uncompared=uncompared.get(name, {}),
-            uncompared_ranks=dict(sorted(named.get(name, {}).items(), key=_by_number)),
-        )
-        for name in wanted
-    ]
-
-
-def _not_now(
-    prometheus: Prometheus, run: str | None, at: float | None, cluster: str | None, runs: list[Run]
-) -> list[Diagnosis]:
-    """Return how a run ended that was asked for. Raises :class:`CommandError` where there was none."""
-    over = ended(prometheus, run, cluster) if run is not None and at is None else []
-    if over:
-        return [
-            Diagnosis(each.name, (), {}, (), cluster=each.cluster, ended=end, see=_see(prometheus, each, end.at))
-            for each, end in over
-        ]
-    asked = " ".join(f"--{flag} {value!r}" for flag, value in (("run", run), ("cluster", cluster)) if value is not None)
-    then = "now" if at is None else f"at {iso(at)}"
-    known = f"runs {then}: {listed(map(str, runs))}" if runs else f"there is no run {then}"
-    near = did_you_mean(run, {found.name for found in runs}) if run is not None else ""
-    raise CommandError(f"{asked} is not in Prometheus at {prometheus.name}; {known}{near}")
-
-
-def _see(prometheus: Prometheus, run: Run, at: str) -> tuple[str, ...]:
-    return commands(prometheus, run, parse_moment(at))
-
-
-def _by_number(rank: tuple[str, str]) -> tuple[int, str]:
-    return len(rank[0]), rank[0]
-
-
 def _listed(ranks: list[str]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
-
-
-def firing(prometheus: Prometheus) -> list[Verdict]:
-    """Return the verdicts on all runs, the gravest first."""
-    return _verdicts(prometheus.alerts())
-
-
-def _verdicts(alerts: list[Alert]) -> list[Verdict]:
-    fire = [alert for alert in alerts if alert["state"] == "firing"]
-    # Each of a pair of servers has its own; the one that was first is told.
-    once: dict[frozenset[tuple[str, str]], Alert] = {}
-    for alert in sorted(fire, key=lambda alert: alert["activeAt"]):
-        labels = {name: text for name, text in alert["labels"].items() if not is_of_a_replica(name)}
-        if labels.get("alertname", "").startswith("Training"):
-            once.setdefault(frozenset(labels.items()), alert)
-    verdicts = map(_verdict, once.values())
-    return sorted(
-        verdicts, key=lambda verdict: (SEVERITIES.index(verdict.gravity), verdict.since, verdict.alert, verdict.rank)
-    )
-
-
-def _alerts_now(prometheus: Prometheus, *, clusters: bool) -> list[Alert]:
-    """Return the alerts; :class:`CommandError` where they cannot be all, as from Thanos query without its ruler."""
-    alerts = prometheus.alerts_in_clusters() if clusters else prometheus.alerts()
-    told = any(alert["labels"].get("alertname") == _WATCHDOG for alert in alerts)
-    if not told and prometheus.query(f'ALERTS{{alertname="{_WATCHDOG}",alertstate="firing"}}'):
-        raise CommandError(
-            f"Prometheus at {prometheus.name} does not know which alerts fire: {_WATCHDOG}, which always does, is not "
-            "among them. What evaluates the rules is away, or was never named to it"
-        )
-    return alerts
-
-
-def _verdict(alert: Alert) -> Verdict:
-    labels, annotations = alert["labels"], alert["annotations"]
-    return Verdict(
-        alert=labels["alertname"],
-        severity=labels.get("severity", ""),
-        run=labels.get(_RUN, ""),
-        rank=labels.get(_RANK, ""),
-        phase=labels.get("training_phase", ""),
-        host=labels.get("host_name", ""),
-        since=alert["activeAt"],
-        value=alert["value"],
-        summary=annotations.get("summary", ""),
-        description=annotations.get("description", "").strip(),
-        recommendation=annotations.get("recommendation", "").strip(),
-        runbook_url=annotations.get("runbook_url", ""),
-        peer_group=labels.get("training_peer_group", ""),
-        cluster=labels.get(CLUSTER, ""),
-    )
-
-
-def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
-    # The last one counts: the newest, and of one end what was said once all its ranks were seen.
-    newest = sorted(
-        prometheus.query(_FAILED, at, by=(_RUN, "training_ended_by")),
-        key=lambda each: (each.value, each.labels.get(_AFTER, ""), bool(each.labels.get(_RANK))),
-    )
-    unnamed = any(not each.labels.get(_RANK) for each in newest)
-    ends = prometheus.query(_ENDS, at, by=(_RUN, _RANK)) if unnamed else []
-    return {
-        run_of(sample): Failure(
-            rank=sample.labels.get(_RANK, ""),
-            host=sample.labels.get("host_name", ""),
-            phase=sample.labels.get("training_phase", ""),
-            ended_by=sample.labels.get("training_ended_by", ""),
-            ended_with=sample.labels.get("training_ended_with", ""),
-            at=iso(sample.value),
-            ended_after=sample.labels.get(_AFTER, ""),
-            only=_only(
-                {each.labels[_RANK] for each in ends if run_of(each) == run_of(sample) and each.value >= sample.value}
-            ),
-        )
-        for sample in newest
-    }
-
-
-def _only(ranks: set[str]) -> str:
-    return ranks.pop() if len(ranks) == 1 else ""
-
-
-def _uncompared(
-    prometheus: Prometheus, ranks: dict[Run, list[Rank]], at: float | None
-) -> tuple[dict[Run, dict[str, float]], dict[Run, dict[str, str]]]:
-    """Return of each run how many ranks are not compared, by reason, and which, each with its reason.
-
-    The reasons are recorded every two minutes. Who has an own time by now is compared, whatever they say.
-    """
-    compared = {(run, rank.rank) for run, found in ranks.items() for rank in found}
-    named: dict[Run, dict[str, str]] = {}
-    told: set[tuple[Run, str]] = set()
-    for sample in prometheus.query(_UNCOMPARED_RANKS, at, by=(_RUN, _RANK, _REASON)):
-        run, rank, reason = run_of(sample), sample.labels[_RANK], sample.labels[_REASON]
-        told.add((run, reason))
-        if reason == _NO_SIGNAL or (run, rank) not in compared:
-            named.setdefault(run, {})[rank] = reason
-    counted: dict[Run, dict[str, float]] = {
-        run: {reason: float(number) for reason, number in Counter(found.values()).items()}
-        for run, found in named.items()
-    }
-    # Of many nobody has the names.
-    for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
-        run, reason = run_of(sample), sample.labels[_REASON]
-        if (run, reason) not in told:
-            counted.setdefault(run, {})[reason] = sample.value
-    return counted, named
-
-
-def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[Run, float]:
-    return {run_of(sample): sample.value for sample in prometheus.query(series, at, by=(_RUN,))}
-
-
-def _ranks(prometheus: Prometheus, at: float | None) -> dict[Run, list[Rank]]:
-    waits = {
-        (run_of(sample), sample.labels[_RANK]): sample.value for sample in prometheus.query(_WAIT, at, by=(_RUN, _RANK))
-    }
-    ranks: dict[Run, dict[str, Rank]] = {}
-    for sample in prometheus.query(OWN_TIMES, at, by=(_RUN, _RANK)):
-        run, rank = run_of(sample), sample.labels[_RANK]
-        ranks.setdefault(run, {})[rank] = Rank(rank, sample.value, waits.get((run, rank)))
-    return {
-        run: sorted(found.values(), key=lambda rank: rank.own_seconds, reverse=True) for run, found in ranks.items()
-    }

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard_cli.clusters import RUN, Run
-from laggard_cli.diagnose.model import Diagnosis, Failure, Verdict, diagnose
+from laggard_cli.diagnose.gather import diagnose
+from laggard_cli.diagnose.model import Diagnosis, Failure, Verdict
 from laggard_cli.errors import CommandError
 from laggard_cli.local_run.card import Card, Measured, measured, seen
 from laggard_cli.local_run.judgement import why_no_verdict

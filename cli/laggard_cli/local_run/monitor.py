@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Generator
 
-from laggard_cli.diagnose.model import firing
+from laggard_cli.diagnose.gather import firing
 from laggard_cli.errors import CommandError
 from laggard_cli.live import Announcement, LiveRun
 from laggard_cli.local_run import card_view

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from laggard_cli.clusters import RUN, Run, run_of
-from laggard_cli.diagnose.model import OWN_TIMES, Diagnosis, Verdict, diagnose, firing
+from laggard_cli.diagnose.gather import OWN_TIMES, diagnose, firing
+from laggard_cli.diagnose.model import Diagnosis, Verdict
 from laggard_cli.errors import CommandError
 from laggard_cli.pack import SEVERITIES, kind
 from laggard_cli.prometheus import Prometheus, Sample

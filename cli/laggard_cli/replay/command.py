@@ -17,7 +17,8 @@ from rich.console import Console
 
 from laggard_cli.clusters import Run
 from laggard_cli.console import stderr, stdout
-from laggard_cli.diagnose.model import Diagnosis, Verdict, diagnose
+from laggard_cli.diagnose.gather import diagnose
+from laggard_cli.diagnose.model import Diagnosis, Verdict
 from laggard_cli.diagnose.view import show
 from laggard_cli.errors import CommandError
 from laggard_cli.kineto.reader import is_trace

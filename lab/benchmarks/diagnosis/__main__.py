@@ -25,7 +25,7 @@ from lab.chaos.job import Job
 from lab.printing import between
 from lab.printing import table as printed
 from laggard_cli.demo.servers import Servers
-from laggard_cli.diagnose.model import firing
+from laggard_cli.diagnose.gather import firing
 from laggard_cli.prometheus import Prometheus
 
 PROGRAM = Path(__file__).parent / "train.py"
