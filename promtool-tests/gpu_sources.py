@@ -1,4 +1,4 @@
-"""What each exporter of GPUs shows of one fault: the table from which plays and the one in docs/gpu.md are made.
+"""What each exporter of GPUs shows of one fault: the table from which plays and the one in docs/gpus.md are made.
 
 A fault is a change of facts. A source says by which series it shows a fact, in which unit, and which verdict follows.
 Of what it cannot show it says why the verdict is unknown.

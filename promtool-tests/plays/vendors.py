@@ -192,7 +192,7 @@ def unread() -> Scenario:
         summary="dcgm-exporter is scraped, but none of its fields is known to the rules.",
         description="dcgm-exporter exports 3 GPUs or hosts under names that the rules do not know. Faults of these"
         " GPUs are not detected.",
-        recommendation="Take a prefix of its names away (MetricsFieldPrefix), export the fields that docs/gpu.md "
+        recommendation="Take a prefix of its names away (MetricsFieldPrefix), export the fields that docs/gpus.md "
         "lists, or load a rule pack that knows its release.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingTelemetryDown.md",
         dashboard_url="/d/laggard-telemetry",

@@ -1,6 +1,6 @@
 """Writes the pages, tables and quotations of docs/ that are made from the code.
 
-metrics.md, rules.md and cli.md as a whole; tables of exporter.md and gpu.md; the files that extending.md shows.
+metrics.md, rules.md and cli.md as a whole; tables of exporter.md and gpus.md; the files that extending.md shows.
 ``--check`` changes nothing and fails when one is out of date.
 """
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import cli_page
-import gpu_page
+import gpus_page
 import rules_page
 from laggard.shared import metrics, process_metrics
 from laggard.shared.metrics import Metric
@@ -137,15 +137,15 @@ def quoting_document(text: str) -> str:
 
 def main() -> int:
     """Write the documents, or compare them."""
-    exporter_path, extending_path, gpu_path = (DOCS / f"{name}.md" for name in ("exporter", "extending", "gpu"))
+    exporter_path, extending_path, gpus_path = (DOCS / f"{name}.md" for name in ("exporter", "extending", "gpus"))
     texts = {
         DOCS / "metrics.md": document(),
         DOCS / "rules.md": rules_page.document(),
         DOCS / "cli.md": cli_page.document(),
         exporter_path: exporter_document(exporter_path.read_text(encoding="utf-8")),
         extending_path: quoting_document(extending_path.read_text(encoding="utf-8")),
-        gpu_path: _with_tables(
-            gpu_path.read_text(encoding="utf-8"), sources=gpu_page.sources(), amd_smi=gpu_page.amd_smi()
+        gpus_path: _with_tables(
+            gpus_path.read_text(encoding="utf-8"), sources=gpus_page.sources(), amd_smi=gpus_page.amd_smi()
         ),
     }
     if sys.argv[1:] == ["--check"]:

@@ -1,4 +1,4 @@
-"""The metrics about GPUs, as data. The help of each names its source in NVML; docs/gpu.md has AMD's.
+"""The metrics about GPUs, as data. The help of each names its source in NVML; docs/gpus.md has AMD's.
 
 Names follow the naming rules of Prometheus: base units, ``_total`` on what accumulates only, no word ``total`` else.
 """

@@ -1,4 +1,4 @@
-"""Makes the tables of docs/gpu.md: what is read of AMD's GPUs, and which fault of a GPU each exporter shows.
+"""Makes the tables of docs/gpus.md: what is read of AMD's GPUs, and which fault of a GPU each exporter shows.
 
 The unit tests of the rules play the latter (``promtool-tests/gpu_sources.py``).
 """
