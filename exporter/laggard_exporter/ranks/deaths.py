@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import struct
@@ -138,6 +137,8 @@ class Deaths:
 
 def _status(descriptor: int) -> int | None:
     """Return the status with which a process ended; None before its parent has it. Raises :class:`OSError`."""
+    import fcntl  # noqa: PLC0415 - the command line comes along here on Windows too, which has none
+
     answer = bytearray(struct.pack(f"=Q{_INFO_SIZE - 8}x", _EXIT))
     fcntl.ioctl(descriptor, _GET_INFO, answer)
     (known,), (status,) = struct.unpack_from("=Q", answer), struct.unpack_from("=i", answer, _STATUS_OFFSET)
