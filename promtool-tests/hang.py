@@ -47,3 +47,10 @@ def failed(
 def frozen(rank: int, cause: str, phase: str, host: str = "host-a") -> Firing:
     """Return the alert about a process that stands still."""
     return Firing("TrainingRankFrozen", rank, phase, host, more=(("training_cause", cause),))
+
+
+def begin_again(scenario: Scenario) -> None:
+    """Start all ranks again."""
+    for rank in scenario.world.ranks:
+        rank.alive, rank.state, rank.start = True, RankState.STARTING, scenario.world.now - 1
+        rank.last_edge = scenario.world.now

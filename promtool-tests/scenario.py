@@ -19,6 +19,9 @@ from world import RUN, Rank, World
 
 Yaml = dict[str, object]
 
+#: Where alerts say that their runbooks are.
+RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
+
 _RULES = Path(__file__).resolve().parents[1] / "rules"
 
 

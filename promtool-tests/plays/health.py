@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from scenario import Firing, Play, Scenario, ranks
+from scenario import RUNBOOKS, Firing, Play, Scenario, ranks
 from world import RUN, Rank
 
 FAMILIES = ("process", "telemetry")
 EVERY = 60
 
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 _DROPPED = "training_telemetry_dropped_total{reason=buffer_full}"
 
 DASHBOARD = "/d/laggard-run?var-training_run=run-a"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from hang import died, stalled, stick
 from laggard.shared.phases import Phase, RankState
-from scenario import MINE, RUN, Firing, Play, Scenario, ranks
+from scenario import MINE, RUN, RUNBOOKS, Firing, Play, Scenario, ranks
 from world import Rank
 
 FAMILIES = ("process",)
-
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 
 def _missing(rank: int | None = None, host: str = "") -> Firing:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scenario import MINE, Firing, Play, Scenario, ranks
+from scenario import MINE, RUNBOOKS, Firing, Play, Scenario, ranks
 from world import RUN
 
 FAMILIES = ("process",)
 EVERY = 30
-
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 INPUT = Firing("TrainingInputBound", phase="data")
 COMMUNICATION = Firing("TrainingCommunicationBound", phase="communication")

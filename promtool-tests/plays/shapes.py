@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenario import MINE, Firing, Play, Scenario, ranks
+from scenario import MINE, RUNBOOKS, Firing, Play, Scenario, ranks
 from slow import make_slow, straggler
 from slow import quantile as _quantile
 from slow import unsteady as _steps
@@ -10,8 +10,6 @@ from world import RUN, TRANSFER, WORK
 
 FAMILIES = ("shape", "process")
 EVERY = 30
-
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 IMBALANCE = Firing("TrainingDataImbalance")
 NETWORK = Firing("TrainingNetworkBursty")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from hang import frozen
 from laggard.shared.phases import RankState
-from scenario import MINE, Firing, Play, Scenario, ranks
+from scenario import MINE, RUNBOOKS, Firing, Play, Scenario, ranks
 from world import RUN
 
 FAMILIES = ("process", "telemetry")
 EVERY = 30
-
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 
 def _telemetry(rank: int, source: str, host: str = "host-a") -> Firing:

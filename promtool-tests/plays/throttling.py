@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from scenario import Firing, Play, Scenario, ranks
+from scenario import RUNBOOKS, Firing, Play, Scenario, ranks
 from slow import make_slow, straggler
 from world import RUN, Device
 
 FAMILIES = ("shape", "process", "gpu")
 EVERY = 60
-
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 
 def _slowdown(cause: str, rank: int = 3) -> Firing:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from plays.gpu import healthy_gpu
-from scenario import Firing, Play, Scenario, ranks
+from scenario import RUNBOOKS, Firing, Play, Scenario, ranks
 from world import Device, Rank
 
 FAMILIES = ("gpu",)
 EVERY = 60
-
-RUNBOOKS = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks"
 
 MISMATCH = "laggard_exporter_nvml_status{status=version_mismatch}"
 

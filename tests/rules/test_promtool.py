@@ -33,7 +33,7 @@ EVERYTHING = bool(os.environ.get("EVERY_PATH"))
 COMPLETE_IN = NEWEST if NEWEST in TOOLS else VERSIONS[0]
 
 #: Modules of plays that ask for most of what versions differ in.
-DIFFERENT = ("everything", "numbers", "processes", "uncompared")
+DIFFERENT = ("everything", "failures", "numbers", "processes", "uncompared")
 
 #: Modules that are played with a second path and beside another cluster. Lints hold both promises for each rule:
 #: `once.py` that a second path changes nothing, `lint.py` that clusters do not meet. These plays show that both hold.

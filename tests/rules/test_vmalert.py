@@ -21,7 +21,7 @@ EVERYTHING = bool(os.environ.get("EVERY_PATH"))
 PLAYS = (
     sorted(path.stem for path in (ROOT / "promtool-tests" / "plays").glob("*.py"))
     if EVERYTHING
-    else ["health", "processes"]
+    else ["failures", "health", "processes"]
 )
 
 #: By which second path plays come: each by one of them, or all without one too.

@@ -23,7 +23,7 @@ _Key = tuple[int, int]
 #: the status as waitpid gives it. Its parent has that first.
 _GET_INFO, _INFO_SIZE, _EXIT, _STATUS_OFFSET = 0xC040FF0B, 64, 1 << 3, 60
 
-#: A parent asks for the status of its child within so many nanoseconds, or maybe never.
+#: A parent that asks for the status of its child does so within this time.
 _ASKED_NS = 2_000_000_000
 
 #: So often the thread looks whether it is held up; after so long it was. The rules take ends within a second of each

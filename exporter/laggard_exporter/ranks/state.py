@@ -135,7 +135,7 @@ SERIES: dict[metrics.Metric, Callable[[_Rank], _Values]] = {
     process_metrics.PROCESS_INFO: _info,
 }
 
-#: Those of a rank that stands still, or has of late.
+#: Those of a rank that stands still, or has lately.
 STILL = frozenset(
     {
         process_metrics.PROCESS_CONDITION,

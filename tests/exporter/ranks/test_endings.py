@@ -98,7 +98,7 @@ def test_when_a_killed_rank_died(tmp_path: Path) -> None:
 
 
 def test_who_died_while_the_exporter_was_held_up(tmp_path: Path) -> None:
-    """An end that is heard of late is unseen, with when it lived: else who lost its peer would have ended first."""
+    """An end that is heard of too late is unseen, with when it lived: else who lost its peer would have ended first."""
     held_up = [0]
     collector = StateCollector(tmp_path, clock=lambda: statefile.boottime_ns() + held_up[0])
     facts = fresh()
