@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from laggard_cli.clusters import CLUSTER, Run, is_of_a_replica
@@ -100,28 +101,42 @@ def read(
         selectors.append(
             f'{{{CLUSTER}={quoted(run.cluster)},training_run="",alertstate="firing",alertname=~"Training.+",{HOST}=~{names}}}'
         )
-    firings: dict[tuple[tuple[str, str], ...], list[Firing]] = {}
+    told: dict[frozenset[tuple[str, str]], list[tuple[float, dict[str, str]]]] = {}
     for selector in selectors:
         for series in server.over(f"ALERTS{selector}", span):
             labels = {
                 name: text for name, text in series.labels.items() if name not in _SKIPPED and not is_of_a_replica(name)
             }
-            shared = tuple(sorted((name, text) for name, text in labels.items() if name not in _MEMBERS))
-            firings.setdefault(shared, []).extend(_firings(labels, sorted(series.values), span))
-    problems = [_problem(dict(shared), found, span) for shared, found in firings.items() if found]
+            # A slow rank is one problem, whatever its phase was called while it lasted.
+            alert = frozenset((name, text) for name, text in labels.items() if RANK not in labels or name != PHASE)
+            told.setdefault(alert, []).extend((moment, labels) for moment in series.values)
+    firings: dict[tuple[tuple[str, str], ...], list[Firing]] = {}
+    for found in told.values():
+        for firing in _firings(found, span):
+            shared = tuple(sorted((name, text) for name, text in firing.labels.items() if name not in _MEMBERS))
+            firings.setdefault(shared, []).append(firing)
+    problems = [_problem(dict(shared), found, span) for shared, found in firings.items()]
     remarks = _describe(server, prometheus, problems) if problems else []
     problems.sort(key=lambda each: (SEVERITIES.index(each.severity), each.begin, each.alert))
     return problems, remarks
 
 
-def _firings(labels: dict[str, str], times: list[float], span: Span) -> list[Firing]:
-    """Return the stretches in which an alert fired; one missing value does not end one."""
-    made: list[Firing] = []
-    for moment in times:
-        if made and moment - made[-1].end <= 2.5 * span.step:
-            made[-1] = Firing(labels, made[-1].begin, moment)
+def _firings(told: list[tuple[float, dict[str, str]]], span: Span) -> list[Firing]:
+    """Return the stretches in which an alert fired, each with the phase that it gave most often.
+
+    One missing value does not end a stretch.
+    """
+    stretches: list[list[tuple[float, dict[str, str]]]] = []
+    for each in sorted(told, key=lambda pair: pair[0]):
+        if stretches and each[0] - stretches[-1][-1][0] <= 2.5 * span.step:
+            stretches[-1].append(each)
         else:
-            made.append(Firing(labels, moment, moment))
+            stretches.append([each])
+    made: list[Firing] = []
+    for stretch in stretches:
+        ((phase, _),) = Counter(labels.get(PHASE) for _, labels in stretch).most_common(1)
+        labels = next(labels for _, labels in stretch if labels.get(PHASE) == phase)
+        made.append(Firing(labels, stretch[0][0], stretch[-1][0]))
     return made
 
 
