@@ -189,5 +189,5 @@ def test_each_cluster_has_its_verdict(site: Site, tmp_path: Path, capsys: pytest
             assert alerts.count("TrainingStraggler") == 1, (alerts, rest)
 
     told = [(cluster, RUN, [("TrainingStraggler", str(rank))]) for cluster, rank in SLOW.items()]
-    wait_until(lambda: len(site.pager.messages) >= len(told), "Alertmanager does not tell of both")
+    wait_until(lambda: len(site.pager.messages) >= len(told), "Alertmanager does not tell of both", SECONDS)
     assert site.pager.told() == told
