@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -32,7 +33,7 @@ RETRY_SECONDS = 30
 #: A scrape waits so long for a library in all, whatever hangs.
 SCRAPE_SECONDS = 5.0
 #: GPUs that are asked ahead of the one that is waited for: the other process has work, and a pipe has room for it.
-AHEAD = 2
+AHEAD = 8
 #: How often a scrape begins again with a new session or a new process.
 ATTEMPTS = 4
 
@@ -217,7 +218,12 @@ class GpuCollector(ABC, Generic[D]):
 
     def _read(self) -> list[Sample]:
         last = dict(self._devices.last)
-        count, known, changed = self._devices.refresh()
+        counting = self._devices.ask()
+        # The GPUs of the scrape before are asked at once: most likely they are those that there are.
+        waiting = iter(self._devices.indexed)
+        asked = self._ask_next(waiting, AHEAD)
+        count, changed = self._devices.refresh(counting)
+        known = self._devices.known
         if self._driver_facts is None or changed:
             self._driver_facts = (*self.read_driver(), self._host)
         samples = [Sample(names.GPU_DRIVER_INFO, self._driver_facts, 1)]
@@ -227,16 +233,16 @@ class GpuCollector(ABC, Generic[D]):
             samples.append(Sample(names.GPU_DEVICES, (self.sources[0],), count))
         if changed:
             self.enumerated()
+            # What was asked of the GPUs before has no meaning for these.
+            self._session.worker.forget()
+            waiting = iter(self._devices.indexed)
+            asked = self._ask_next(waiting, AHEAD)
         workloads: list[GpuWorkload] = []
-        waiting = deque((device, device.index) for device in known if device.index is not None)
-        asked: deque[tuple[D, Any]] = deque()
         for device in known:
-            while waiting and len(asked) <= AHEAD:
-                following, index = waiting.popleft()
-                asked.append((following, self.ask(following, index)))
             values: list[Sample] = []
             if asked and device is asked[0][0]:
-                values = self._read_device(*asked.popleft(), workloads)
+                values = self._read_device(*asked.pop(0), workloads)
+                asked += self._ask_next(waiting, 1)
             samples.append(Sample(names.GPU_INFO, device.facts, 1))
             samples.append(Sample(names.GPU_UP, (device.uuid,), bool(values)))
             samples += values
@@ -244,6 +250,10 @@ class GpuCollector(ABC, Generic[D]):
         if self._workloads is not None:
             samples += self._workloads(workloads)
         return samples
+
+    def _ask_next(self, waiting: Iterator[tuple[D, int]], most: int) -> list[tuple[D, Any]]:
+        """Ask the next GPUs, without waiting; return them with their questions."""
+        return [(device, self.ask(device, index)) for device, index in islice(waiting, most)]
 
     def _read_device(self, device: D, question: Any, workloads: list[GpuWorkload]) -> list[Sample]:
         index = device.index

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from laggard_exporter.gpus.child_process import Request
-from laggard_exporter.gpus.session import OPEN_SECONDS, DeviceLostError, Session
+from laggard_exporter.gpus.child_process import Batch, Request
+from laggard_exporter.gpus.session import OPEN_SECONDS, DeviceLostError, Question, Session
 
 #: Seconds after which a GPU that does not answer is asked again: opening one takes milliseconds.
 RETRY_SECONDS = 30
@@ -59,7 +59,7 @@ class Devices(Generic[D]):
         clock: Callable[[], float],
     ) -> None:
         self._session = session
-        self._ask_count = count
+        self._count_batch = Batch([count])
         self._identify = identify
         self._clock = clock
         self._known: dict[str, D] = {}
@@ -98,16 +98,30 @@ class Devices(Generic[D]):
         return bool(self._known) and not self._quarantine and not self.indices
 
     @property
+    def indexed(self) -> list[tuple[D, int]]:
+        """The GPUs that can be asked, with their indices."""
+        return [(device, device.index) for device in self._known.values() if device.index is not None]
+
+    @property
     def indices(self) -> list[int]:
         """The indices of the GPUs that can be asked."""
-        return [device.index for device in self._known.values() if device.index is not None]
+        return [index for _, index in self.indexed]
 
-    def refresh(self) -> tuple[int | None, list[D], bool]:
-        """Return how many GPUs the library counts, None where it fails, the known GPUs, and whether they changed.
+    @property
+    def known(self) -> list[D]:
+        """All GPUs, those that are lost too."""
+        return list(self._known.values())
+
+    def ask(self) -> Question:
+        """Ask how many GPUs there are, without waiting. Raises as :meth:`refresh`."""
+        return self._session.send(self._count_batch)
+
+    def refresh(self, question: Question) -> tuple[int | None, bool]:
+        """Return how many GPUs the library counts, None where it fails, and whether the known GPUs changed.
 
         Raises :class:`~laggard_exporter.gpus.session.SessionLostError`, and what a call that hangs raises.
         """
-        count = self._session.query(self._ask_count)
+        (count,) = self._session.receive(question)
         enumerated = False
         if count is not None:
             missing = len(self.indices) < count and self._clock() >= self._retry_at
@@ -115,7 +129,7 @@ class Devices(Generic[D]):
             if count != self._count or missing or due:
                 self._enumerate(count)
                 enumerated = True
-        return count, list(self._known.values()), enumerated
+        return count, enumerated
 
     def _enumerate(self, count: int) -> None:
         self.forget_handles()
