@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.rules.engine import free_address, wait_until
+from tests.rules.pack import rules, selectors
 from tests.rules.test_vmalert import TOOL
 
 #: Each evaluation writes its time, and below what it sees of that.
@@ -25,6 +26,16 @@ _GROUP: dict[str, Any] = {
         {"record": "seen_late", "expr": "time() - seen"},
     ],
 }
+
+
+def test_a_reference_is_chosen_by_what_is_as_fresh() -> None:
+    """Promtool evaluates all groups at once: no play shows that a count comes a minute after its ranks."""
+    mine = [rule for rule in rules() if rule.group == "laggard-references"]
+    read = {
+        each.name for rule in mine for each in selectors(rule.expr) if (each.name or "").startswith("run_peer_group:")
+    }
+    assert "run_peer_group:training_ranks_compared:count" in read
+    assert read <= {rule.name for rule in mine}
 
 
 @contextlib.contextmanager
