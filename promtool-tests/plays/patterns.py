@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scenario import MINE, RUNBOOKS, Firing, Play, Scenario, ranks
+from slow import make_slow
 from world import RUN
 
 FAMILIES = ("process",)
@@ -247,6 +248,16 @@ def thresholds_of_a_run() -> Scenario:
     return scenario
 
 
+def waits_for_an_unseen_rank() -> Scenario:
+    """While the metrics of a rank do not arrive, its peers may be waiting for it: the network is not blamed."""
+    scenario = Scenario(ranks(4))
+    scenario[3].has_metrics = False
+    make_slow(scenario[3], 1.5, "forward")
+    scenario.after(minutes=14)
+    scenario.never()
+    return scenario
+
+
 PLAYS: tuple[Play, ...] = (
     input_bound,
     input_near_miss,
@@ -255,6 +266,7 @@ PLAYS: tuple[Play, ...] = (
     full_queues,
     first_stage_reads,
     communication_bound,
+    waits_for_an_unseen_rank,
     communication_near_miss,
     bubble,
     roaming_imbalance,
