@@ -26,6 +26,25 @@ def slower_steps() -> Scenario:
     return scenario
 
 
+def slower_steps_and_lost_scrapes() -> Scenario:
+    """What means over ten minutes are made of is recorded rarely: a scrape that is lost just then costs nothing."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.work = {phase: 100 * seconds for phase, seconds in WORK.items()}
+    scenario[1].work["data"] += 9
+    scenario.world.transfer = 2
+    scenario.after(seconds=15)
+    for _ in range(28):
+        scenario.after(seconds=45)
+        for rank in scenario.world.ranks:
+            rank.lost = True
+        scenario.after(seconds=15)
+        for rank in scenario.world.ranks:
+            rank.lost = False
+    scenario.fires(straggler(1, "data"))
+    return scenario
+
+
 def slowest_steps() -> Scenario:
     """With steps of a minute, means over half an hour decide, and twenty minutes of them do not suffice."""
     scenario = Scenario(ranks(2))
@@ -69,4 +88,10 @@ def without_exporter() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (slower_steps, slowest_steps, few_steps, without_exporter)
+PLAYS: tuple[Play, ...] = (
+    slower_steps,
+    slower_steps_and_lost_scrapes,
+    slowest_steps,
+    few_steps,
+    without_exporter,
+)
