@@ -121,16 +121,22 @@ def silent_by_design() -> Scenario:
 
 
 def scraped_each_minute() -> Scenario:
-    """Told of ranks and of exporters, each for itself; not of a run that has begun, nor of two scrapes a minute."""
-    scenario = Scenario([*ranks(2), *ranks(2, run="run-b"), *ranks(2, run="run-c")])
+    """Told of ranks and of exporters, each for itself; not of a run that has begun, nor of two scrapes a minute.
+
+    Told also where scrapes are so rare that a minute may hold none, and the run seems to be gone in between.
+    """
+    scenario = Scenario([*ranks(2), *ranks(2, run="run-b"), *ranks(2, run="run-c"), *ranks(2, run="run-d")])
     for rank in scenario.world.ranks:
-        rank.every = {RUN: 60, "run-b": 0, "run-c": 30}[rank.run]
-        rank.exporter_every = {RUN: 0, "run-b": 60, "run-c": 30}[rank.run]
+        rank.every = {RUN: 60, "run-b": 0, "run-c": 30, "run-d": 120}[rank.run]
+        rank.exporter_every = {RUN: 0, "run-b": 60, "run-c": 30, "run-d": 0}[rank.run]
+        rank.has_exporter = rank.run != "run-d"
     scenario.after(minutes=5)
     scenario.never()
     scenario.after(minutes=7)
     scenario.fires(
-        Firing("TrainingScrapesSparse", source="rank"), Firing("TrainingScrapesSparse", source="exporter", run="run-b")
+        Firing("TrainingScrapesSparse", source="rank"),
+        Firing("TrainingScrapesSparse", source="exporter", run="run-b"),
+        Firing("TrainingScrapesSparse", source="rank", run="run-d"),
     )
     for rank in scenario.world.ranks:
         rank.every = rank.exporter_every = 0

@@ -361,8 +361,8 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
     two = {**none.facts, "ranks_live": 2.0}
     slow = replace(none, facts=two, ranks=(Rank("2", 0.13, None), Rank("0", 0.1, None)))
     assert " ".join(" ".join(rendered([slow], 200)).split()).partition(" rank own")[0] == (
-        "run r 2 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the others do "
-        "not wait for it, or not yet"
+        "run r 2 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the rules "
+        "do not find, or not yet, that the others wait"
     )
     late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))
     assert "no verdict yet" not in late

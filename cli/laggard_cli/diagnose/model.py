@@ -143,7 +143,9 @@ class Diagnosis:
             return ()
         missing: list[str] = []
         if "ranks_live" not in self.facts:
-            missing.append("no live rank: the run has ended, or neither its ranks nor a node exporter are scraped")
+            missing.append(
+                "no live rank: the run has ended, or its ranks and node exporters are not scraped, or too rarely"
+            )
         elif self.unread:
             missing.append(self.unread)
         elif not self.ranks and self.excluded:

@@ -182,7 +182,8 @@ def why_healthy(diagnosis: Diagnosis) -> str:
     if len(own) > 1 and median:
         reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
         if own[-1] / median > facts.get("straggler_threshold", math.inf):
-            reasons = ["no alert fires", f"{reasons[-1]}, and the others do not wait for it, or not yet"]
+            # The waits beside it may show more than the rules have found by now.
+            reasons = ["no alert fires", f"{reasons[-1]}, and the rules do not find, or not yet, that the others wait"]
     if facts.get("ranks_live", 0) == facts.get("ranks_expected"):
         reasons.append("no rank is missing")
     if "data_share" in facts:
