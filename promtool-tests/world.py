@@ -82,6 +82,8 @@ class Rank:
     #: No target at all: nothing was ever scraped there.
     has_metrics: bool = True
     has_exporter: bool = True
+    #: How long its own phases take is not dropped on the way.
+    has_phases: bool = True
     #: The process is gone, but a push path still shows its last samples, which no scrape marked stale.
     lingers: bool = False
     #: Seconds by which its host's clock differs.
@@ -130,6 +132,11 @@ class Rank:
     def own(self) -> float:
         """Seconds of a step in which the rank works itself."""
         return sum(seconds for phase, seconds in self.work.items() if phase not in PAUSES)
+
+    @property
+    def shown_seconds(self) -> list[tuple[str, int]]:
+        """The phases that arrive, and what the rank has counted of each."""
+        return [each for each in self.seconds.items() if self.has_phases or each[0] not in WORK]
 
     @property
     def pause(self) -> float:
@@ -327,7 +334,7 @@ class World:
         for metric, seconds in (("step", sum(rank.seconds.values())), ("step_own", own)):
             yield sample(f"training_{metric}_duration_seconds_sum", rank.recorded * seconds / UNIT)
             yield sample(f"training_{metric}_duration_seconds_count", rank.recorded * steps)
-        for phase, seconds in rank.seconds.items():
+        for phase, seconds in rank.shown_seconds:
             yield sample("training_phase_duration_seconds_sum", rank.recorded * seconds / UNIT, phase=phase)
         if rank.recorded < 1:
             left_out = (1 - rank.recorded) * sum(rank.seconds.values()) / UNIT

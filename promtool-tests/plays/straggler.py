@@ -188,8 +188,31 @@ def slow_in_everything() -> Scenario:
         cost="26.47% of each step",
         description="Rank 5 of run run-a on host host-a takes 1.40 times as long as its peers for its own work in a "
         "step, 252ms against 180ms, and they wait for it. It is slow in more than one phase.",
-        recommendation="The whole rank is slow: check its host and what it computes on (clocks, temperature, power, "
-        "CPU contention) before its code. Moving the rank to another host tells the two apart.",
+        recommendation="Check its host and what it computes on (clocks, temperature, power, CPU contention) before its "
+        "code. Moving the rank to another host tells the two apart.",
+        runbook_url=RUNBOOK,
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
+def unknown_phases() -> Scenario:
+    """Where durations of own phases do not arrive, a slow rank is named, and nothing is claimed about its phases."""
+    scenario = Scenario(ranks(4))
+    for rank in scenario.world.ranks:
+        rank.has_phases = False
+    scenario.after(minutes=3)
+    make_slow(scenario[2], 1.4, "forward")
+    scenario.after(minutes=3.75)
+    scenario.says(
+        straggler(2, "mixed"),
+        title="One rank is slow in every step, and the others wait for it.",
+        summary="Rank 2 of run run-a on host-a takes 1.40 times as long as its peers, and they wait for it.",
+        cost="26.47% of each step",
+        description="Rank 2 of run run-a on host host-a takes 1.40 times as long as its peers for its own work in a "
+        "step, 252ms against 180ms, and they wait for it. In which phase is not known.",
+        recommendation="Check its host and what it computes on (clocks, temperature, power, CPU contention) before its "
+        "code. Moving the rank to another host tells the two apart.",
         runbook_url=RUNBOOK,
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -338,6 +361,7 @@ PLAYS: tuple[Play, ...] = (
     sixty_four_ranks,
     beyond_a_thousand,
     slow_in_everything,
+    unknown_phases,
     two_phases,
     two_culprits,
     lost_scrape,
