@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
 def examine(prometheus: Prometheus) -> Iterator[Finding]:
     """Yield what is found in a server. Raises :class:`CommandError` where it does not answer."""
     # The first question: of who does not answer it nothing is known.
-    hidden = sorted(set(unread(prometheus).values()))
-    yield from (Finding("names", FAULT, each.why, each.do) for each in hidden)
+    hidden = unread(prometheus)
+    yield from (Finding("names", FAULT, each.why, each.do) for each in sorted(set(hidden.values())))
     groups: list[server.Group] = []
     try:
         groups = rules.ours(server.groups(prometheus))
@@ -74,7 +74,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         yield from targets.intervals(found, profile)
     if not hidden:
         yield from ranks.dropped(prometheus, found, profile)
-    yield from ranks.arriving(prometheus, profile)
+    yield from ranks.arriving(prometheus, profile, hidden)
     yield from ranks.clocks(prometheus, profile)
     yield from ranks.labels(prometheus)
     yield from _alerts(prometheus)

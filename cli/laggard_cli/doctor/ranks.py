@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from promql_parser import display_duration
 
-from laggard_cli.clusters import Run
+from laggard_cli.clusters import Run, run_of
 from laggard_cli.doctor.findings import FAULT, UNKNOWN, WORKS, Finding, count, some
 from laggard_cli.doctor.server import Target
 from laggard_cli.doctor.targets import RANKS_PATH
@@ -46,8 +46,11 @@ def dropped(server: Prometheus, found: Sequence[Target], profile: Profile) -> It
         yield Finding("series", FAULT, *said_of_lost(absent))
 
 
-def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
-    """Yield ranks that a node exporter sees running and whose own metrics do not arrive, and the other way round."""
+def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Iterator[Finding]:
+    """Yield ranks that a node exporter sees running and whose own metrics do not arrive, and the other way round.
+
+    Of the runs that are told of already, nothing is said of what does not arrive. One without a name may be any.
+    """
     settled = display_duration(2 * profile.scrape_interval)
     trains = (
         f'group by ({_WHO}) (training_process_state{{training_state="running"}} == 1) '
@@ -56,7 +59,11 @@ def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
     )
     reports = f"group by ({_WHO}) (training_steps_total)"
     seen = server.query(trains, by=(_RUN, _RANK))
-    silent = server.query(f"{trains} unless on ({_WHO}) {reports}", by=(_RUN, _RANK))
+    silent = [
+        sample
+        for sample in server.query(f"{trains} unless on ({_WHO}) {reports}", by=(_RUN, _RANK))
+        if not {run_of(sample), Run(run_of(sample).cluster, "")} & {*told}
+    ]
     pages = server.query(f"max by (instance, result) ({_PAGE_SERIES})", by=("result",))
     bad = {
         result: sorted(
@@ -96,7 +103,7 @@ def arriving(server: Prometheus, profile: Profile) -> Iterator[Finding]:
             f"no node exporter shows {_named(server, unseen)}: a stall or a death of them has no rank",
             "run laggard-exporter on their hosts, scrape it, and let it read their LAGGARD_STATE_DIR",
         )
-    if not silent and not unseen and not apart:
+    if not silent and not unseen and not apart and not told:
         yield Finding(
             "ranks", WORKS, f"{count(len(seen), 'rank')} seen, metrics of all arrive" if seen else "no rank trains now"
         )

@@ -103,10 +103,13 @@ def test_labels_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture
 
 def test_counters_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Of ranks that push deltas, gauges arrive alone: what makes them is named, not that the ranks are silent."""
-    drop = {"source_labels": ["__name__"], "action": "drop", "regex": "training_(.*_total|.*_(sum|count|bucket))"}
+    drop = {"source_labels": ["__name__"], "action": "drop", "regex": "training_(steps.*_total|.*_(sum|count|bucket))"}
     address = site.server("uncounted", scrape={"metric_relabel_configs": [drop]})
     _scraped(address, "training_last_step_timestamp_seconds")
-    ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
+    _scraped(address, "training_process_steps_total offset 2s > 0")
+    found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    assert "ranks" not in found
+    ((_, why, do),) = found["names"]
     assert why == "gauges of its ranks arrive, and no counters"
     assert do.startswith("take out what makes deltas of them: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE of")
 
