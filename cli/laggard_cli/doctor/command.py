@@ -74,6 +74,8 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         yield from targets.intervals(found, profile)
     if not hidden:
         yield from ranks.dropped(prometheus, found, profile)
+        evaluated = {rule.name for group in groups if group.evaluated for rule in group.rules}
+        yield from ranks.unrecorded(prometheus, profile) if ranks.LIVE in evaluated else ()
     yield from ranks.arriving(prometheus, profile, hidden)
     yield from ranks.clocks(prometheus, profile)
     yield from ranks.labels(prometheus)

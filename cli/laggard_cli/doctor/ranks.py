@@ -20,6 +20,9 @@ from laggard_cli.unread import lost, said_of_lost
 
 _RUN, _RANK, _HOST = "training_run", "training_rank", "host_name"
 _WHO = f"{CLUSTER}, {_RUN}, {_RANK}"
+_BY_RUN = f"group by ({CLUSTER}, {_RUN})"
+#: What the rules record of each run that lives.
+LIVE = "run:training_ranks_live:count"
 
 #: What a node exporter says became of the page of a rank, and what to do.
 _PAGES = {
@@ -44,6 +47,21 @@ def dropped(server: Prometheus, found: Sequence[Target], profile: Profile) -> It
         absent.add(_PAGE_SERIES)
     if absent:
         yield Finding("series", FAULT, *said_of_lost(absent))
+
+
+def unrecorded(server: Prometheus, profile: Profile) -> Iterator[Finding]:
+    """Yield the runs whose metrics the server has, and of which its rules, which are evaluated, record nothing."""
+    settled = f"offset {display_duration(4 * profile.scrape_interval)}"
+    lives = f"{_BY_RUN} (training_process_up == 1 and training_process_up {settled} == 1)"
+    found = server.query(f"{lives} unless on ({CLUSTER}, {_RUN}) last_over_time({LIVE}[5m])", by=(_RUN,))
+    if found:
+        yield Finding(
+            "rules",
+            FAULT,
+            f"record nothing of {some(sorted(str(run_of(sample)) for sample in found))}, whose metrics are here",
+            f"compare the query of {LIVE} with the pack's: with enforcedNamespaceLabel, the operator has rules read "
+            "their own namespace alone; excludedFromEnforcement exempts them",
+        )
 
 
 def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,12 +24,21 @@ class Site:
         self.exporter = found.exporter
         self.prometheus = newest_prometheus()
 
-    def server(self, name: str, *flags: str, scraping: bool = True, scrape: dict[str, Any], **more: Any) -> str:
+    def server(
+        self,
+        name: str,
+        *flags: str,
+        scraping: bool = True,
+        scrape: dict[str, Any],
+        rules: dict[str, str] | None = None,
+        **more: Any,
+    ) -> str:
         """Start the newest Prometheus with two jobs as the documentation has them; return its address."""
         (port,) = free_ports(1)
         folder = self._started.folder / name
         (folder / "rules").mkdir(parents=True)
-        (folder / "rules" / "thresholds.yml").write_text(render("fast")["thresholds.yml"])
+        for file, text in {"thresholds.yml": render("fast")["thresholds.yml"], **(rules or {})}.items():
+            (folder / "rules" / file).write_text(text)
         jobs = [
             job("laggard-exporter", self.exporter, **scrape),
             job("laggard-ranks", self.exporter, metrics_path="/ranks/metrics", **scrape),
@@ -146,6 +156,24 @@ def test_a_page_that_is_left_out_as_a_whole_is_said(site: Site, capsys: pytest.C
     _scraped(address, "up == 1")
     ((_, detail, _),) = faults(doctor(address, "--json", code=1, capsys=capsys))["series"]
     assert detail == "1 metric that the rules read is lost on the way: laggard_exporter_rank_pages"
+
+
+def test_rules_that_read_another_namespace_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the operator has rules read their own namespace alone, they are evaluated, and record nothing of a run."""
+    text = render("fast")["normalise.yml"]
+    own = re.sub(r"\b(training_\w+)(?:\{([^}]*)\})?\[", r'\1{\2,namespace="monitoring"}[', text).replace("{,", "{")
+    address = site.server("enforced", scrape={}, rules={"normalise.yml": own})
+    _scraped(address, "training_process_up offset 4s")
+    wait_until(lambda: series(address, "laggard_rules_info") == 1, "rules are evaluated")
+    assert (
+        "fault",
+        "record nothing of llama, whose metrics are here",
+    ) in [found[:2] for found in faults(doctor(address, "--json", code=1, capsys=capsys))["rules"]]
+    known = site.server("own", scrape={}, rules={"normalise.yml": text})
+    _scraped(known, "training_process_up offset 4s")
+    wait_until(lambda: series(known, "run:training_ranks_live:count") == 1, "the run is recorded")
+    said = faults(doctor(known, "--json", code=1, capsys=capsys))["rules"]
+    assert not any("record nothing" in detail for _, detail, _ in said)
 
 
 def test_clusters_that_differ_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
