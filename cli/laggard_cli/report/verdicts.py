@@ -181,9 +181,14 @@ def _describe(server: Counted, prometheus: Prometheus, problems: list[Problem]) 
 
 
 def _evaluate(server: Counted, problem: Problem, rule: Rule) -> None:
-    """Repeat the arithmetic of the worst firing at a time in its longest stretch."""
+    """Repeat the arithmetic of the worst firing at a time in its longest stretch.
+
+    An alert outlasts what it is about, so of one that is over the last numbers are those of the recovery.
+    """
     longest = max(problem.firings, key=lambda each: each.end - each.begin)
-    for moment in dict.fromkeys((longest.end, (longest.begin + longest.end) / 2, longest.begin)):
+    middle = (longest.begin + longest.end) / 2
+    moments = (longest.end, middle, longest.begin) if problem.lasts else (middle, longest.begin, longest.end)
+    for moment in dict.fromkeys(moments):
         firing = [each.labels for each in problem.firings if each.begin <= moment <= each.end]
         matches = matches_of(rule, server.at(rule["query"], moment), firing)
         if matches:
