@@ -235,7 +235,8 @@ def as_it_was(capsys: pytest.CaptureFixture[str], address: str, verdict: dict[st
     assert again["value"] > 1.2
     assert diagnosis_of(capsys, address, "--at", str(healthy_at))["verdicts"] == []
     for arguments, line in (
-        (("--at", "2001-01-01"), "does not run laggard's rules"),
+        (("--at", "2001-01-01"), "laggard's rules were not evaluated then, or no raw samples of that time are kept"),
+        (("--at", "2300-01-01"), "--at must be in the past, got '2300-01-01'; try "),
         (("--at", "now"), "--at must be a time, got 'now'; try 2026-01-31T08:00:00Z"),
         (("--at", "1", "--watch"), "--at is about the past: neither --watch nor --stacks goes with it"),
     ):

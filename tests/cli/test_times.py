@@ -51,6 +51,16 @@ def test_a_time_of_the_clock_is_the_last_one() -> None:
     assert times.moment("--at", "22:43") == NOW - 5 * 3600 - 20
 
 
+def test_a_time_in_the_future_is_refused() -> None:
+    """But for the end of a report, which is then now; a minute ahead is what a server's clock may be."""
+    line = "--at must be in the past, got '2023-11-15T22:13:20Z'; try 2026-01-31T08:00:00Z, 22:43 or 5m (ago)"
+    with pytest.raises(CommandError) as error:
+        times.moment("--at", "2023-11-15T22:13:20Z")
+    assert str(error.value) == line
+    assert times.moment("--to", "2023-11-15T22:13:20Z", ahead=True) == NOW + 86_400
+    assert times.moment("--at", "1700000030") == NOW + 30
+
+
 @pytest.mark.parametrize(
     ("read", "text", "line"),
     [

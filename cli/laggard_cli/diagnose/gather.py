@@ -12,7 +12,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.pack import SEVERITIES
 from laggard_cli.past.alerts import alerts_at
-from laggard_cli.past.times import iso, parse_moment
+from laggard_cli.past.times import NOT_KEPT, iso, parse_moment
 from laggard_cli.prometheus import Alert, Prometheus
 from laggard_cli.unread import Unread, lost, said_of_lost, unread
 
@@ -90,6 +90,8 @@ def diagnose(
     if not runs and not prometheus.query("laggard_rules_info", at):
         raise CommandError(
             f"Prometheus at {prometheus.name} does not run laggard's rules: no series laggard_rules_info"
+            if at is None
+            else f"Prometheus at {prometheus.name} has no series laggard_rules_info at {iso(at)}: {NOT_KEPT}"
         )
     wanted = [found for found in runs if run in (None, found.name) and cluster in (None, found.cluster)]
     if not wanted and (run, cluster) != (None, None):

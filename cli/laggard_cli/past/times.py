@@ -17,23 +17,35 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 #: In seconds since 1970 what no calendar has is a typing error.
 _MOST_MOMENT = 253_402_300_799.0
+#: A server's clock may be ahead by seconds of this machine's.
+_CLOCKS_APART = 60.0
+#: Why nothing is there of a time in the past.
+NOT_KEPT = "laggard's rules were not evaluated then, or no raw samples of that time are kept (retention, downsampling)"
 #: As help texts and errors name them.
 MOMENTS = "2026-01-31T08:00:00Z, 22:43 or 5m (ago)"
 
 
-def moment(flag: str, text: str) -> float:
+def moment(flag: str, text: str, *, ahead: bool = False) -> float:
     """Return a time in seconds since 1970.
 
     Of ISO 8601, of the clock (``22:43``, the last one), so long ago (``5m``), or seconds since 1970. Where it
     names no zone it is local.
 
+    Args:
+        flag: the option that has it.
+        text: the time.
+        ahead: whether it may be in the future.
+
     Raises:
-        CommandError: it is none of these.
+        CommandError: it is none of these, or in the future.
     """
     try:
-        return parse_moment(text)
+        found = parse_moment(text)
     except ValueError:
         raise CommandError(f"{flag} must be a time, got {text!r}; try {MOMENTS}") from None
+    if found > time.time() + _CLOCKS_APART and not ahead:
+        raise CommandError(f"{flag} must be in the past, got {text!r}; try {MOMENTS}")
+    return found
 
 
 def parse_moment(text: str) -> float:

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the page. The exit code says whether it was written, not whether the run is healthy."""
     begin = moment("--from", options.begin) if options.begin else None
-    end = moment("--to", options.end) if options.end else None
+    end = moment("--to", options.end, ahead=True) if options.end else None
     last = seconds("--last", options.last) if options.last else None
     if begin is not None and last is not None:
         raise CommandError("--from and --last exclude each other: give one of them")

@@ -11,7 +11,7 @@ import numpy as np
 from laggard_cli.clusters import RUN, Run, run_of
 from laggard_cli.errors import CommandError
 from laggard_cli.nearby import did_you_mean, listed
-from laggard_cli.past.times import iso
+from laggard_cli.past.times import NOT_KEPT, iso
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.report.arrays import Array
 
@@ -121,7 +121,7 @@ def _absent(server: Prometheus, run: Run, since: float, until: float) -> str:
     elif server.query(f"last_over_time(laggard_rules_info{length})", until):
         there = "there is no run at that time"
     else:
-        there = "no series laggard_rules_info: does it run laggard's rules?"
+        there = f"no series laggard_rules_info: {NOT_KEPT}"
     return f"--run {run.name!r} is not in Prometheus at {server.name} from {iso(since)} to {iso(until)}; {there}"
 
 
