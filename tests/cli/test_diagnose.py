@@ -97,7 +97,7 @@ def test_verdicts_come_from_the_rules(
         early = diagnosis_of(capsys, address)
         assert (early["verdicts"], early["missing"]) == (
             [],
-            ["no own times yet: they need 16 steps of every rank after the warm-up"],
+            ["no own times yet: they need 16 steps of every rank after the warm-up, within half an hour"],
         )
 
         play.data = [DATA] * 4
@@ -343,7 +343,9 @@ def test_who_keeps_the_others_from_being_compared_is_named() -> None:
     """The rank without a step is why no window holds steps of all; a run that has just begun has no such rank."""
     facts = {"ranks_live": 3.0}
     begun = Diagnosis("r", (), facts, (), uncompared_ranks=dict.fromkeys("012", "few_steps"))
-    assert begun.missing == ("no own times yet: they need 16 steps of every rank after the warm-up",)
+    assert begun.missing == (
+        "no own times yet: they need 16 steps of every rank after the warm-up, within half an hour",
+    )
     kept = replace(begun, uncompared_ranks={**begun.uncompared_ranks, "1": "no_steps"})
     assert kept.missing[1:] == (
         "1 of 3 ranks is not compared: rank 1 (no step that counts has ended for 5 minutes)",

@@ -156,7 +156,7 @@ class Diagnosis:
                 "batch, a compilation or a warm-up says nothing of the others"
             )
         elif not self.ranks:
-            missing.append("no own times yet: they need 16 steps of every rank after the warm-up")
+            missing.append("no own times yet: they need 16 steps of every rank after the warm-up, within half an hour")
         elif "ranks_waiting_known" not in self.facts:
             missing.append(
                 "who is slow is not said where a rank cannot tell its waiting from its own work; a new run is asked "
