@@ -164,6 +164,7 @@ class Drain:
                 "threads of this process are greenlets, as of gevent or eventlet: nothing is reported while the script "
                 "computes. Patch all but threads and queues: gevent.monkey.patch_all(thread=False, queue=False)"
             )
+        self._file.remove_old()
         while True:
             woken_by = self._wakeup.wait(_INTERVAL_SECONDS)
             if signal.SIGTERM in woken_by:

@@ -136,7 +136,7 @@ def claim(run: str, rank: int, own: Path, write: Callable[[str], None]) -> str:
     ``write`` puts the name into this process's state file, ``own``.
     """
     with _alone_in(own.parent):
-        taken = set(_live_runs(own, rank))
+        taken = {file.facts.run for _, file in statefile.others(own) if file.alive and file.facts.rank == rank}
         name = next(name for name in _names(run) if name not in taken)
         write(name)
     if name != run:
@@ -149,18 +149,6 @@ def _names(run: str) -> Iterator[str]:
     for number in count(2):
         suffix = f".{number}"
         yield clip_name(run, NAME_BYTES - len(suffix)) + suffix
-
-
-def _live_runs(own: Path, rank: int) -> Iterator[str]:
-    """Yield the runs of which other live processes of this user report the rank."""
-    for path in own.parent.glob(f"*{statefile.SUFFIX}"):
-        # Never its own: to close it once more would drop the lock that says that this process lives.
-        if path != own:
-            with contextlib.suppress(OSError, statefile.StateFileError):
-                if path.stat().st_uid == os.getuid():
-                    file = statefile.read(path)
-                    if file.alive and file.facts.rank == rank:
-                        yield file.facts.run
 
 
 @contextlib.contextmanager

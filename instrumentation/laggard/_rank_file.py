@@ -54,6 +54,11 @@ class RankFile:
         if self.writer is not None:
             self.writer.write_facts(facts)
 
+    def remove_old(self) -> None:
+        """Remove what ranks of this user have left that ended long ago."""
+        if self.writer is not None:
+            statefile.remove_old(self.writer.path)
+
     def claim(self, run: str, rank: int) -> str:
         """Return a name for the run under which no other live process has this rank, and say it."""
         writer = self.writer

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from laggard.shared import statefile
 from laggard.shared.phases import RankState
 from laggard.shared.statefile import EndedBy, Ending
+from tests.support.facts import FACTS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
 
@@ -119,6 +121,19 @@ def test_a_rank_that_took_its_process_group_down_has_finished(launcher: Launcher
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert snapshot(launcher).alive
+
+
+@pytest.mark.skipif(statefile.boottime_ns() < statefile.OLD_NS, reason="nothing is old so soon after the boot")
+def test_a_rank_removes_what_the_dead_left(launcher: Launcher) -> None:
+    """A state file that a rank of this user left long ago is gone when the next rank trains."""
+    left = statefile.StateWriter(launcher.state_directory, replace(FACTS, start_boottime_ns=1))
+    left.words[statefile.PHASE] = statefile.pack(0, 1)
+    left.close()
+    process = launcher.fork(LOOP, "finish")
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert snapshot(launcher).state is RankState.FINISHED
+    assert not left.path.exists()
 
 
 @pytest.mark.parametrize("arguments", [("finish", "fork"), ("finish", "spawn"), ("fork",)])

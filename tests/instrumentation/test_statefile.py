@@ -97,6 +97,40 @@ def test_alive_is_the_lock_through_stop_and_kill(tmp_path: Path) -> None:
     assert (dead.alive, dead.holder_pid) == (False, 0)
 
 
+def test_what_dead_ranks_left_long_ago_is_removed_by_who_comes_next(
+    tmp_path: Path, writer: StateWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of this user alone, of processes that are dead and have been for long; whatever else is there stays."""
+    monkeypatch.setattr(statefile, "OLD_NS", 1_000_000_000)
+    now = statefile.boottime_ns()
+
+    def left(age: float, word: int = statefile.ENDED) -> Path:
+        old = StateWriter(writer.path.parent, dataclasses.replace(FACTS, start_boottime_ns=1))
+        old.words[statefile.PHASE] = statefile.pack(Phase.OTHER, 1)
+        old.words[word] = now - int(age * 1e9)
+        old.close()
+        return old.path
+
+    gone = [left(5), left(5, statefile.LAST_STEP)]
+    stays = [left(-60), writer.path, *(writer.path.with_name(name) for name in ("other.state", "old.json"))]
+    for path in stays[2:]:
+        path.write_text("what is no state file")
+    child = in_child(lambda: [StateWriter(tmp_path / "alive", FACTS), time.sleep(30)])
+    try:
+        while not (alive := list((tmp_path / "alive").glob("*.state"))) or not statefile.holder(alive[0]):
+            time.sleep(0.01)
+        stays.append(alive[0].rename(writer.path.with_name(alive[0].name)))
+        if os.geteuid() == 0:
+            stays.append(left(5))
+            os.chown(stays[-1], 65534, 65534)
+        statefile.remove_old(writer.path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert [path.exists() for path in gone] == [False, False]
+    assert [path for path in stays if not path.exists()] == []
+
+
 def test_folder_is_shared_but_safe(tmp_path: Path) -> None:
     """The folder is made for all users with the sticky bit, the file readable by all and writable by its owner."""
     writer = StateWriter(tmp_path / "shared", FACTS)

@@ -90,6 +90,8 @@ class RankFiles:
         self._clock = clock
         self._level = level
         self._deaths = deaths
+        #: Names of the files whose process lived at the newest reading.
+        self._alive: set[str] = set()
         self._log = LogOnce(_logger)
 
     def processes(self) -> list[RankProcess]:
@@ -122,6 +124,7 @@ class RankFiles:
         newest: dict[tuple[str, int], Rank] = {}
         failed: dict[tuple[str, int], Rank] = {}
         read: list[Snapshot] = []
+        alive: set[str] = set()
         for name, user in self._names(directory):
             try:
                 rank = self._read(name, user)
@@ -131,6 +134,8 @@ class RankFiles:
                     self._reject(str(error))
                 continue
             read.append(rank.file)
+            if rank.file.alive:
+                alive.add(name)
             result = _classify(newest, rank, self._last_sign_of_life(rank.file))
             if result == "rejected":
                 self._reject(
@@ -147,6 +152,7 @@ class RankFiles:
                     os.unlink(name, dir_fd=directory)
         self.results["exported"] = len(newest)
         self.failed = list(failed.values())
+        self._alive = alive
         if self._deaths is not None:
             self._deaths.keep(read)
         return list(newest.values())
@@ -159,8 +165,9 @@ class RankFiles:
                 with contextlib.suppress(FileNotFoundError):
                     if file.name.endswith(statefile.SUFFIX):
                         files.append((file, file.stat(follow_symlinks=False)))
-        # The newest come first: where the exporter may not remove what dead ranks left, that must not hide who lives.
-        files.sort(key=lambda known: (-known[1].st_mtime_ns, known[0].name))
+        # Who lived comes first, then the newest: where the exporter may not remove what dead ranks left, that must not
+        # hide who lives, whose file is as old as its process on a file system in memory.
+        files.sort(key=lambda known: (known[0].name not in self._alive, -known[1].st_mtime_ns, known[0].name))
         per_user: Counter[int] = Counter()
         for file, status in files:
             user = status.st_uid
@@ -181,14 +188,14 @@ class RankFiles:
         file = statefile.read(path)
         # Asked after the file was read, so no true time of it can be later.
         now_ns = self._clock()
-        if _last_sign(file) > now_ns:
+        if file.last_sign_ns > now_ns:
             raise StateFileError(f"state file {path}: its times lie in the future")
         if self._deaths is not None and file.alive:
             self._deaths.watch(file, path)
         return Rank(file if self._deaths is None else self._deaths.completed(file), now_ns, user)
 
     def _last_sign_of_life(self, file: Snapshot) -> int:
-        return max(_last_sign(file), 0 if self._deaths is None else self._deaths.lived_ns(file))
+        return max(file.last_sign_ns, 0 if self._deaths is None else self._deaths.lived_ns(file))
 
 
 def _classify(newest: dict[tuple[str, int], Rank], rank: Rank, last_sign_of_life: int) -> str:
@@ -211,7 +218,3 @@ def _classify(newest: dict[tuple[str, int], Rank], rank: Rank, last_sign_of_life
 
 def _age_order(rank: Rank) -> tuple[int, bool]:
     return rank.file.facts.start_boottime_ns, rank.file.alive
-
-
-def _last_sign(file: Snapshot) -> int:
-    return max(file.phase_entered_ns, file.last_step_ns, file.facts.start_boottime_ns, file.ended_ns)

@@ -30,7 +30,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from importlib import import_module
@@ -42,6 +42,9 @@ from laggard.shared.names import NAME_BYTES, clip_name
 from laggard.shared.phases import Phase, RankState
 
 _STDERR = 2
+
+#: Longer than an exporter shows what a dead rank has left.
+OLD_NS = 3600 * 1_000_000_000
 
 #: Windows lacks it, and has no ranks.
 fcntl: Any = None
@@ -195,6 +198,11 @@ class Snapshot:
     holder_pid: int
     """Process that holds the lock, as the reader's process namespace numbers it; 0 where it is not visible."""
 
+    @property
+    def last_sign_ns(self) -> int:
+        """The newest time in the file: when the process last showed that it lived."""
+        return max(self.phase_entered_ns, self.last_step_ns, self.facts.start_boottime_ns, self.ended_ns)
+
 
 class StateWriter:
     """The rank's side. ``words`` is the hot path: one indexed store per fact.
@@ -314,6 +322,24 @@ def read(path: Path) -> Snapshot:
         )
     except ValueError as error:
         raise StateFileError(f"state file {path}: {error}") from error
+
+
+def others(own: Path) -> Iterator[tuple[Path, Snapshot]]:
+    """Yield the files that other processes of this user keep, or have left, beside the file ``own`` of this process."""
+    for path in own.parent.glob(f"*{SUFFIX}"):
+        # Never its own: to close it once more would drop the lock that says that this process lives.
+        if path != own:
+            with contextlib.suppress(OSError, StateFileError):
+                if path.lstat().st_uid == os.getuid():
+                    yield path, read(path)
+
+
+def remove_old(own: Path) -> None:
+    """Remove what others of this user have left that ended long ago: the exporter's user may not remove them."""
+    for path, file in others(own):
+        if not file.alive and boottime_ns() - file.last_sign_ns > OLD_NS:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def holder(path: Path) -> int:

@@ -14,7 +14,7 @@ from laggard.shared.phases import Phase
 from laggard_exporter.ranks import files as rank_files
 from laggard_exporter.ranks.state import StateCollector
 from tests.exporter.ranks.state_files import NOW, WAITING, collect, rank_series, ranks, results
-from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, live_rank, starting_with
+from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, fresh, live_rank, starting_with
 
 
 def test_a_dead_file_expires(tmp_path: Path) -> None:
@@ -160,6 +160,20 @@ def test_one_user_can_not_fill_the_scrape(tmp_path: Path, monkeypatch: pytest.Mo
     assert results(samples.items()) == {"exported": 3, "rejected": 2}
     present = [str(rank) for rank in range(5) if rank_series("training_process_up", rank=str(rank)) in samples]
     assert present == ["1", "2", "4"]
+
+
+def test_what_dead_ranks_left_hides_nobody_who_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that lives is shown among any number of newer files that the exporter may not remove."""
+    monkeypatch.setattr(rank_files, "FILES_PER_USER", 3)
+    collector = StateCollector(tmp_path)
+    with live_rank(tmp_path, fresh(rank=0)):
+        (alive,) = tmp_path.iterdir()
+        os.utime(alive, (1000, 1000))
+        for rank in range(5):
+            samples = as_dict(collector.collect())
+            assert samples[rank_series("training_process_up", rank="0")] == 1
+            dead_file(tmp_path, fresh(rank=rank + 1))
+        assert results(as_dict(collector.collect()).items()) == {"exported": 3, "rejected": 3}
 
 
 def test_a_file_that_others_can_write(tmp_path: Path) -> None:
