@@ -119,6 +119,28 @@ def killed_together() -> Scenario:
     return scenario
 
 
+def exporter_forgot() -> Scenario:
+    """What a node exporter said of an end stays said when it restarts, and knows the last sign of life alone."""
+    scenario = Scenario([*ranks(2), *ranks(2, run="run-b")])
+    scenario.after(minutes=3)
+    crashed, asked = scenario[1], scenario.world.ranks[3]
+    now = scenario.world.now
+    for rank in scenario.world.ranks:
+        rank.alive, rank.failed_at = False, now - 4
+    scenario[0].ending = ("exception", "RuntimeError")
+    crashed.failed_at, crashed.ending = now - 5, ("unknown", "SIGSEGV")
+    asked.failed_at, asked.ending = now - 5, ("request", "SIGHUP")
+    first = failed("unknown", "SIGSEGV", rank=1, phase="forward", host="host-a")
+    scenario.after(minutes=1)
+    scenario.fires(first)
+    for rank in (crashed, asked):
+        rank.failed_at, rank.ending = now - 6, ("unseen", "")
+    for _ in range(3):
+        scenario.after(minutes=4)
+        scenario.fires(first)
+    return scenario
+
+
 def killed_on_a_host() -> Scenario:
     """What is said where the ranks that were killed together were on one host."""
     scenario = Scenario(ranks(4, per_host=2))
@@ -218,6 +240,7 @@ PLAYS: tuple[Play, ...] = (
     failed_unseen,
     failed_last,
     killed_together,
+    exporter_forgot,
     killed_on_a_host,
     crashed_first,
     out_of_memory,
