@@ -186,6 +186,10 @@ class Rank:
         if self.ras_missing:
             yield "ras_missing", {}, self.ras_missing
 
+    def kill(self) -> None:
+        """End by SIGKILL."""
+        self.alive, self.ending = False, ("unknown", "SIGKILL")
+
     def finish(self) -> None:
         """End cleanly: the state file says so, and the metrics endpoint is gone before the next scrape."""
         self.state = RankState.FINISHED

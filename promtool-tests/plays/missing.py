@@ -18,7 +18,7 @@ def killed() -> Scenario:
     """Names a killed rank within a minute while the others work on, and ends when it is back."""
     scenario = Scenario(ranks(4, per_host=2))
     scenario.after(minutes=3)
-    scenario[3].alive = False
+    scenario[3].kill()
     scenario.after(seconds=15)
     scenario.silent()
     scenario.after(seconds=45)
@@ -54,7 +54,7 @@ def killed_in_its_first_minute() -> Scenario:
         rank.start = 60
     scenario.after(seconds=15)
     stick(scenario, culprit=2)
-    scenario[2].alive = False
+    scenario[2].kill()
     scenario.after(minutes=3)
     whole = '{alertstate="firing", alertname=~"Training(Stalled|RankMissing)", training_rank=""}'
     scenario.value(f"last_over_time(ALERTS{whole}[10m])", {})
@@ -209,7 +209,8 @@ def failed() -> Scenario:
     """A rank that ended by an exception is missing like a killed one."""
     scenario = Scenario(ranks(4))
     scenario.after(minutes=3)
-    scenario[0].state, scenario[0].alive = RankState.FAILED, False
+    scenario[0].state = RankState.FAILED
+    scenario[0].kill()
     scenario.after(minutes=1)
     scenario.fires(_missing(0, "host-a"), died(0))
     return scenario
@@ -229,7 +230,7 @@ def fewer_ranks() -> Scenario:
     new.last_edge = scenario.world.now
     scenario.after(minutes=5)
     scenario.never()
-    everyone[1].alive = False
+    everyone[1].kill()
     scenario.after(minutes=1)
     scenario.fires(_missing(1, "host-a"), died(1))
     return scenario

@@ -94,7 +94,7 @@ def dead_in_checkpoint() -> Scenario:
     scenario = Scenario(ranks(4))
     scenario.after(minutes=2)
     stick(scenario, culprit=0, phase=Phase.CHECKPOINT)
-    scenario[0].alive = False
+    scenario[0].kill()
     scenario.after(minutes=1.25)
     scenario.fires(
         stalled(0, "checkpoint", "host-a"), died(0, "checkpoint"), Firing("TrainingRankMissing", 0, host="host-a")

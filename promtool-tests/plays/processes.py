@@ -17,7 +17,8 @@ def killed() -> Scenario:
     """Names a killed rank, its host and phase within a minute of its death, and ends when it is back."""
     scenario = Scenario(ranks(4, per_host=2))
     scenario.after(minutes=3)
-    scenario[3].alive, scenario[3].phase = False, Phase.BACKWARD
+    scenario[3].phase = Phase.BACKWARD
+    scenario[3].kill()
     scenario.after(seconds=15)
     scenario.never()
     scenario.after(seconds=45)
@@ -120,6 +121,16 @@ def no_death() -> Scenario:
         rank.alive = False
     scenario.after(minutes=5)
     scenario.never()
+    return scenario
+
+
+def asked_to_end() -> Scenario:
+    """Who was asked to end has not died: a job that is made smaller waits for it until its launcher begins again."""
+    scenario = Scenario(ranks(4, per_host=2))
+    scenario.after(minutes=3)
+    scenario[3].alive = False
+    scenario.after(minutes=1)
+    scenario.fires(MISSING)
     return scenario
 
 
@@ -296,6 +307,7 @@ PLAYS: tuple[Play, ...] = (
     killed,
     given_up,
     killed_in_a_pause,
+    asked_to_end,
     no_death,
     stopped,
     stopped_for_a_moment,

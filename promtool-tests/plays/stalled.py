@@ -48,7 +48,7 @@ def dead_rank() -> Scenario:
     scenario.after(minutes=3)
     stick(scenario, culprit=1)
     scenario[3].phase = Phase.DATA
-    scenario[3].alive = False
+    scenario[3].kill()
     scenario.after(minutes=1.25)
     scenario.fires(stalled(3, "data", "host-a"), died(3, "data"), Firing("TrainingRankMissing", 3, host="host-a"))
     return scenario
