@@ -124,7 +124,7 @@ def _own_samples(source: ConfigurationSource) -> Iterator[Sample]:
 def _target_file(options: Options) -> TargetFile | None:
     if options.targets_file is None:
         return None
-    targets = Targets(Endpoints(options.state_directory, options.procfs))
+    targets = Targets(Endpoints(options.state_directory, options.procfs, options.sysfs))
     file = TargetFile(options.targets_file, targets, options.targets_host or "localhost")
     try:
         file.start()
@@ -141,7 +141,7 @@ def _servers(options: Options, collection: Collection, source: ConfigurationSour
             "connect may slow training down"
         )
     actions = {profile.PATH: profile.ProfilePage(Profiling(options.state_directory))} if options.profiling else {}
-    endpoints = Endpoints(options.state_directory, options.procfs)
+    endpoints = Endpoints(options.state_directory, options.procfs, options.sysfs)
     pages = {
         ranks.METRICS_PATH: ranks.RanksPage(endpoints),
         ranks.TARGETS_PATH: ranks.TargetsPage(Targets(endpoints), options.targets_host),

@@ -150,8 +150,8 @@ def stopped() -> Scenario:
         frozen(2, "stopped", "forward"),
         title="The process of a rank is stopped.",
         summary="The process of rank 2 of run run-a on host-a is stopped.",
-        description="The process of rank 2 of run run-a on host host-a is stopped, by a signal or a debugger, in "
-        "phase forward. Its last progress was 30s ago.",
+        description="The process of rank 2 of run run-a on host host-a is stopped, by a signal, a debugger or a "
+        "frozen container, in phase forward. Its last progress was 30s ago.",
         recommendation="Find who stopped it: a debugger or a profiler that is attached, a job scheduler that suspends, "
         "a frozen container, a SIGSTOP. kill -CONT lets it go on, if the timeout of the collective has not passed.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",

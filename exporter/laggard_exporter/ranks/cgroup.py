@@ -7,6 +7,7 @@ from pathlib import Path
 
 from laggard_exporter import files
 from laggard_exporter.entry import Entry
+from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.families import family
 from laggard_exporter.ranks.files import RankFiles
 from laggard_exporter.runner import UnsupportedError
@@ -59,6 +60,7 @@ class CgroupCollector:
     def __init__(self, ranks: RankFiles, procfs: Path, sysfs: Path) -> None:
         self._ranks = ranks
         self._procfs = procfs
+        self._sysfs = sysfs
         self._root = sysfs / "fs" / "cgroup"
 
     def collect(self) -> Iterator[Sample]:
@@ -66,16 +68,8 @@ class CgroupCollector:
         if not (self._root / "cgroup.controllers").exists():
             raise UnsupportedError(f"{self._root} has no control groups of version 2")
         for rank in self._ranks.processes():
-            if (group := self._group(rank.pid)) is not None:
+            if (group := processes.control_group(self._procfs, self._sysfs, rank.pid)) is not None:
                 yield from self._samples(group, rank.labels)
-
-    def _group(self, pid: int) -> Path | None:
-        """Return the folder of the process's group; None where it lies outside of what the exporter sees."""
-        for line in (files.read_text(self._procfs / str(pid) / "cgroup") or "").splitlines():
-            name = line.removeprefix("0::/")
-            if name != line and ".." not in Path(name).parts:
-                return self._root / name
-        return None
 
     def _samples(self, group: Path, labels: tuple[str, ...]) -> Iterator[Sample]:
         if (throttled := _value(group / "cpu.stat", "throttled_usec")) is not None:

@@ -34,9 +34,10 @@ class Endpoint(NamedTuple):
 class Endpoints:
     """The endpoints of the live ranks whose state files lie in ``directory``."""
 
-    def __init__(self, directory: Path, procfs: Path) -> None:
+    def __init__(self, directory: Path, procfs: Path, sysfs: Path) -> None:
         self._directory = directory
         self._procfs = procfs
+        self._sysfs = sysfs
 
     def find(self) -> list[Endpoint]:
         """Return the endpoint of each live rank that serves any, by run and rank.
@@ -50,8 +51,7 @@ class Endpoints:
         found: list[Endpoint] = []
         for rank in sorted(serving, key=lambda rank: (rank.file.facts.run, rank.file.facts.rank)):
             address = sockets.get((rank.file.facts.metrics_port, rank.user), "")
-            times = processes.process_times(self._procfs, rank.file.holder_pid) if rank.file.holder_pid else None
-            stopped = times is not None and times.stopped
+            stopped = bool(processes.stopped(self._procfs, self._sysfs, rank.file.holder_pid))
             local = not address or ipaddress.ip_address(address).is_loopback
             found.append(Endpoint(rank.file.facts, _REACHABLE.get(address, address), local, stopped))
         return found

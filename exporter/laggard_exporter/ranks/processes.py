@@ -53,6 +53,27 @@ def process_times(procfs: Path, pid: int) -> ProcessTimes | None:
         return None
 
 
+def control_group(procfs: Path, sysfs: Path, pid: int) -> Path | None:
+    """Return the folder of the process's control group of version 2; None where the exporter does not see it."""
+    for line in (files.read_text(procfs / str(pid) / "cgroup") or "").splitlines():
+        name = line.removeprefix("0::/")
+        if name != line and ".." not in Path(name).parts:
+            return sysfs / "fs" / "cgroup" / name
+    return None
+
+
+def stopped(procfs: Path, sysfs: Path, pid: int) -> bool | None:
+    """Return whether a signal, a debugger or a frozen control group holds the process; None where it is not seen.
+
+    A process in a frozen group seems to sleep.
+    """
+    times = process_times(procfs, pid) if pid else None
+    if times is None or times.stopped:
+        return times and times.stopped
+    group = control_group(procfs, sysfs, pid)
+    return group is not None and "frozen 1" in (files.read_text(group / "cgroup.events") or "").splitlines()
+
+
 def counts_io_wait(procfs: Path) -> bool:
     """Return whether the kernel counts the time that a process waits for block devices; from 5.14 on only if asked."""
     return files.read_text(procfs / "sys" / "kernel" / "task_delayacct") == "1"

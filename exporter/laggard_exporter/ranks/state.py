@@ -152,8 +152,8 @@ STILL = frozenset(
 class StateCollector:
     """Yields the rank metrics of all state files of ``directory``.
 
-    ``procfs`` shows the processes of the exporter's own process namespace, ``log`` whom the kernel killed for lack of
-    memory; ``clock`` gives nanoseconds since boot.
+    ``procfs`` shows the processes of the exporter's own process namespace, ``sysfs`` their control groups, ``log`` whom
+    the kernel killed for lack of memory; ``clock`` gives nanoseconds since boot.
     """
 
     name = "state"
@@ -163,6 +163,7 @@ class StateCollector:
         directory: Path,
         *,
         procfs: Path = Path("/proc"),
+        sysfs: Path = Path("/sys"),
         clock: Callable[[], int] = statefile.boottime_ns,
         log: LogReader | None = None,
     ) -> None:
@@ -170,6 +171,7 @@ class StateCollector:
         self._deaths = Deaths(clock=clock, log=log)
         self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING, deaths=self._deaths)
         self._procfs = procfs
+        self._sysfs = sysfs
         self._log = LogOnce(_logger)
         #: When each rank was seen to stand still, in nanoseconds since boot.
         self._stood_still: dict[tuple[str, int], int] = {}
@@ -187,7 +189,8 @@ class StateCollector:
         for known in ranks:
             key = (known.file.facts.run, known.file.facts.rank)
             self._first[key], usual_step = _pace(first.get(key), known.file)
-            rank = _Rank(known, self._stopped(known.file.holder_pid), usual_step)
+            stopped = processes.stopped(self._procfs, self._sysfs, known.file.holder_pid)
+            rank = _Rank(known, stopped, usual_step)
             seen = stood_still.get(key) if rank.condition is Condition.GOES_ON else known.now_ns
             if seen is not None and known.age(seen) <= STOOD_STILL_SECONDS:
                 self._stood_still[key] = seen
@@ -196,10 +199,6 @@ class StateCollector:
             yield from _failure(known, self._deaths)
         for result, count in self._ranks.results.items():
             yield Sample(STATE_FILES, (result,), count)
-
-    def _stopped(self, pid: int) -> bool | None:
-        times = processes.process_times(self._procfs, pid) if pid else None
-        return times.stopped if times else None
 
 
 def _pace(first: tuple[int, int] | None, file: Snapshot) -> tuple[tuple[int, int], float]:
@@ -261,6 +260,9 @@ ENTRY = Entry(
     "every rank on the node, from its state file",
     (STATE_DIRECTORY_EXISTS, STATE_FILES, *PROCESS.values()),
     lambda options: StateCollector(
-        options.state_directory, procfs=options.procfs, log=options.shared_kernel_log.reader(OOM_KILL)
+        options.state_directory,
+        procfs=options.procfs,
+        sysfs=options.sysfs,
+        log=options.shared_kernel_log.reader(OOM_KILL),
     ),
 )

@@ -29,7 +29,7 @@ from tests.exporter.ranks.serving import serving_rank, wait_until
 from tests.exporter.support import TIMEOUT, Exporter, exporter, fresh, live_rank, parse, promtool_check, starting_with
 
 ONLY_STATE = ("--collector.disable-defaults", "--collector.state")
-PROC = Path("/proc")
+PROC, SYS = Path("/proc"), Path("/sys")
 
 
 def results(samples: dict[str, float]) -> dict[str, float]:
@@ -159,7 +159,7 @@ def test_a_file_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(discovery, "SECONDS", 0.05)
     path = tmp_path / "sd" / "ranks.json"
     path.parent.mkdir()
-    file = TargetFile(path, Targets(Endpoints(tmp_path, PROC)), "localhost")
+    file = TargetFile(path, Targets(Endpoints(tmp_path, PROC, SYS)), "localhost")
     before = os.umask(0o077)
     file.start()
     os.umask(before)

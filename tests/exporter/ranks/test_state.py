@@ -16,6 +16,7 @@ from laggard_exporter.ranks import state
 from laggard_exporter.ranks.state import StateCollector
 from tests.exporter.ranks.state_files import NOW, WAITING, WAITING_SERIES, collect, rank_series, ranks
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, live_rank, starting_with
+from tests.exporter.trees import write_tree
 
 
 def test_a_live_rank(tmp_path: Path) -> None:
@@ -134,6 +135,31 @@ def test_stopped_is_read_from_procfs(tmp_path: Path, stat: str | None, expected:
             entry.write_text(stat.format(pid=process.pid))
         samples = as_dict(StateCollector(files, procfs=procfs, clock=lambda: NOW).collect())
     assert samples.get(rank_series("training_process_stopped")) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "events", "expected"),
+    [
+        ("0::/job/step", "populated 1\nfrozen 1\n", 1),
+        ("0::/job/step", "populated 1\nfrozen 0\n", 0),
+        ("0::/job/step", None, 0),
+        ("9:freezer:/job/step", "frozen 1\n", 0),
+        ("0::/../job/step", "frozen 1\n", 0),
+    ],
+)
+def test_a_process_in_a_frozen_control_group_is_stopped(
+    tmp_path: Path, group: str, events: str | None, expected: int
+) -> None:
+    """A paused container and a job that its scheduler suspends so seem to sleep: their control group says it."""
+    procfs = tmp_path / "proc"
+    sysfs = write_tree(tmp_path / "sys", {} if events is None else {"fs/cgroup/job/step/cgroup.events": events})
+    with live_rank(tmp_path / "files") as process:
+        entry = {"stat": f"{process.pid} (python) S" + " 1" * 49, "cgroup": f"{group}\n"}
+        write_tree(procfs / str(process.pid), entry)
+        collector = StateCollector(tmp_path / "files", procfs=procfs, sysfs=sysfs, clock=lambda: NOW)
+        samples = as_dict(collector.collect())
+    assert samples[rank_series("training_process_stopped")] == expected
+    assert samples[rank_series("training_process_condition")] == (2 if expected else 3)
 
 
 def test_before_the_first_step(tmp_path: Path) -> None:
