@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from laggard.shared.names import run_name
 from laggard_cli.commands import parser
 from laggard_cli.errors import CommandError
 from laggard_cli.terminal import one_line, print_plainly
@@ -18,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((word for word in given if not word.startswith("-")), "")
     try:
         options = parser({name}).parse_args(given)
+        # A run is looked for under the name that its ranks report, however long --run is.
+        if getattr(options, "name", None):
+            options.name = run_name(options.name)
         return int(options.run(options))
     except CommandError as error:
         print(one_line(f"laggard {name}: error: {error}"), file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import Any
 from laggard._clocks import ahead_ns
 from laggard.shared import environment, statefile
 from laggard.shared.attributes import Attribute
-from laggard.shared.names import NAME_BYTES, clip_name
+from laggard.shared.names import NAME_BYTES, clip_name, run_name
 
 _logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
         tasks = ("SLURM_NTASKS",) if environment.text("SLURM_STEP_ID") else ()
         world_size = _first_number("WORLD_SIZE", *tasks, default=1)
     return Identity(
-        run=clip_name(_run_from_environment()),
+        run=run_name(_run_from_environment()),
         rank=rank,
         local_rank=_first_number("LOCAL_RANK", "SLURM_LOCALID", default=rank),
         placed=any(environment.text(name) for name in ("LOCAL_RANK", "SLURM_LOCALID")),

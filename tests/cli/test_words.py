@@ -109,6 +109,16 @@ def test_a_wrong_run_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[
         assert "did you mean" not in said(capsys, "diagnose", "--run", "zzz")[2]
 
 
+def test_a_run_is_found_by_the_name_that_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranks report 128 bytes of a name, without blanks around it, and whoever asks need not know that."""
+    live = {"run:training_ranks_live:count": [({"training_run": "é" * 64}, 1.0)]}
+    with fake_prometheus(live, []) as address:
+        for given in ("é" * 100, f" {'é' * 64}", "é" * 64):
+            code, printed, error = said(capsys, "diagnose", "--prometheus", address, "--run", given)
+            assert (code, error) == (0, "")
+            assert printed.startswith(f"run {'é' * 64}")
+
+
 def test_which_server_is_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The argument goes before the environment, and that before the usual address; an error names what it read."""
     monkeypatch.setattr("laggard_cli.servers.DEFAULT", "http://127.0.0.1:1")

@@ -27,6 +27,11 @@ def prometheus_name(metric: Metric) -> str:
     return f"{name}_total" if metric.kind == "counter" else name
 
 
+def run_name(text: str) -> str:
+    """Return the name under which ranks report a run that somebody calls so."""
+    return clip_name(text.strip())
+
+
 def clip_name(text: str, limit: int = NAME_BYTES) -> str:
     """Cut ``text`` to ``limit`` UTF-8 bytes, never inside a character."""
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
