@@ -19,6 +19,7 @@ from laggard._part import Part
 from laggard._partition import StepPartition
 from laggard._publisher import Publisher
 from laggard._rank_file import RankFile
+from laggard._script import Script
 from laggard._steps import Step
 from laggard._wakeup import AT_ONCE, LOOK, STOP
 from laggard.shared import environment, statefile
@@ -71,6 +72,7 @@ class Drain:
         looking_on = [part for part in parts if type(part).steps_ended is not Part.steps_ended]
         self._look_on = [part.guarded(part.steps_ended) for part in looking_on]
         self._device = next((part for part in parts if isinstance(part, DeviceHook)), None)
+        self._script = Script(threading.get_ident())
         self._identity = identity
         self._peers = peers
         self._report_by = time.monotonic() + _LAYOUT_SECONDS
@@ -222,6 +224,9 @@ class Drain:
             time.sleep(0)  # lets the training thread have the interpreter
         if last:
             self._record(self._partition.finish(), last=True)
+        elif self._state is RankState.RUNNING and self._script.returned(recorder.thread):
+            self.training_ended()
+            self._record(self._partition.finish(), last=False)
         if _providers.renewed() and not last:
             self._ending.come_first()
         if _providers.script_has_set_one() or not self._publisher.open:
@@ -252,6 +257,8 @@ class Drain:
         if self._aborted and steps and steps[-1].ended > self._aborted:
             self._aborted = 0
             self._file.forget_end()
+        if steps:
+            self._script.train(self._recorder.thread, steps)
         if steps and steps[-1].ended > self._training_ended:
             self._state = RankState.RUNNING
             self._training_ended = 0
