@@ -73,7 +73,7 @@ class Drain:
         self._look_on = [part.guarded(part.steps_ended) for part in looking_on]
         self._device = next((part for part in parts if isinstance(part, DeviceHook)), None)
         self._script = Script(threading.get_ident())
-        self._identity = identity
+        self._identity = identity = replace(identity, workload=_identity.workload(self._script.code))
         self._peers = peers
         self._report_by = time.monotonic() + _LAYOUT_SECONDS
         #: Whether run and local rank are final, and until when they may become so; 0 before there is a process group.
@@ -270,7 +270,12 @@ class Drain:
             self._identity, self._settled = _identity.resolve(self._identity, self._file.claim)
         if not self._identity.run or not (last or (self._peers_settled() and not self._agreeing())):
             return
-        self._identity = replace(self._identity, peer_group=self._peers.name(self._identity.peer_group))
+        self._script.look(self._recorder.thread)
+        self._identity = replace(
+            self._identity,
+            peer_group=self._peers.name(self._identity.peer_group),
+            workload=_identity.workload(self._script.code),
+        )
         port = _start_metrics_endpoint(self._identity.local_rank)
         facts = self._identity.facts(port, _runtime.hardware_id())
         self._file.write_facts(facts)

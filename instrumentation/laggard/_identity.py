@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
+from laggard import _script
 from laggard._clocks import ahead_ns
 from laggard.shared import environment, statefile
 from laggard.shared.attributes import Attribute
@@ -95,9 +97,14 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
         world_size=world_size,
         restarts=_first_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
         peer_group=clip_name(environment.text(environment.LAGGARD_PEER_GROUP)),
-        workload=clip_name(environment.text(environment.LAGGARD_WORKLOAD) or _script()),
+        workload=workload(),
         host=clip_name(environment.text(environment.LAGGARD_HOST) or socket.gethostname()),
     )
+
+
+def workload(code: CodeType | None = None) -> str:
+    """Return the name of what is trained: that which the environment gives, else the script's; ``code`` is its code."""
+    return clip_name(environment.text(environment.LAGGARD_WORKLOAD) or _script.name(code))
 
 
 def has_group() -> bool:
@@ -232,13 +239,6 @@ def _first_number(*variables: str, default: int) -> int:
             except ValueError:
                 _logger.warning("%s must be a whole number, got %r; it is ignored", name, value)
     return default
-
-
-def _script() -> str:
-    """Return the name of what runs: a script's, and where that is ``__main__`` the package's or the archive's."""
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    path = Path(main or (sys.argv[0] if sys.argv else "") or "python")
-    return path.parent.stem if path.stem == "__main__" else path.stem
 
 
 @lru_cache(maxsize=1)

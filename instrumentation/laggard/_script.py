@@ -6,6 +6,7 @@ stays the same from run to run.
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import time
@@ -51,6 +52,20 @@ class Script:
             return False
         running = list(_running(thread))
         return not running or (self.code is not None and self.code not in running)
+
+
+def name(code: CodeType | None) -> str:
+    """Return the name of the program. Where a package brings it, that of the script whose code it runs."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    argument = sys.argv[0] if sys.argv else ""
+    # Jupyter names the notebook.
+    program = main or os.environ.get("JPY_SESSION_NAME") or argument or "python"
+    if _is_installed(program):
+        # Pools of processes hand on what their parent was called with. What a notebook runs is in no file.
+        files = (argument, code.co_filename if code is not None else "")
+        program = next((file for file in files if Path(file).is_file() and not _is_installed(file)), program)
+    path = Path(program)
+    return path.parent.stem if path.stem == "__main__" else path.stem
 
 
 def _outermost(thread: int) -> CodeType | None:

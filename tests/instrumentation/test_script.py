@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from laggard import _script
 from laggard._script import Script
 from laggard._steps import Step
 from laggard.shared import statefile
@@ -66,6 +68,29 @@ def test_training_is_over_where_its_code_has_returned_to_a_pool(tmp_path: Path) 
     script = Script(thread)
     script.train(thread, [step(1.0, ago=60.0)])
     assert script.returned(thread), "the thread is gone"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "workload"),
+    [
+        (("/jobs/train.py", ""), "tasks.py", "train"),
+        ((_WORKER, _WORKER), "tasks.py", "tasks"),  # Ray, Celery
+        ((_WORKER, "sweep.py"), "tasks.py", "sweep"),  # joblib
+        ((_WORKER, _WORKER), "<dynamic-code>", "pytest"),
+        ((None, _WORKER), "/tmp/ipykernel_7/1.py", "tune"),
+    ],
+)
+def test_a_pool_of_processes_is_no_workload(
+    program: tuple[str | None, str], code: str, workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is trained in one pool's workers, or in notebooks, would be compared with each other."""
+    for name in ("tasks.py", "sweep.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("__main__.__file__", program[0], raising=False)
+    monkeypatch.setattr(sys, "argv", [program[1]])
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/tune.ipynb")
+    assert _script.name(compile("", code, "exec")) == workload
 
 
 def test_a_rank_has_finished_while_a_pool_has_nothing_to_train(launcher: Launcher, tmp_path: Path) -> None:
