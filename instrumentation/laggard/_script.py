@@ -24,7 +24,10 @@ _PAUSE_NS = 10_000_000_000
 #: Neither is it looked for before so many of the longest step: a pool may call it for each step.
 _LONGEST_STEPS = 2
 
-_INSTALLED = tuple(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "scripts"))
+_INSTALLED = (
+    *(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "scripts")),
+    f"{Path(__file__).parent}/",
+)
 
 
 class Script:
