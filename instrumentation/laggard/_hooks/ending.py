@@ -13,21 +13,25 @@ from laggard._hooks.base import Hook, always, around
 
 #: Modules that hold `destroy_process_group` under its name.
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed")
-#: Ray Train calls this with what the script's function raised. The worker lives on, and its group is destroyed as ever.
-_RAY, _CAUGHT = "ray.train.v2._internal.execution.worker_group.thread_runner", "construct_user_exception_with_traceback"
+#: Ray calls these with what the script's function raised: Train, then Tune. The worker lives on and ends as ever.
+_RAY = {
+    "ray.train.v2._internal.execution.worker_group.thread_runner": ("", "construct_user_exception_with_traceback"),
+    "ray.air._internal.util": ("RunnerThread", "_propagate_exception"),
+}
 
 
 class EndingHook(Hook):
     """Wraps ``destroy_process_group``: what a rank does after it, and for how long, is no training and no stall.
 
-    In a worker of Ray Train, an exception of the training function ends the rank.
+    In a worker of Ray Train or Ray Tune, an exception of the training function ends the rank.
     """
 
     name = "ending"
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
         """Wait for torch's distributed package, and for what calls the training function in Ray."""
-        return {"torch.distributed": self._patch, _RAY: self._patch_ray}
+        caught = {module: functools.partial(self._patch_ray, *names) for module, names in _RAY.items()}
+        return {"torch.distributed": self._patch, **caught}
 
     def _patch(self, distributed: ModuleType) -> None:
         if distributed.is_available():
@@ -51,14 +55,15 @@ class EndingHook(Hook):
         thread = self.recorder.thread
         return thread != threading.get_ident() and any(thread == other.ident for other in threading.enumerate())
 
-    def _patch_ray(self, runner: ModuleType) -> None:
-        if hasattr(runner, _CAUGHT):
-            self.replace(runner, _CAUGHT, self._wrap_caught)
+    def _patch_ray(self, owner: str, name: str, module: ModuleType) -> None:
+        holder = getattr(module, owner, None) if owner else module
+        if hasattr(holder, name):
+            self.replace(holder, name, self._wrap_caught)
 
-    def _wrap_caught(self, construct: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_caught(self, caught: Callable[..., Any]) -> Callable[..., Any]:
         failed = self.guarded(self.host.training_failed)
 
-        def before(error: BaseException, *_args: Any, **_kwargs: Any) -> None:
-            failed(error)
+        def before(*args: Any, **_kwargs: Any) -> None:
+            failed(*args[-1:])  # a method has its owner before it
 
-        return around(self.recorder, construct, before)
+        return around(self.recorder, caught, before)
