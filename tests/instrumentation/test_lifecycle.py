@@ -129,9 +129,7 @@ def test_a_rank_removes_what_the_dead_left(launcher: Launcher) -> None:
     left = statefile.StateWriter(launcher.state_directory, replace(FACTS, start_boottime_ns=1))
     left.words[statefile.PHASE] = statefile.pack(0, 1)
     left.close()
-    process = launcher.fork(LOOP, "finish")
-    process.communicate(timeout=30)
-    assert process.returncode == 0
+    launcher.run_forked(LOOP, "finish")
     assert snapshot(launcher).state is RankState.FINISHED
     assert not left.path.exists()
 
