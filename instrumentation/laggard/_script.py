@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: How long no step has ended, at least, before the script's code is looked for; the rules wait for longer than that.
 _PAUSE_NS = 10_000_000_000
-#: Neither is it looked for before so many of the longest step: a pool may call it for each step.
+#: And at least this number of the longest step: a pool may call the code for each step.
 _LONGEST_STEPS = 2
 
 _INSTALLED = (

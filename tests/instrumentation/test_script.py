@@ -25,7 +25,7 @@ _WORKER = str(Path(pytest.__file__).with_name("__main__.py"))
 
 
 def step(seconds: float, ago: float = 0.0) -> Step:
-    """A step that took so long, and ended so many seconds ago."""
+    """A step by its duration, and by how long ago it ended, in seconds."""
     ended = time.perf_counter_ns() - round(ago * _SECOND)
     return Step(1, ended - round(seconds * _SECOND), ended, (0,) * len(Phase), ())
 
@@ -89,7 +89,7 @@ def test_a_pool_of_processes_is_no_workload(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("__main__.__file__", program[0], raising=False)
     monkeypatch.setattr(sys, "argv", [program[1]])
-    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/tune.ipynb")
+    monkeypatch.setenv("JPY_SESSION_NAME", "/notebooks/tune.ipynb")
     assert _script.name(compile("", code, "exec")) == workload
 
 
