@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from laggard._script import Script
 from laggard._steps import Step
 from laggard.shared import statefile
 from laggard.shared.phases import Phase, RankState
+from tests.collector.support import wait_until
 from tests.support.launch import PROGRAMS, Launcher
 
 _SECOND = 1_000_000_000
@@ -28,14 +28,6 @@ def step(seconds: float, ago: float = 0.0) -> Step:
     """A step by its duration, and by how long ago it ended, in seconds."""
     ended = time.perf_counter_ns() - round(ago * _SECOND)
     return Step(1, ended - round(seconds * _SECOND), ended, (0,) * len(Phase), ())
-
-
-def wait_until(holds: Callable[[], bool], otherwise: str) -> None:
-    """Wait, for a minute at most, until this holds."""
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end, otherwise
-        time.sleep(0.05)
 
 
 def function(path: Path) -> Any:
