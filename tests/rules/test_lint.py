@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import promql_parser as promql
@@ -18,21 +19,21 @@ POSITIVE = lint.positive_names(rules())
 PRODUCTION = load_profile(RULES, "production").scrape_interval
 
 
-@pytest.mark.parametrize("rule", rules(), ids=str)
-def test_the_pack_has_no_mistake(rule: Rule) -> None:
+def _mistakes(rule: Rule) -> Iterator[str]:
+    yield from lint.can_be_false(rule)
+    yield from lint.windows(rule, PRODUCTION)
+    yield from lint.picks(rule)
+    yield from lint.counters(rule)
+    yield from lint.units(rule)
+    yield from lint.clusters(rule)
+    yield from lint.overwrites(rule)
+    yield from lint.unknown_labels(rule)
+    yield from lint.divides_by_zero(rule, POSITIVE)
+
+
+def test_the_pack_has_no_mistake() -> None:
     """Comparisons, windows, picking aggregations, counters and units are as they must be."""
-    found = [
-        *lint.can_be_false(rule),
-        *lint.windows(rule, PRODUCTION),
-        *lint.picks(rule),
-        *lint.counters(rule),
-        *lint.units(rule),
-        *lint.clusters(rule),
-        *lint.overwrites(rule),
-        *lint.unknown_labels(rule),
-        *lint.divides_by_zero(rule, POSITIVE),
-    ]
-    assert found == []
+    assert [f"{rule}: {mistake}" for rule in rules() for mistake in _mistakes(rule)] == []
 
 
 @pytest.mark.parametrize(
