@@ -175,7 +175,7 @@ class Rank:
         if self.alive:
             yield "stopped", {}, self.stopped
         for phase in Phase:
-            yield "phase", {"phase": phase.label}, self.phase is phase
+            yield "phase", {"host_name": self.host, "phase": phase.label}, self.phase is phase
         for group, (sequence, inside) in self.groups.items():
             yield "collective_sequence", {"process_group": group}, sequence
             yield "in_collective", {"process_group": group}, inside

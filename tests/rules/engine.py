@@ -94,8 +94,8 @@ class Play:
         if condition is not Condition.QUIET or age > STILL_SECONDS:
             yield sample("process_condition", condition)
             yield sample("process_standstill_seconds", age)
-            yield sample("process_phase", waits, training_phase="communication")
-            yield sample("process_phase", not waits, training_phase="forward")
+            yield sample("process_phase", waits, training_phase="communication", host_name="node-1")
+            yield sample("process_phase", not waits, training_phase="forward", host_name="node-1")
             yield sample("process_in_collective", waits, training_process_group="world")
             yield sample("process_collective_sequence", int(steps) + waits, training_process_group="world")
         yield sample("process_world_size", 4)

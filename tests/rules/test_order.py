@@ -38,6 +38,15 @@ def test_a_reference_is_chosen_by_what_is_as_fresh() -> None:
     assert read <= {rule.name for rule in mine}
 
 
+def test_a_place_is_known_as_soon_as_the_phase_is() -> None:
+    """A host that an alert learns later makes another alert of it: what names hosts waits for no inventory."""
+    for name in ("run_rank:training_straggler_place:info", "run_rank:training_process_place:last"):
+        (mine,) = (rule for rule in rules() if rule.name == name)
+        beside = {rule.name for rule in rules() if rule.group == mine.group}
+        recorded = {each.name for each in selectors(mine.expr) if ":" in (each.name or "")}
+        assert recorded <= beside, name
+
+
 @contextlib.contextmanager
 def _serving(folder: Path, *flags: str) -> Iterator[httpx.Client]:
     (folder / "rules.yml").write_text(yaml.safe_dump({"groups": [_GROUP]}))

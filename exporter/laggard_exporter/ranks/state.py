@@ -116,7 +116,9 @@ SERIES: dict[metrics.Metric, Callable[[_Rank], _Values]] = {
     process_metrics.PROCESS_STOPPED: lambda rank: [] if rank.stopped is None else _single(rank.stopped),
     process_metrics.PROCESS_STEPS: lambda rank: _single(rank.file.steps),
     process_metrics.PROCESS_PROGRESS: lambda rank: _single(rank.file.progress),
-    process_metrics.PROCESS_PHASE: lambda rank: [((phase.label,), phase is rank.file.phase) for phase in Phase],
+    process_metrics.PROCESS_PHASE: lambda rank: [
+        ((rank.file.facts.host, phase.label), phase is rank.file.phase) for phase in Phase
+    ],
     process_metrics.PROCESS_PHASE_AGE: lambda rank: _single(rank.phase_age),
     process_metrics.PROCESS_LAST_STEP_AGE: lambda rank: (
         _single(rank.known.age(rank.file.last_step_ns)) if rank.file.last_step_ns else []

@@ -46,7 +46,11 @@ PROCESS_PROGRESS = Metric(
     "training.process.progress", "counter", "", "Signs of progress of any kind: a batch, a forward, a collective."
 )
 PROCESS_PHASE = Metric(
-    "training.process.phase", "gauge", "", f"1 for the phase that the rank is in. {_STILL}", (Attribute.PHASE,)
+    "training.process.phase",
+    "gauge",
+    "",
+    f"1 for the phase that the rank is in. {_STILL}",
+    (Attribute.HOST_NAME, Attribute.PHASE),
 )
 PROCESS_PHASE_AGE = Metric(
     "training.process.phase.age", "gauge", "s", "Time since the rank last entered or left a phase."

@@ -230,7 +230,8 @@ class Incarnation:
         put_still("standstill_seconds", age)
         put_still("stopped", np.where(alive, life.stopped(time), np.nan))
         for phase in Phase:
-            put_still("phase", phase is Phase.OTHER if before else moment.phase == phase, training_phase=phase.label)
+            inside = phase is Phase.OTHER if before else moment.phase == phase
+            put_still("phase", inside, host_name="", training_phase=phase.label)
         put_still("collective_sequence", moment.sequence, training_process_group="world")
         put_still("collective_operation", np.where(before, np.nan, _ALL_REDUCE), training_process_group="world")
         put_still("in_collective", moment.inside & (not before), training_process_group="world")
