@@ -31,12 +31,12 @@ def _rule(alert: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def fake_prometheus(series: Mapping[str, Series], alerts: Sequence[Mapping[str, Any]]) -> Generator[str]:
-    """Serve; a query gets the series of the first key that it contains. Yield the address."""
+def fake_prometheus(series: Mapping[str, Series | str], alerts: Sequence[Mapping[str, Any]]) -> Generator[str]:
+    """Serve; a query gets the series of the first key that it contains, or is refused by a text. Yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            url = urlsplit(self.path)
+            url, refused = urlsplit(self.path), ""
             if url.path.endswith("/alerts"):
                 data: dict[str, Any] = {"alerts": list(alerts)}
             elif url.path.endswith("/rules"):
@@ -49,9 +49,12 @@ def fake_prometheus(series: Mapping[str, Series], alerts: Sequence[Mapping[str, 
             else:
                 query = parse_qs(url.query)["query"][0]
                 found = next((each for key, each in series.items() if key in query), ())
+                if isinstance(found, str):
+                    found, refused = (), found
                 data = {"result": [{"metric": dict(labels), "value": [0, str(value)]} for labels, value in found]}
-            body = json.dumps({"status": "success", "data": data}).encode()
-            self.send_response(200)
+            status = {"status": "error", "error": refused} if refused else {"status": "success", "data": data}
+            body = json.dumps(status).encode()
+            self.send_response(422 if refused else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

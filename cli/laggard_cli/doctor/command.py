@@ -72,14 +72,28 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
     else:
         yield from targets.down(found) if found else [targets.none(prometheus)]
         yield from targets.intervals(found, profile)
+    checks = [
+        ("ranks", ranks.arriving(prometheus, profile, hidden)),
+        ("clocks", ranks.clocks(prometheus, profile)),
+        ("labels", ranks.labels(prometheus)),
+        ("alerts", _alerts(prometheus)),
+    ]
     if not hidden:
-        yield from ranks.dropped(prometheus, found, profile)
         evaluated = {rule.name for group in groups if group.evaluated for rule in group.rules}
-        yield from ranks.unrecorded(prometheus, profile) if ranks.LIVE in evaluated else ()
-    yield from ranks.arriving(prometheus, profile, hidden)
-    yield from ranks.clocks(prometheus, profile)
-    yield from ranks.labels(prometheus)
-    yield from _alerts(prometheus)
+        checks[:0] = [
+            ("series", ranks.dropped(prometheus, found, profile)),
+            ("rules", ranks.unrecorded(prometheus, profile) if ranks.LIVE in evaluated else iter(())),
+        ]
+    for check, findings in checks:
+        yield from _answered(check, findings)
+
+
+def _answered(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield what is found, and that a question has no answer: a limit of a server refuses one and not the next."""
+    try:
+        yield from findings
+    except CommandError as error:
+        yield _without(check, error)
 
 
 def _without(check: str, error: CommandError) -> Finding:

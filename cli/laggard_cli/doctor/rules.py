@@ -37,6 +37,8 @@ _ADVICE = {
     "query timed out": "raise --query.timeout, or give the server more processors",
     "%!q(": "vmalert 1.90 or newer: an older one has no text for a label that a series lacks",
     "too many samples": "raise --query.max-samples: 50000000 is the default",
+    # Of Mimir, Thanos and VictoriaMetrics, which each have several.
+    "exceed": "raise the limit that the error names, in Mimir for the tenant",
 }
 _ELSE = "two series where one must be, or a server older than 2.42: the server's log has all"
 

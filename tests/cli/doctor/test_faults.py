@@ -230,6 +230,19 @@ def test_a_server_without_targets_of_its_own(capsys: pytest.CaptureFixture[str])
     ]
 
 
+def test_a_question_that_is_refused_hides_no_other_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mimir, Thanos and VictoriaMetrics have limits: what one refuses is unknown, and the rest is said."""
+    limit = "the query exceeded the maximum number of series (err-mimir-max-series-per-query)"
+    exported = {"exported_training_rank": [({"job": "pods"}, 1)]}
+    with fake_prometheus({"training_process_steps_total": limit, **exported}, []) as address:
+        found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    assert found["ranks"] == [("unknown", f"Prometheus at {address} refuses /api/v1/query: {limit}", "")]
+    assert found["labels"][0][:2] == (
+        "fault",
+        "job pods replaces training_rank of metrics by labels of the target: rules name the target, not the rank",
+    )
+
+
 def test_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     """One line and code 2."""
     (port,) = free_ports(1)

@@ -84,6 +84,7 @@ def test_what_is_said_of_rules() -> None:
         ("query timed out in expression evaluation", "raise --query.timeout, "),
         ("query processing would load too many samples into memory", "raise --query.max-samples"),
         ('1.0/query?query=max(own{cluster=%!q(<nil>),training_run="r"})', "vmalert 1.90 or newer"),
+        ("the query exceeded the maximum number of chunks (limit: 20 chunks)", "raise the limit that the error names"),
         ("found duplicate series for the match group", "two series where one must be"),
     ],
 )
