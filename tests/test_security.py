@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from laggard.shared.names import clip_name
 from laggard_cli.diagnose.model import Diagnosis
 from laggard_cli.diagnose.view import show
 from laggard_cli.main import main
@@ -25,7 +26,7 @@ CANARY = "canary-4711"
 #: Variables with which secrets come to a training process.
 SECRETS = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "LAGGARD_SECRET", "OTEL_SECRET"), CANARY)
 #: A name that means something to a terminal, a web page, a template and PromQL.
-HOSTILE = '\x1b]0;owned\x07<script>alert(1)</script>{{ .Labels }}"} or vector(1) #'
+HOSTILE = 'a\n\x1b]0;owned\x07<script>alert(1)</script>{{ .Labels }}"} or vector(1) #'
 
 
 @pytest.fixture
@@ -71,13 +72,13 @@ def test_a_hostile_name_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture
     with exporter("--state.directory", str(tmp_path)) as node:
         samples = node.scrape()
     (up,) = [series for series in samples if series.startswith("training_process_up")]
-    assert f'training_run="{HOSTILE}"' in up
+    assert f'training_run="{clip_name(HOSTILE)}"' in up
 
     output = io.StringIO()
     verdict = replace(VERDICT, run=HOSTILE, description=f"Run {HOSTILE} stands still.")
     show(Console(file=output, width=200), [Diagnosis(HOSTILE, (verdict,), {}, ())])
     assert "\x1b" not in output.getvalue()
-    assert "\\x1b]0;owned\\x07<script>" in output.getvalue()
+    assert "a\\n\\x1b]0;owned\\x07<script>" in output.getvalue()
 
     dumps = tmp_path / "dumps"
     dumps.mkdir()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from laggard_cli.errors import BAD_INPUT
 from laggard_cli.nearby import did_you_mean
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 
 #: How argparse says that an argument is missing.
 _MISSING = "the following arguments are required: "
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         self._end(f"unknown option {option}{did_you_mean(option, known, f'{self.prog} --help lists them')}")
 
     def _end(self, message: str) -> NoReturn:
-        print(one_line(f"{self.prog}: error: {message}"), file=sys.stderr)
+        print(printable(f"{self.prog}: error: {message}"), file=sys.stderr)
         raise SystemExit(BAD_INPUT)
 
     def _unknown_option(self) -> str | None:

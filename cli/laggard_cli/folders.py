@@ -9,7 +9,7 @@ from pathlib import Path
 from laggard.shared import environment
 from laggard_cli.live import LiveRun, live_run
 from laggard_cli.local import local_ranks
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def say_once(options: argparse.Namespace, text: str) -> None:
     """Say once which run was taken."""
     if not getattr(options, "said", False):
         options.said = True
-        print(one_line(f"laggard: {text}"), file=sys.stderr, flush=True)
+        print(printable(f"laggard: {text}"), file=sys.stderr, flush=True)
 
 
 def _lives(directory: Path) -> bool:

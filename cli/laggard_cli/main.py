@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from laggard.shared.names import run_name
 from laggard_cli.commands import parser
 from laggard_cli.errors import CommandError
-from laggard_cli.terminal import one_line, print_plainly
+from laggard_cli.terminal import printable, print_plainly
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.name = run_name(options.name)
         return int(options.run(options))
     except CommandError as error:
-        print(one_line(f"laggard {name}: error: {error}"), file=sys.stderr)
+        print(printable(f"laggard {name}: error: {error}"), file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         return 130

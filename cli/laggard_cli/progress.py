@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 
 #: Between two lines of a log.
 _LOG_SECONDS = 15.0
@@ -26,7 +26,7 @@ class Progress:
         """Print a line that stays."""
         with self._lock:
             self._clear()
-            print(one_line(text), flush=True)
+            print(printable(text), flush=True)
 
     def waits(self, text: str) -> None:
         """Say what is waited for."""
@@ -34,11 +34,11 @@ class Progress:
             if not self._terminal:
                 if time.monotonic() - self._said >= _LOG_SECONDS:
                     self._said = time.monotonic()
-                    print(one_line(text), file=sys.stderr, flush=True)
+                    print(printable(text), file=sys.stderr, flush=True)
             elif text != self._shown:
                 self._clear()
                 self._shown = text
-                print(one_line(text), end="", file=sys.stderr, flush=True)
+                print(printable(text), end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Leave nothing on the terminal that does not hold any more."""

@@ -20,7 +20,7 @@ from laggard.shared.addresses import http_url, without_password
 from laggard_cli.errors import CommandError
 from laggard_cli.http_config import client_options
 from laggard_cli.labels import CLUSTER, in_ours, in_templates, renamed
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 from laggard_cli.ways import Ways
 
 #: To an answer's next bytes, and to its last ones.
@@ -254,7 +254,7 @@ class Prometheus:
             text = str(each)[:_MOST_WORDS]
             if not text.startswith(_ABOUT_THE_QUESTION) and text not in self._warned:
                 self._warned.add(text)
-                print(one_line(f"laggard: Prometheus at {self.name} warns: {text}"), file=sys.stderr, flush=True)
+                print(printable(f"laggard: Prometheus at {self.name} warns: {text}"), file=sys.stderr, flush=True)
 
     def _request(self, path: str, parameters: dict[str, str]) -> tuple[int, str, bytes]:
         """Return the code, the type and the bytes of an answer."""

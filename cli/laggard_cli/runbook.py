@@ -16,7 +16,7 @@ from laggard_cli.labels import CLUSTER, parse_names, renamed
 from laggard_cli.pack import alert, pack_folder
 from laggard_cli.prometheus import quoted
 from laggard_cli.servers import add_server, address, connect, is_named
-from laggard_cli.terminal import printable
+from laggard_cli.terminal import printable_lines
 
 #: Word of a page to the label of an alert that says it.
 PLACEHOLDERS = {
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         given[_SERVER] = address(options)[0]
         cluster = cluster or labels.get(CLUSTER, "")
     page = (pack_folder("rules/runbooks") / f"{name}.md").read_text(encoding="utf-8")
-    print(printable(filled(page, given, cluster, names)), end="")
+    print(printable_lines(filled(page, given, cluster, names)), end="")
     left = [word for word in PLACEHOLDERS if re.search(rf"\b{word}\b", page) and word not in given]
     if left:
         flags = ", ".join(f"{word} by --{word.lower()}" for word in left)

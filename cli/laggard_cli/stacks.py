@@ -19,7 +19,7 @@ from typing import Any
 from laggard_cli.errors import CommandError
 from laggard_cli.folders import add_folder, state_directory
 from laggard_cli.local import LocalRank, choose, local_ranks, spans
-from laggard_cli.terminal import printable
+from laggard_cli.terminal import printable_lines
 from laggard_exporter.ranks import processes
 from laggard_exporter.ranks.children import Children
 from laggard_exporter.ranks.files import RankProcess
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({rank: [asdict(process) for process in each] for rank, each in found.items()}, indent=2))
     else:
-        print(printable("\n".join(grouped(found))))
+        print(printable_lines("\n".join(grouped(found))))
     return int(any(process.problem for each in found.values() for process in each))
 
 

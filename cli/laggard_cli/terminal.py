@@ -11,6 +11,8 @@ from typing import Any, cast
 
 #: Of characters that laggard prints, what stands for each where a terminal's encoding lacks it.
 _PLAIN = {"█": "#", "░": ".", "…": "...", "\u00d7": "x", "→": "->", "✓": "+", "✗": "x", "·": "."}
+#: A line end is known better by this name than by its number.
+_ESCAPES = {"\n": "\\n"}
 _PLAINLY = "laggard_plainly"
 
 
@@ -32,16 +34,16 @@ def print_plainly(*streams: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Return text in which nothing but line ends and printable characters is left as it is.
+    """Return text on one line in which nothing but printable characters is left as it is.
 
     The name of a run, a group or a file may come from somebody else, and a terminal obeys what is hidden in it.
     """
-    return "".join(each if each.isprintable() or each == "\n" else f"\\x{ord(each):02x}" for each in text)
+    return "".join(each if each.isprintable() else _ESCAPES.get(each, f"\\x{ord(each):02x}") for each in text)
 
 
-def one_line(text: str) -> str:
-    """Return text as :func:`printable` does, on one line."""
-    return printable(text).replace("\n", "\\n")
+def printable_lines(text: str) -> str:
+    """Return text as :func:`printable` does, line by line: for text whose line ends are our own."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def to_json(content: Any, indent: int | None = None) -> str:

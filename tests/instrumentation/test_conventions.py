@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from laggard.prometheus import PrometheusReader
 from laggard.shared import metrics, process_metrics
 from laggard.shared.metrics import Metric
-from laggard.shared.names import clip_name, prometheus_label, prometheus_name
+from laggard.shared.names import clip_name, prometheus_label, prometheus_name, run_name
 from laggard.shared.phases import Phase, RankState
 
 
@@ -83,3 +83,9 @@ def test_labels_and_clipping() -> None:
     """Dots become underscores; a cut name is valid UTF-8 of at most the given bytes."""
     assert prometheus_label("training.peer_group") == "training_peer_group"
     assert clip_name("aé" * 3, 5) == "aéa"
+
+
+def test_a_name_is_one_line_that_a_terminal_does_not_obey() -> None:
+    """What cannot be printed becomes a blank, in a variable, in a state file of anybody and in what commands look for."""
+    assert clip_name("two\nlines\x1b[31m\u2028\u202e 日本 e\u0301\udcff") == "two lines [31m   日本 e\u0301 "
+    assert run_name("\n pretrain-7\r\n") == "pretrain-7"

@@ -74,6 +74,16 @@ def test_facts_can_be_replaced_and_long_names_are_cut_inside_no_character(writer
     assert read.metrics_port == 1
 
 
+def test_a_name_in_a_file_that_anybody_wrote_is_one_line(writer: StateWriter) -> None:
+    """What a terminal or a page would obey is a blank, whatever the bytes of the file are."""
+    writer.write_facts(dataclasses.replace(FACTS, run="forged"))
+    content = writer.path.read_bytes()
+    assert content.count(b"forged") == 1
+    path = writer.path.with_name("forged.state")
+    path.write_bytes(content.replace(b"forged", b"f\nr\x1b[2"))
+    assert statefile.read(path).facts.run == "f r [2"
+
+
 def test_alive_is_the_lock_through_stop_and_kill(tmp_path: Path) -> None:
     """A stopped process is alive, a killed one is not, and a forked child of it does not keep it alive."""
 

@@ -23,7 +23,7 @@ from laggard_cli.past.times import MOMENTS, moment, seconds
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.servers import add_server, connect
 from laggard_cli.stacks import Process, of_ranks, text
-from laggard_cli.terminal import one_line, printable, to_json
+from laggard_cli.terminal import printable, printable_lines, to_json
 
 #: Verdicts on a rank whose process lives and does nothing that can be seen.
 _STANDS_STILL = ("TrainingStalled", "TrainingRankFrozen")
@@ -80,7 +80,7 @@ class _Answer:
 
     def stack_text(self) -> RenderableType:
         """For a terminal, of the stacks alone."""
-        return Group(*(Text(printable(line), no_wrap=True, overflow="ignore") for line in text(self.stacks)))
+        return Group(*(Text(printable_lines(lines), no_wrap=True, overflow="ignore") for lines in text(self.stacks)))
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -133,7 +133,7 @@ def _repeat(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer
         try:
             told = _query(prometheus, options).plain()
         except CommandError as error:
-            told = {"error": one_line(str(error))}
+            told = {"error": printable(str(error))}
 
 
 def _watch(prometheus: Prometheus, options: argparse.Namespace, answer: _Answer) -> int:

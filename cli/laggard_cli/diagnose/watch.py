@@ -23,7 +23,7 @@ from laggard_cli.console import Screen, hanging, stdout
 from laggard_cli.diagnose.model import Diagnosis, Rank
 from laggard_cli.diagnose.view import one_rank, view
 from laggard_cli.errors import CommandError
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 
 #: Keys by what they do; a rank is opened by its number.
 KEYS = "o own time  w waits  n number  0-9 Enter open a rank  Esc back  q quit"
@@ -102,7 +102,7 @@ def _blocks(
         try:
             told, problem = ask(), ""
         except CommandError as error:
-            problem = one_line(str(error))
+            problem = printable(str(error))
 
 
 def _substance(diagnosis: Diagnosis) -> object:
@@ -144,7 +144,7 @@ def _screen(
 def _page(
     told: list[Diagnosis], shown: Shown, problem: str, asked: str, more: Callable[[], RenderableType]
 ) -> RenderableType:
-    head = hanging(one_line(problem), style="bold yellow") if problem else hanging(f"as of {asked}", style="dim")
+    head = hanging(printable(problem), style="bold yellow") if problem else hanging(f"as of {asked}", style="dim")
     if shown.opened:
         body = one_rank(told, shown.opened)
     else:

@@ -11,7 +11,7 @@ from laggard_cli.doctor.findings import COLUMN, FAULT, UNKNOWN, Finding, lines, 
 from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.servers import add_server, connect
-from laggard_cli.terminal import one_line, to_json
+from laggard_cli.terminal import printable, to_json
 from laggard_cli.unread import unread
 
 #: Alerts on telemetry that a check here says in other words, and one that always fires.
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json(plain(prometheus.name, found), indent=2))
     else:
-        show(map(one_line, lines(prometheus.name, found)), COLUMN)
+        show(map(printable, lines(prometheus.name, found)), COLUMN)
     return 1 if any(each.status == FAULT for each in found) else 0
 
 

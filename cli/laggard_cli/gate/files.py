@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from laggard_cli.gate.measured import Measured
 from laggard_cli.gate.verdict import LEVEL, WHOLE, Comparison, Outcome, Verdict
 from laggard_cli.gate.view import facts, headline, rule
-from laggard_cli.terminal import printable
+from laggard_cli.terminal import printable_lines
 from laggard_cli.units import amount
 
 
@@ -55,7 +55,7 @@ def junit(verdict: Verdict) -> bytes:
         if kind:
             found = ET.SubElement(element, kind, {"message": case.reason})
             found.text = f"{amount(case.baseline, case.unit)} in the baseline, {amount(case.candidate, case.unit)} now"
-    ET.SubElement(suite, "system-out").text = printable(
+    ET.SubElement(suite, "system-out").text = printable_lines(
         "\n".join((headline(verdict), facts(verdict), rule(verdict.limit)))
     )
     return ET.tostring(suites, encoding="utf-8", xml_declaration=True) + b"\n"

@@ -118,7 +118,7 @@ def markdown(verdict: Verdict) -> str:
 
 def _plain(text: str) -> str:
     """Return text that Markdown shows as it is: names of runs come from elsewhere."""
-    escaped = printable(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
+    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     return "".join(f"\\{letter}" if letter in "\\`*_[]|#!~@" else letter for letter in escaped)
 
 

@@ -23,7 +23,7 @@ from laggard_cli.folders import state_directory
 from laggard_cli.hang import ras, view
 from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
-from laggard_cli.terminal import printable
+from laggard_cli.terminal import printable_lines
 from laggard_exporter.hang.dump import Dump
 from laggard_exporter.hang.dump_file import MAX_RANKS, DumpError, rank_of, read
 from laggard_exporter.hang.verdict import judge
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         witness = ["\n".join(ras.lines(saved, view.SHOWN))] if saved else []
         parts = ["\n".join(view.lines(verdict, left_out)), *witness, *text(stacks)]
-        show(printable("\n\n".join(parts)).split("\n"))
+        show(printable_lines("\n\n".join(parts)).split("\n"))
     return int(not verdict.culprits)
 
 

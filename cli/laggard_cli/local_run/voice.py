@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 
 _PREFIX = "laggard: "
 #: Characters of a line where there is no terminal: nothing is wrapped.
@@ -30,7 +30,7 @@ class Voice:
 
     def say(self, text: str) -> None:
         """Print a text as one line."""
-        self.write([one_line(text)])
+        self.write([printable(text)])
 
     def write(self, lines: Sequence[str]) -> None:
         """Print lines, in one piece."""

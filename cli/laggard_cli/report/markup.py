@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from laggard_cli.terminal import printable
+from laggard_cli.terminal import printable_lines
 
 
 def text(content: object) -> str:
     """Return text that is nothing but text in an element, or in an attribute in double quotes."""
-    return html.escape(printable(str(content)))
+    return html.escape(printable_lines(str(content)))
 
 
 def element(name: str, *content: str, **attributes: object) -> str:

@@ -14,7 +14,7 @@ from laggard_cli.rules.check import mistakes, overridable
 from laggard_cli.rules.formats import FORMATS
 from laggard_cli.rules.profiles import RulesError
 from laggard_cli.rules.render import render
-from laggard_cli.terminal import one_line
+from laggard_cli.terminal import printable
 
 #: What a pack has that is rendered, and what is rendered from it has not: a checkout has both names, ``rules``.
 _SOURCE = "profiles.yaml"
@@ -70,9 +70,9 @@ def _check(options: argparse.Namespace) -> int:
         wrong = list(mistakes(text, names, labels))
         found += len(wrong)
         for mistake in wrong:
-            print(one_line(f"{file}: {mistake}"), file=sys.stderr)
+            print(printable(f"{file}: {mistake}"), file=sys.stderr)
         if not wrong:
-            print(one_line(f"{file}: no mistake"))
+            print(printable(f"{file}: no mistake"))
     if found:
         raise CommandError(f"{found} mistake{'s' if found > 1 else ''} in the overrides", code=1)
     return 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from laggard.shared.metrics import Metric
 
-#: A run's or a host's name is cut to this many UTF-8 bytes, in labels and in the state file alike.
+#: A run's or a host's name is cut to this many UTF-8 bytes, in labels and in the state file.
 NAME_BYTES = 128
 
 _UNIT_SUFFIX = {"s": "seconds", "By": "bytes", "J": "joules"}
@@ -29,9 +29,13 @@ def prometheus_name(metric: Metric) -> str:
 
 def run_name(text: str) -> str:
     """Return the name under which ranks report a run that somebody calls so."""
-    return clip_name(text.strip())
+    return clip_name(text).strip()
 
 
 def clip_name(text: str, limit: int = NAME_BYTES) -> str:
-    """Cut ``text`` to ``limit`` UTF-8 bytes, never inside a character."""
-    return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+    """Return ``text`` with a blank for what cannot be printed on one line, cut to ``limit`` UTF-8 bytes.
+
+    Never inside a character.
+    """
+    printable = "".join(each if each.isprintable() else " " for each in text)
+    return printable.encode()[:limit].decode("utf-8", "ignore")

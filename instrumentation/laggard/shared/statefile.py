@@ -393,14 +393,14 @@ def _read_consistent(fd: int, path: Path) -> tuple[bytes, Facts]:
 def _unpack_facts(data: bytes) -> Facts:
     values = dict(zip((field.name for field in fields(Facts)), _FACTS.unpack_from(data, _FACTS_OFFSET), strict=True))
     for name in _TEXTS:
-        values[name] = values[name].rstrip(b"\0").decode("utf-8", "replace")
+        values[name] = clip_name(values[name].rstrip(b"\0").decode("utf-8", "replace"))
     return Facts(**values)
 
 
 def _ending(data: bytes, word: int) -> Ending:
     by, code = unpack(word)
     name = data[_EXCEPTION_OFFSET : _EXCEPTION_OFFSET + NAME_BYTES].rstrip(b"\0").decode("utf-8", "replace")
-    return Ending(EndedBy(by), code, name)
+    return Ending(EndedBy(by), code, clip_name(name))
 
 
 def _groups(words: memoryview[int]) -> list[Group]:
