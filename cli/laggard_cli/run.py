@@ -6,6 +6,7 @@ Everything set here is an environment variable that a user may set instead; a va
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -17,6 +18,8 @@ from laggard_cli.errors import CommandError
 
 _LAUNCHER = "opentelemetry-instrument"
 _FOLDER = "laggard-runs"
+#: Of a program, which the kernel reads to learn by what it is started.
+_FIRST_LINE = 256
 
 _DEFAULTS = {
     "OTEL_SERVICE_NAME": "training",
@@ -84,8 +87,7 @@ def run(options: argparse.Namespace) -> NoReturn:
     launcher = str(beside) if beside.exists() else shutil.which(_LAUNCHER)
     if launcher is None:
         raise CommandError(f"{_LAUNCHER} is not installed: pip install 'laggard[otel]'")
-    if shutil.which(command[0]) is None:
-        raise CommandError(f"command {command[0]!r} is not on PATH")
+    command = _startable(command)
     variables = {**os.environ, **defaults(dict(os.environ), options.name, options.workload)}
     if options.local:
         # It needs packages that the rest of this command does without.
@@ -97,6 +99,25 @@ def run(options: argparse.Namespace) -> NoReturn:
             raise CommandError(f"--{flag} needs --local")
     os.environ.update(variables)
     os.execv(launcher, [launcher, *command])  # noqa: S606 - handing over is the purpose
+
+
+def _startable(command: list[str]) -> list[str]:
+    """Return the command as a shell would start it; raise :class:`CommandError` for what none could."""
+    name, *arguments = command
+    program = shutil.which(name)
+    if program is None:
+        if name.endswith(".py") and Path(name).is_file():
+            raise CommandError(f"command {name!r} is not executable; try laggard run python {name}")
+        raise CommandError(f"command {name!r} is not {'executable' if Path(name).is_file() else 'on PATH'}")
+    with contextlib.suppress(OSError), open(program, "rb") as file:  # not every program may be read
+        first = file.readline(_FIRST_LINE)
+        if not first.startswith(b"#!"):
+            # A shell, env and timeout read what is no binary as a script of sh.
+            return command if b"\0" in first else ["/bin/sh", program, *arguments]
+        interpreter = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n").split(b" ")[0])
+        if not Path(interpreter).exists():
+            raise CommandError(f"command {name!r} is a script for {interpreter!r}, which does not exist")
+    return command
 
 
 def defaults(present: dict[str, str], run: str | None, workload: str | None) -> dict[str, str]:

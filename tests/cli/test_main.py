@@ -79,6 +79,40 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pyte
     assert error_of(capsys, *arguments) == expected
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "mode", "expected"),
+    [
+        ("train.py", "", 0o644, "'./train.py' is not executable; try laggard run python ./train.py"),
+        ("train.sh", "", 0o644, "'./train.sh' is not executable"),
+        ("old.sh", "#! /gone/bin/python -u\n", 0o755, "'./old.sh' is a script for '/gone/bin/python', which does not exist"),
+        ("dos.sh", "#!/bin/sh\r\n", 0o755, "'./dos.sh' is a script for '/bin/sh\\r', which does not exist"),
+    ],
+)
+def test_a_script_that_cannot_be_started_is_one_line(
+    file: str,
+    content: str,
+    mode: int,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mistake of every day is named before the launcher runs into it."""
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(content, newline="")
+    Path(file).chmod(mode)
+    assert error_of(capsys, "run", f"./{file}") == f"laggard run: error: command {expected}"
+
+
+def test_a_script_without_an_interpreter_is_one_of_sh(tmp_path: Path) -> None:
+    """As for a shell, ``env`` and ``timeout``."""
+    script = tmp_path / "train.sh"
+    script.write_text("exit $(($1 + 2))\n")
+    script.chmod(0o755)
+    command = [Path(sys.executable).with_name("laggard"), "run", script, "5"]
+    assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == 7
+
+
 def test_a_server_that_is_not_prometheus_is_said_without_the_password(
     not_prometheus: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
