@@ -29,7 +29,7 @@ def prometheus_name(metric: Metric) -> str:
 
 def run_name(text: str) -> str:
     """Return the name under which ranks report a run that somebody calls so."""
-    return clip_name(text).strip()
+    return clip_name(text.strip()).strip()
 
 
 def clip_name(text: str, limit: int = NAME_BYTES) -> str:
