@@ -35,7 +35,7 @@ _FAILURE_SECONDS = 0.4
 #: How long the default action of SIGTERM is delayed at most.
 _DELAY_SECONDS = 0.4
 
-#: The first process of a container: the kernel keeps the default action of a signal from it.
+#: The first process of a container: the kernel keeps a signal from it that has its default action.
 _INIT = 1
 
 
@@ -80,8 +80,15 @@ class ExitHandling:
         self.delay_default()
 
     def delay_default(self) -> None:
-        """Delay SIGTERM's default action, also where a handler has come and gone. On any thread."""
-        if sigaction is not None and os.getpid() != _INIT:
+        """Delay SIGTERM's default action, also where a handler has come and gone. On any thread.
+
+        Where it has none, have the state file say that it came: the kill that follows was asked for.
+        """
+        if sigaction is None:
+            return
+        if os.getpid() == _INIT:
+            sigaction.note(signal.SIGTERM)
+        else:
             sigaction.delay(signal.SIGTERM, self._descriptor, _DELAY_SECONDS)
 
     def come_first(self) -> None:

@@ -8,6 +8,9 @@
    that reports has the lock, and is held then. A second signal ends the process at once. A process that exits already,
    and is late by its last report, gets the signal as much later: its exit code is its own where it would have been.
 
+   One that the kernel keeps from the first process of a namespace is noted, and nothing else: whoever sent it waits, and
+   then kills.
+
    The handlers call nothing but what POSIX allows in one, and PyGILState_Check, which compares two words. System calls
    stand for functions that a C library of 2.17 has elsewhere than a newer one. */
 
@@ -73,8 +76,8 @@ static void record_exit(int status, void *unused) {
     if (words == NULL || getpid() != owner) return;
     status &= 0xff;
     words[file.state] = status ? file.failed : file.finished;
-    /* What an exception left is known better. */
-    if (words[file.ending] == 0 || status == 0) record_ending(file.by_exit | (uint64_t)status);
+    /* What an exception left is known better, but not a signal that was only noted. */
+    if (words[file.ending] == 0 || words[file.ended] == 0 || status == 0) record_ending(file.by_exit | (uint64_t)status);
 }
 
 static void act_by_default(int number) {
@@ -86,6 +89,7 @@ static void act_by_default(int number) {
 
 static void on_end(int number, siginfo_t *info, void *context);
 static void on_request(int number, siginfo_t *info, void *context);
+static void on_kept(int number, siginfo_t *info, void *context);
 
 static int is_installed(int number, void (*handler)(int, siginfo_t *, void *)) {
     struct sigaction action;
@@ -147,6 +151,16 @@ static void on_request(int number, siginfo_t *info, void *context) {
     errno = error;
 }
 
+static void on_kept(int number, siginfo_t *info, void *context) {
+    (void)info, (void)context;
+    int error = errno;
+    if (is_installed(number, on_kept)) {
+        if (getpid() != owner) act_by_default(number);
+        else if (file.words != NULL && file.words[file.ending] == 0) file.words[file.ending] = file.by_signal | (uint64_t)number;
+    }
+    errno = error;
+}
+
 static PyObject *install(int number, int descriptor, void (*handler)(int, siginfo_t *, void *)) {
     struct sigaction before, action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     if (sigaction(number, NULL, &before) != 0) return PyErr_SetFromErrno(PyExc_OSError);
@@ -186,6 +200,13 @@ static PyObject *request(PyObject *module, PyObject *arguments) {
     return install(number, descriptor, on_request);
 }
 
+static PyObject *note(PyObject *module, PyObject *argument) {
+    (void)module;
+    int number = (int)PyLong_AsLong(argument);
+    if (number == -1 && PyErr_Occurred()) return NULL;
+    return install(number, pipe_end, on_kept);
+}
+
 static PyObject *leave(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     leaving = now();
@@ -196,7 +217,7 @@ static PyObject *give_back(PyObject *module, PyObject *argument) {
     (void)module;
     int number = (int)PyLong_AsLong(argument);
     if (number == -1 && PyErr_Occurred()) return NULL;
-    if (is_installed(number, on_end) || is_installed(number, on_request)) {
+    if (is_installed(number, on_end) || is_installed(number, on_request) || is_installed(number, on_kept)) {
         struct sigaction action = {.sa_handler = SIG_DFL};
         sigaction(number, &action, NULL);
         int64_t left = deadline - now();
@@ -267,6 +288,7 @@ static PyObject *forget_file(PyObject *module, PyObject *unused) {
 static PyMethodDef functions[] = {
     {"delay", delay, METH_VARARGS, NULL},
     {"request", request, METH_VARARGS, NULL},
+    {"note", note, METH_O, NULL},
     {"leave", leave, METH_NOARGS, NULL},
     {"give_back", give_back, METH_O, NULL},
     {"hold_main_thread", hold_main_thread, METH_O, NULL},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import struct
 import threading
 from collections.abc import Callable, Iterable
@@ -92,8 +93,10 @@ class Deaths:
         for message in self._log.read() if self._log is not None else ():
             if victim := self._pids.get(int(message.match[1])):
                 self._out_of_memory.add(victim)
-        if file.ending.by is EndedBy.UNKNOWN:
-            said = OUT_OF_MEMORY if key in self._out_of_memory else ""
+        said = OUT_OF_MEMORY if key in self._out_of_memory else ""
+        # The first process of a container is asked by a signal that it does not get, and killed later.
+        asked = file.ending.by is EndedBy.SIGNAL and status in {None, signal.SIGKILL} and not said
+        if not asked:
             file = replace(file, ending=Ending(EndedBy.UNKNOWN, status or 0, said))
         return replace(file, ended_ns=ended, state=RankState.FINISHED if status == 0 else file.state)
 

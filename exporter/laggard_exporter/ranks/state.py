@@ -217,7 +217,8 @@ def _failure(rank: Rank, deaths: Deaths) -> Iterator[Sample]:
     by, with_what = _cause(file.ending)
     ended = file.ended_ns
     if not ended:
-        by, ended = "unseen", max(file.phase_entered_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
+        by = by if by == "request" else "unseen"
+        ended = max(file.phase_entered_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
     unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS
     facts = file.facts
     labels = (facts.run, str(facts.rank), facts.host, file.phase.label, by, with_what)

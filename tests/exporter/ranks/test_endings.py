@@ -154,6 +154,23 @@ def test_how_a_rank_died_without_a_word(tmp_path: Path, end: int, by: str, with_
     assert list(early) == [failure("other", "unseen") if said(with_what) else expected]
 
 
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSEGV])
+def test_who_was_killed_after_it_was_asked_to_end(tmp_path: Path, end: int, seen: bool) -> None:  # noqa: FBT001 - a parameter
+    """The kill that follows a SIGTERM to the first process of a container is the end that was asked for; a fault is not."""
+    collector = StateCollector(tmp_path)
+    words = {statefile.ENDING: statefile.pack(EndedBy.SIGNAL, signal.SIGTERM)}
+    with live_rank(tmp_path, fresh(pid_start_ticks=0), words, ends=-end) as process:
+        assert failures(as_dict(collector.collect() if seen else ())) == {}
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(10)
+        time.sleep(0.2 if seen else 0)
+        (series,) = failures(as_dict(collector.collect()))
+    at_fault = seen and end == signal.SIGSEGV and said("SIGSEGV")
+    assert series == (failure("other", "unknown", "SIGSEGV") if at_fault else failure("other", "request", "SIGTERM"))
+
+
 def test_who_leaves_with_exit_code_0_has_finished(tmp_path: Path) -> None:
     """`os._exit(0)` is a clean end: nobody wonders which rank failed in a job that ended well."""
     collector = StateCollector(tmp_path)
