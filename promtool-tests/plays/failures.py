@@ -225,7 +225,32 @@ def failed_last() -> Scenario:
         title="A training run failed.",
         summary="Run run-a failed, 47s ago.",
         description="Run run-a ended by the exception OSError, 47s ago. Which rank ended first is not known. Only "
-        "rank 0 is known to have failed. No rank of the run is left.",
+        "rank 0 is known to have failed. Ended cleanly: 3 ranks, which the others may have lost. No rank of the run is left.",
+        recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
+        "from its end.",
+        runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
+def left_early() -> Scenario:
+    """A rank with less data leaves early, and its peer fails as it loses it: who left is said, not blamed."""
+    scenario = Scenario(ranks(2))
+    scenario.after(minutes=3)
+    scenario[1].finish()
+    scenario[0].alive, scenario[0].ending = False, ("exception", "RuntimeError")
+    scenario[0].failed_at = scenario.world.now + 1
+    scenario.after(minutes=1)
+    lost = failed("exception", "RuntimeError")
+    scenario.fires(lost)
+    scenario.says(
+        lost,
+        title="A training run failed.",
+        summary="Run run-a failed, 44s ago.",
+        description="Run run-a ended by the exception RuntimeError, 44s ago. Which rank ended first is not known. Only "
+        "rank 0 is known to have failed. Ended cleanly: rank 1, which the others may have lost. No rank of the run is "
+        "left.",
         recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
         "from its end.",
         runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
@@ -239,6 +264,7 @@ PLAYS: tuple[Play, ...] = (
     failed_between_two_scrapes,
     failed_unseen,
     failed_last,
+    left_early,
     killed_together,
     exporter_forgot,
     killed_on_a_host,
