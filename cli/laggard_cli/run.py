@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +21,8 @@ _LAUNCHER = "opentelemetry-instrument"
 _FOLDER = "laggard-runs"
 #: Of a program, which the kernel reads to learn by what it is started.
 _FIRST_LINE = 256
+#: For which a job may wait until it is known whether its Python has laggard.
+_PROBE_SECONDS = 10.0
 
 _DEFAULTS = {
     "OTEL_SERVICE_NAME": "training",
@@ -109,15 +112,37 @@ def _startable(command: list[str]) -> list[str]:
         if name.endswith(".py") and Path(name).is_file():
             raise CommandError(f"command {name!r} is not executable; try laggard run python {name}")
         raise CommandError(f"command {name!r} is not {'executable' if Path(name).is_file() else 'on PATH'}")
+    interpreter: str | None = program
     with contextlib.suppress(OSError), open(program, "rb") as file:  # not every program may be read
         first = file.readline(_FIRST_LINE)
-        if not first.startswith(b"#!"):
+        if first.startswith(b"#!"):
+            interpreter, *options = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n")).split(" ")
+            if not Path(interpreter).exists():
+                raise CommandError(f"command {name!r} is a script for {interpreter!r}, which does not exist")
+            if Path(interpreter).name == "env" and options:
+                interpreter = shutil.which(options[-1])
+        elif b"\0" not in first:
             # A shell, env and timeout read what is no binary as a script of sh.
-            return command if b"\0" in first else ["/bin/sh", program, *arguments]
-        interpreter = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n").split(b" ")[0])
-        if not Path(interpreter).exists():
-            raise CommandError(f"command {name!r} is a script for {interpreter!r}, which does not exist")
+            return ["/bin/sh", program, *arguments]
+    if interpreter is not None and _lacks_laggard(interpreter):
+        print(
+            f"laggard run: {interpreter} has no laggard, so nothing of what it runs is measured; install it there: "
+            f"{interpreter} -m pip install 'laggard[otel]'",
+            file=sys.stderr,
+            flush=True,
+        )
     return command
+
+
+def _lacks_laggard(interpreter: str) -> bool:
+    """Return whether a program is the Python of another environment, in which laggard is not installed."""
+    path = Path(interpreter)
+    if not path.name.startswith("python") or path.parent.resolve() == Path(sys.executable).parent.resolve():
+        return False
+    probe = [interpreter, "-c", "import laggard, opentelemetry.instrumentation"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(probe, capture_output=True, timeout=_PROBE_SECONDS, check=False).returncode == 1
+    return False
 
 
 def defaults(present: dict[str, str], run: str | None, workload: str | None) -> dict[str, str]:

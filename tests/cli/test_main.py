@@ -84,7 +84,12 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pyte
     [
         ("train.py", "", 0o644, "'./train.py' is not executable; try laggard run python ./train.py"),
         ("train.sh", "", 0o644, "'./train.sh' is not executable"),
-        ("old.sh", "#! /gone/bin/python -u\n", 0o755, "'./old.sh' is a script for '/gone/bin/python', which does not exist"),
+        (
+            "old.sh",
+            "#! /gone/bin/python -u\n",
+            0o755,
+            "'./old.sh' is a script for '/gone/bin/python', which does not exist",
+        ),
         ("dos.sh", "#!/bin/sh\r\n", 0o755, "'./dos.sh' is a script for '/bin/sh\\r', which does not exist"),
     ],
 )
@@ -111,6 +116,27 @@ def test_a_script_without_an_interpreter_is_one_of_sh(tmp_path: Path) -> None:
     script.chmod(0o755)
     command = [Path(sys.executable).with_name("laggard"), "run", script, "5"]
     assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("first_line", "lacks"), [("#!{other}\n", True), ("#!/usr/bin/env python7\n", True), ("#!/bin/sh\n", False)]
+)
+def test_a_python_without_laggard_is_named(first_line: str, lacks: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    """The job runs, and one line says why nothing of it is measured."""
+    other, script = tmp_path / "python7", tmp_path / "train"
+    other.write_text('#!/bin/sh\n[ "$1" != -c ] || exit 1\necho ran\n')
+    script.write_text(first_line.format(other=other) + "echo ran\n")
+    for file in (other, script):
+        file.chmod(0o755)
+    command = [Path(sys.executable).with_name("laggard"), "run", script]
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    said = (
+        f"laggard run: {other} has no laggard, so nothing of what it runs is measured; install it there: {other} -m pip "
+        "install 'laggard[otel]'\n"
+    )
+    assert done.stderr == (said if lacks else "")
 
 
 def test_a_server_that_is_not_prometheus_is_said_without_the_password(
