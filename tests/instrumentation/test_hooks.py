@@ -36,6 +36,8 @@ from laggard.shared.phases import Phase
 from tests.instrumentation import inside
 from tests.instrumentation.inside import hook_named
 
+_CALL = nn.Module.__call__
+
 
 class Model(nn.Module):
     """A model with a nested module of its own class."""
@@ -435,6 +437,46 @@ def test_what_only_an_evaluation_calls_is_searched_for_with_each_iterator(proces
         EVALUATION_FORWARD,
     ]
     assert "__call__" in vars(Other)
+
+
+def test_another_model_is_searched_for_with_its_optimizer(process: _process.Process) -> None:
+    """After folds of one model the next is timed from its first steps on, though both call the same loss module.
+
+    Steps of the model before it, which are drained late, end no search.
+    """
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
+    partition = StepPartition(warmup_steps=0)
+    model: nn.Module
+    for fold in range(14):
+        model = nn.Sequential(Model()) if fold < 12 else Task(Model())
+        loss = nn.MSELoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        hook.steps_ended(partition.feed(process.recorder.drain()))
+        for _ in range(32):
+            output = model(torch.ones(2, 4))
+            loss(output, torch.zeros_like(output)).backward()
+            optimizer.step()
+        hook.steps_ended(partition.feed(process.recorder.drain()))
+        assert vars(nn.Module)["__call__"] is _CALL
+        assert ("__call__" in vars(Task)) == (fold >= 12)
+    # Parsers of command lines, as LightningCLI's, find the parameters of an optimizer in the source of this.
+    assert inspect.isfunction(torch.optim.Optimizer.__init__)
+
+
+def test_a_loop_that_makes_a_loader_in_each_step_is_searched_now_and_then(process: _process.Process) -> None:
+    """Eight searches may find nothing new, and one more in 32 steps."""
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
+    partition = StepPartition(warmup_steps=0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    searched: list[int] = []
+    for number in range(100):
+        (batch,) = next(iter(DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=2)))
+        train_step(model, optimizer, batch)
+        if vars(nn.Module)["__call__"] is not _CALL:
+            searched.append(number)
+        hook.steps_ended(partition.feed(process.recorder.drain()))
+    assert searched == [*range(11), 33, 65, 97]
 
 
 def test_a_model_on_another_thread_hides_none(process: _process.Process) -> None:

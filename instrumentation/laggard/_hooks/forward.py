@@ -1,10 +1,11 @@
 """Forward passes of the model as a whole.
 
 No module hook and no patch of ``nn.Module`` stays: both cost every submodule and the first break compiled graphs.
-Instead the outermost modules are searched for. For two steps, or two batches of a new loader, ``nn.Module.__call__``
-notes which classes are called from outside any other module; then it is restored, and only those classes get a wrapper
-of their own. Classes that stand for a whole model (DDP, FSDP, a compiled module) get theirs when they are imported, and
-with a module that only stands around another one goes the class of that other: an evaluation calls ``ddp.module``.
+Instead the outermost modules are searched for. For two steps after a new optimizer, or two batches of a new loader,
+``nn.Module.__call__`` notes which classes are called from outside any other module. Then it is restored, and only those
+classes get a wrapper of their own. Classes that stand for a whole model (DDP, FSDP, a compiled module) get theirs when
+they are imported, and with a module that only stands around another one goes the class of that other: an evaluation
+calls ``ddp.module``.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
 from weakref import ref
 
 from laggard._events import EVALUATION_FORWARD, NO_GRAD_FORWARD
-from laggard._hooks.base import Hook
+from laggard._hooks.base import Hook, around
 from laggard._hooks.dataloader import loader_of
 from laggard._hooks.torch_compile_state import show_compiler
 from laggard._part import Host
@@ -30,16 +32,16 @@ _OUTERMOST = {
     "torch._dynamo.eval_frame": "OptimizedModule",
 }
 
-#: Steps that a search lasts, since the first may have begun before it; and steps after which it ends in any case.
+#: Steps that a search lasts where it finds a module, and where it finds none.
 _SEARCHED_STEPS = 2
 _MAX_SEARCHED_STEPS = 16
 #: Batches of an iterator that a search lasts where no step ends.
 _SEARCHED_BATCHES = 2
-#: Searches in a row without a new class, after which new loaders start none: a loop may make one in each step.
+#: Searches that may find no new class, and the steps that allow one more: a loop may make a loader in each step.
 _MAX_FRUITLESS = 8
-#: Steps without any forward after which the outermost modules are looked for again, and how often.
+_STEPS_PER_FRUITLESS = 32
+#: Steps without any forward after which the outermost modules are looked for again.
 _SILENT_STEPS = 3
-_MAX_SEARCHES = 5
 #: Modules of these packages stand in models everywhere: as the inside of another one they are not worth a wrapper.
 _BUILDING_BLOCKS = "torch.nn.modules."
 
@@ -59,21 +61,25 @@ class ForwardHook(Hook):
         self._searching = False
         #: A search has ended, so that the classes of the first steps are known.
         self._searched = False
-        self._silent_searches = 0
+        #: When the present search began.
+        self._since = 0
         #: Steps of the present search, or else steps without a forward.
         self._steps = 0
+        #: All steps.
+        self._ended = 0
         #: An outermost module was called in the present search.
         self._found_any = False
-        #: Loaders that a search was made for; and searches in a row that found no class that was not known.
+        #: Loaders that a search was made for; and searches that found no class that was not known.
         self._loaders: set[int] = set()
         self._fruitless = 0
         #: The iterator that the present search began with, if it did.
         self._iterator: ref[Any] | None = None
-        #: The compiler has looked at code: from then on no loader starts a search.
+        #: The compiler has looked at code: from then on nothing starts a search.
         self._compiles = False
         self._observer = self.guarded(self._suspend)
         self._unpatched = self.guarded(self.suspend)
         self._begins = self.guarded(self._iterator_begins)
+        self._adds = self.guarded(self._parameters_added)
         self._finds = self.guarded(self._found)
 
     def targets(self) -> Mapping[str, Callable[[ModuleType], None]]:
@@ -88,6 +94,10 @@ class ForwardHook(Hook):
         """
         if self._module_class is type(None):
             return  # steps named by hand in a process without torch
+        self._ended += len(steps)
+        if self._searching:
+            # Those before it may come late: what a new model calls is found in its own steps.
+            steps = [step for step in steps if step.started >= self._since]
         forwards = any(step.phases[Phase.FORWARD] for step in steps)
         if self._searching:
             self._steps += len(steps)
@@ -96,20 +106,17 @@ class ForwardHook(Hook):
                 self._stop_search()
         elif steps:
             self._steps = 0 if forwards else self._steps + len(steps)
-            if self._steps >= _SILENT_STEPS and self._silent_searches < _MAX_SEARCHES:
-                self._silent_searches += 1
+            if self._steps >= _SILENT_STEPS:
                 self._search()
 
     def _search_is_over(self) -> bool:
         if self._steps >= (_SEARCHED_STEPS if self._found_any else _MAX_SEARCHED_STEPS):
             return True
-        iterator = None if self._iterator is None else self._iterator()
+        if self._iterator is None or not self._searched or not self._found_any:
+            return False
         # What an evaluation calls is known after two of its batches; it may last for hours within one step.
-        return (
-            self._searched
-            and self._found_any
-            and (iterator is None or getattr(iterator, "_num_yielded", 0) > _SEARCHED_BATCHES)
-        )
+        iterator = self._iterator()
+        return iterator is None or getattr(iterator, "_num_yielded", 0) > _SEARCHED_BATCHES
 
     def _start(self, torch: ModuleType) -> None:
         # Not when their own modules are imported: torch is then only half there.
@@ -118,6 +125,8 @@ class ForwardHook(Hook):
         self.observe(self.host.compilation_observers, self._observer)
         self.observe(self.host.profiler_observers, self._unpatched)
         self.observe(self.host.iterator_observers, self._begins)
+        # What a new one calls. Parsers of command lines read the source of ``__init__``, and must find it.
+        self.replace(torch.optim.Optimizer, "add_param_group", self._wrap_adding)
         self._wrap(torch.nn.parallel.DistributedDataParallel)
         self._search()
 
@@ -137,18 +146,29 @@ class ForwardHook(Hook):
     def _iterator_begins(self, iterator: Any) -> None:
         """Search again while a new loader's first batches are used: an evaluation may call what training does not."""
         loader = loader_of(iterator)
-        if self._searching or self._compiles or loader in self._loaders or self._fruitless >= _MAX_FRUITLESS:
-            return
-        self._loaders.add(loader)
-        self._search()
-        self._iterator = ref(iterator)
+        if loader not in self._loaders and self._search():
+            self._loaders.add(loader)
+            self._iterator = ref(iterator)
 
-    def _search(self) -> None:
+    def _wrap_adding(self, add: Callable[..., None]) -> Callable[..., None]:
+        return around(self.recorder, add, self._adds)
+
+    def _parameters_added(self, *_args: Any, **_kwargs: Any) -> None:
+        """Search again: another model may be trained now."""
+        self._search()
+
+    def _search(self) -> bool:
+        """Begin a search, unless one is made or would cost too much; return whether it has begun."""
+        allowed = _MAX_FRUITLESS + self._ended // _STEPS_PER_FRUITLESS
+        if self._searching or self._compiles or self._fruitless >= allowed:
+            return False
         self._searching = True
+        self._since = perf_counter_ns()
         self._steps = 0
         self._found_any = False
         self._iterator = None
         self.replace(self._module_class, "__call__", functools.partial(self._time, found=self._finds))
+        return True
 
     def _found(self, module: Any) -> None:
         self._found_any = True
@@ -182,7 +202,7 @@ class ForwardHook(Hook):
         wrapped = len(self._wrapped)
         for found in discovered:
             self._wrap(found)
-        self._fruitless = self._fruitless + 1 if len(self._wrapped) == wrapped else 0
+        self._fruitless += len(self._wrapped) == wrapped
 
     def _patches_of_module(self) -> Any:
         return next((patch[3] for patch in reversed(self._patches) if patch[0] is self._module_class), None)
