@@ -53,7 +53,7 @@ def set_peer_group(name: str) -> None:
 class step:  # noqa: N801 - reads as a function where it is used
     """Context of one training step, for loops whose steps laggard cannot see.
 
-    From its first use on, only such contexts are steps.
+    From its first use on, only such contexts are steps, each with the fetch of its batch where that comes just before.
     """
 
     __slots__ = ()

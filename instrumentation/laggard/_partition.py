@@ -9,7 +9,7 @@ without a fetch at the first forward with gradients after it, or where there is 
 optimizer updates once in a step: where it updates again and nothing was fetched in between, a step has ended before.
 In a loop without gradients that fetches nothing each update ends a step.
 Updates of several optimizers are one step, and an update that a gradient scaler leaves out is one too.
-``laggard.step()`` names the steps itself.
+``laggard.step()`` names the steps itself; the batch that was fetched just before one belongs to it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class StepPartition:
         self._idle = True
         self._restarted: int | None = None
         self._left_out = -FIRST_BATCH_SPACING
+        #: The script names its steps; one of them has begun and not ended.
         self._explicit = False
+        self._named = False
         self._resumed = False
 
     @property
@@ -163,6 +165,8 @@ class StepPartition:
         elif code in (FIRST_BATCH, EXHAUSTED):
             first = code == FIRST_BATCH
             reading = self._loaders.first() if first else self._loaders.exhausted()
+            if not first and self._explicit and not self._named:
+                self._open = None
             if reading is not None and self._open is not None and self._open.segments:
                 self._open.segments[-1].reading = reading
                 self._open.segments[-1].first = first
@@ -180,7 +184,9 @@ class StepPartition:
         made = self._made.pop(loader, None)
         began = made[0] if made is not None and made[0] >= self._fetched else started
         self._fetched = ended
-        if not self._explicit and (self._open is None or UPDATE in self._marks):
+        if self._explicit and not self._named:
+            self._open = None  # the step's batch is the newest
+        if self._open is None or (not self._explicit and UPDATE in self._marks):
             self._cut(began, finished)
         reading = self._loaders.fetch(loader)
         step = self._open
@@ -293,15 +299,18 @@ class StepPartition:
         finished.append(self._close(step, at, marks))
 
     def _mark_step(self, code: int, at: int, finished: list[Step]) -> None:
-        step = self._open
-        self._open = None
-        if code == STEP_BEGIN:
-            self._open = _Open(at)
-            self._marks = {}
-        elif step is not None:
+        step, marks = self._open, self._marks
+        self._named = code == STEP_BEGIN
+        if self._named:
+            # A loop over a loader has fetched the step's batch before.
+            if step is None or not step.segments or UPDATE in marks:
+                self._open, self._marks = _Open(at), {}
+            return
+        self._open, self._marks = None, {}
+        if step is not None:
             # Who names a step trains in it, whatever it updates with.
             self._loaders.train(backward=False)
-            finished.append(self._close(step, at, self._marks))
+            finished.append(self._close(step, at, marks))
 
     def _close(self, step: _Open, ended: int, marks: Collection[int]) -> Step:
         self._number += 1

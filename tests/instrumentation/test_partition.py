@@ -162,8 +162,12 @@ def test_excluded_steps_say_why() -> None:
     assert partition.finish() == []
 
 
-def test_named_steps_are_exactly_the_contexts() -> None:
-    """With ``laggard.step()`` nothing outside of the contexts counts and no fetch ends a step."""
+def test_named_steps_are_the_contexts_and_their_batch() -> None:
+    """With ``laggard.step()`` nothing else counts, and no fetch ends a step.
+
+    A loop over a loader fetches outside of the context. What was fetched before that batch, and a loader's end, is not
+    the step's.
+    """
     events: list[Event] = []
     for start in (0, 100):
         events += [(STEP_BEGIN, start, start), (DATA, start, start + 10), (UPDATE, start + 20, start + 20)]
@@ -172,9 +176,18 @@ def test_named_steps_are_exactly_the_contexts() -> None:
     steps = partition.feed(events)
     assert [(step.started, step.ended, phases(step)) for step in steps] == [
         (0, 50, {DATA: 20, OTHER: 30}),
-        (100, 150, {DATA: 20, OTHER: 30}),
+        (60, 150, {DATA: 50, OTHER: 40}),
     ]
     assert partition.finish() == []
+    evaluated: list[Event] = [(DATA, 200, 210), (EVALUATION_FORWARD, 210, 220)]
+    fetched: list[Event] = [(DATA, 240, 250), (STEP_BEGIN, 260, 260), (FORWARD, 260, 270), (STEP_END, 280, 280)]
+    exhausted: list[Event] = [(DATA, 300, 310), (EXHAUSTED, 310, 310)]
+    named: list[Event] = [(STEP_BEGIN, 360, 360), (FORWARD, 360, 370), (STEP_END, 380, 380)]
+    steps = partition.feed([*evaluated, *fetched, *exhausted, *named])
+    assert [(step.started, step.ended, phases(step)) for step in steps] == [
+        (240, 280, {DATA: 10, FORWARD: 10, OTHER: 20}),
+        (360, 380, {FORWARD: 10, OTHER: 10}),
+    ]
 
 
 def test_marks_belong_to_the_step_in_whose_time_they_are() -> None:
