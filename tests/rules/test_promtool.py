@@ -46,8 +46,8 @@ def _alone(version: str) -> Iterable[str]:
         return (name for name in PLAYS if name not in DOUBLED)
     if EVERYTHING:
         return PLAYS
-    # There each alert is played with what it says.
-    return () if version == SAID_IN else DIFFERENT
+    # In one each alert is played with what it says, and another one is of the same major version as the newest.
+    return {SAID_IN: (), REVERSED_IN: DIFFERENT}.get(version, ("everything",))
 
 
 ALONE = [(version, name) for version in sorted({*VERSIONS, *TOOLS}, key=by_age) for name in _alone(version)]
