@@ -33,6 +33,13 @@ _PAGES = {
 }
 #: At the end of each page of ranks.
 _PAGE_SERIES = "laggard_exporter_rank_pages"
+#: By how much a rank's clock is ahead: when its newest step ended, and when that was by the age that the exporter saw.
+#: timestamp() and age by themselves: where Prometheus adds types and units as labels, timestamp() drops those.
+SKEW = (
+    f"max by ({_WHO}) (training_last_step_timestamp_seconds) - on ({_WHO}) "
+    f"(max by ({_WHO}) (timestamp(training_process_last_step_age_seconds)) "
+    f"- max by ({_WHO}) (training_process_last_step_age_seconds))"
+)
 #: Between the clock of this machine and the server's: an answer takes time too.
 _SKEW_SECONDS = 5.0
 #: Labels that metrics of ours carry besides those that may be renamed, and that a target often has too.
@@ -178,17 +185,7 @@ def clocks(server: Prometheus, profile: Profile) -> Iterator[Finding]:
             f"the clock of this machine is {duration(round(abs(apart)))} {how} the server's",
             "check that chronyd or ntpd runs on both",
         )
-    # Each by itself: where Prometheus adds types and units as labels, timestamp() drops those.
-    ended = " - ".join(
-        f"max by ({_WHO}) ({each})"
-        for each in (
-            "timestamp(training_process_last_step_age_seconds)",
-            "training_process_last_step_age_seconds",
-        )
-    )
-    skew = server.query(
-        f"max by ({_WHO}) (training_last_step_timestamp_seconds) - on ({_WHO}) {ended}", by=(_RUN, _RANK)
-    )
+    skew = server.query(SKEW, by=(_RUN, _RANK))
     longest = server.query(
         f"max by ({_WHO}) (max_over_time(training_process_last_step_age_seconds[5m]))", by=(_RUN, _RANK)
     )
