@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from laggard.shared.names import run_name
 from laggard_cli.commands import parser
 from laggard_cli.errors import CommandError
-from laggard_cli.terminal import printable, print_plainly
+from laggard_cli.terminal import print_plainly, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -113,7 +113,7 @@ def _startable(command: list[str]) -> list[str]:
             raise CommandError(f"command {name!r} is not executable; try laggard run python {name}")
         raise CommandError(f"command {name!r} is not {'executable' if Path(name).is_file() else 'on PATH'}")
     interpreter: str | None = program
-    with contextlib.suppress(OSError), open(program, "rb") as file:  # not every program may be read
+    with contextlib.suppress(OSError), Path(program).open("rb") as file:  # not every program may be read
         first = file.readline(_FIRST_LINE)
         if first.startswith(b"#!"):
             interpreter, *options = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n")).split(" ")

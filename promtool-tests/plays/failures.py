@@ -225,7 +225,8 @@ def failed_last() -> Scenario:
         title="A training run failed.",
         summary="Run run-a failed, 47s ago.",
         description="Run run-a ended by the exception OSError, 47s ago. Which rank ended first is not known. Only "
-        "rank 0 is known to have failed. Ended cleanly: 3 ranks, which the others may have lost. No rank of the run is left.",
+        "rank 0 is known to have failed. Ended cleanly: 3 ranks, which the others may have lost. No rank of the run "
+        "is left.",
         recommendation="Read the rank's log: the last exception there is the cause, those of the other ranks follow "
         "from its end.",
         runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",

@@ -20,6 +20,12 @@ from laggard_cli.run import defaults
 
 
 @pytest.fixture
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def not_prometheus() -> Iterator[str]:
     """A web server that is not Prometheus: it answers everything with a page."""
 
@@ -79,34 +85,23 @@ def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pyte
     assert error_of(capsys, *arguments) == expected
 
 
+@pytest.mark.usefixtures("in_a_folder")
 @pytest.mark.parametrize(
-    ("file", "content", "mode", "expected"),
+    ("file", "content", "said"),
     [
-        ("train.py", "", 0o644, "'./train.py' is not executable; try laggard run python ./train.py"),
-        ("train.sh", "", 0o644, "'./train.sh' is not executable"),
-        (
-            "old.sh",
-            "#! /gone/bin/python -u\n",
-            0o755,
-            "'./old.sh' is a script for '/gone/bin/python', which does not exist",
-        ),
-        ("dos.sh", "#!/bin/sh\r\n", 0o755, "'./dos.sh' is a script for '/bin/sh\\r', which does not exist"),
+        ("train.py", None, "is not executable; try laggard run python ./train.py"),
+        ("train.sh", None, "is not executable"),
+        ("old.sh", "#! /gone/bin/python -u\n", "is a script for '/gone/bin/python', which does not exist"),
+        ("dos.sh", "#!/bin/sh\r\n", "is a script for '/bin/sh\\r', which does not exist"),
     ],
 )
 def test_a_script_that_cannot_be_started_is_one_line(
-    file: str,
-    content: str,
-    mode: int,
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    file: str, content: str | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A mistake of every day is named before the launcher runs into it."""
-    monkeypatch.chdir(tmp_path)
-    Path(file).write_text(content, newline="")
-    Path(file).chmod(mode)
-    assert error_of(capsys, "run", f"./{file}") == f"laggard run: error: command {expected}"
+    Path(file).write_text(content or "", newline="")
+    Path(file).chmod(0o644 if content is None else 0o755)
+    assert error_of(capsys, "run", f"./{file}") == f"laggard run: error: command './{file}' {said}"
 
 
 def test_a_script_without_an_interpreter_is_one_of_sh(tmp_path: Path) -> None:
@@ -133,8 +128,8 @@ def test_a_python_without_laggard_is_named(first_line: str, lacks: bool, tmp_pat
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     said = (
-        f"laggard run: {other} has no laggard, so nothing of what it runs is measured; install it there: {other} -m pip "
-        "install 'laggard[otel]'\n"
+        f"laggard run: {other} has no laggard, so nothing of what it runs is measured; install it there: {other} -m "
+        "pip install 'laggard[otel]'\n"
     )
     assert done.stderr == (said if lacks else "")
 

@@ -104,7 +104,7 @@ def test_promtool_is_content(tmp_path: Path, fake_nvml: Path, scenario: Scenario
 
 
 def test_hostile_names(tmp_path: Path) -> None:
-    """A name with quotes and other scripts is the same after a scrape, in both formats; of a line break a blank is left."""
+    """A name with quotes and other scripts is the same after a scrape, in both formats; a line break is a blank."""
     assert len(HOSTILE_RUN.encode()) == 128
     dead_file(tmp_path, fresh(run=HOSTILE_RUN, host=HOSTILE_RUN))
     with exporter("--no-collector.nvml", f"--state.directory={tmp_path}") as node:

@@ -86,6 +86,6 @@ def test_labels_and_clipping() -> None:
 
 
 def test_a_name_is_one_line_that_a_terminal_does_not_obey() -> None:
-    """What cannot be printed becomes a blank, in a variable, in a state file of anybody and in what commands look for."""
+    """What cannot be printed becomes a blank: in variables, in state files, and in what commands look for."""
     assert clip_name("two\nlines\x1b[31m\u2028\u202e 日本 e\u0301\udcff") == "two lines [31m   日本 e\u0301 "
     assert run_name("\n pretrain-7\r\n") == "pretrain-7"

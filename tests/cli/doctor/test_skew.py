@@ -15,7 +15,7 @@ FILES = {"rule_files": ["rules.yml"], "evaluation_interval": "5s"}
 
 
 def test_a_rank_that_stands_still_has_the_clock_of_the_server(tmp_path: Path) -> None:
-    """Half a minute after the last step of two ranks the clock of one agrees, and that of the other is ahead by 5 minutes."""
+    """Half a minute after their last step the clock of one rank agrees, and that of the other is 5 minutes ahead."""
     if (promtool := shutil.which("promtool")) is None:
         pytest.skip("no promtool")
     (tmp_path / "rules.yml").write_text("groups: []\n")

@@ -157,7 +157,7 @@ def test_how_a_rank_died_without_a_word(tmp_path: Path, end: int, by: str, with_
 @pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSEGV])
 def test_who_was_killed_after_it_was_asked_to_end(tmp_path: Path, end: int, seen: bool) -> None:  # noqa: FBT001 - a parameter
-    """The kill that follows a SIGTERM to the first process of a container is the end that was asked for; a fault is not."""
+    """The kill that follows a SIGTERM to the first process of a container was asked for; a fault was not."""
     collector = StateCollector(tmp_path)
     words = {statefile.ENDING: statefile.pack(EndedBy.SIGNAL, signal.SIGTERM)}
     with live_rank(tmp_path, fresh(pid_start_ticks=0), words, ends=-end) as process:
