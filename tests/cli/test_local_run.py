@@ -293,9 +293,10 @@ def test_a_full_disk_is_said_once_and_the_job_goes_on(small_disk: Path, local: L
 
 
 def test_of_a_short_run_nothing_is_judged(local: Local) -> None:
-    """Its steps are counted; that it is healthy is not said; the card as JSON has the same."""
+    """Its steps are counted, under the name that its ranks report; that it is healthy is not said, in JSON neither."""
     (local.folder / "steps.py").write_text(STEPS)
-    with local.start("--json", "card.json", "--run", "short run", "python", "steps.py", "40") as process:
+    local.environment["LAGGARD_RUN"] = " short\nrun "
+    with local.start("--json", "card.json", "python", "steps.py", "40") as process:
         output, errors = process.communicate(timeout=60)
     assert (output, process.returncode) == ("trained\n", 0)
     assert re.search(r"laggard: run short run: exit code 0 after \d+ s, 1 rank, 40 steps\n", errors), errors

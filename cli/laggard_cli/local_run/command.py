@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from laggard.shared import environment
+from laggard.shared.names import run_name
 from laggard_cli.errors import CommandError
 from laggard_cli.local_run.job import Job, end_as
 from laggard_cli.local_run.place import make
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace, program: str, arguments: Sequence[str], var
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise CommandError(f"--json {options.json}: {options.json.absolute().parent} is not a folder; make it first")
     prometheus = find_prometheus()
-    name = variables.get(environment.LAGGARD_RUN) or time.strftime("local-%Y%m%d-%H%M%S")
+    name = run_name(variables.get(environment.LAGGARD_RUN, "")) or time.strftime("local-%Y%m%d-%H%M%S")
     place = make(options.folder, name)
     plan = Plan(
         run=name,
