@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from laggard.shared import control, dumps, statefile, untrusted
 from laggard.shared.environment import HIGHEST_PORT
-from laggard.shared.names import clip_name
+from laggard.shared.names import run_name
 from laggard.shared.statefile import Facts, StateFileError
 from laggard_cli.errors import CommandError
 from laggard_exporter.web.address import PORT, Address
@@ -188,7 +188,7 @@ def _ended(folder: Path) -> Iterator[_Job]:
         with contextlib.suppress(FileNotFoundError), note.open("rb") as file:
             status = os.fstat(file.fileno())
             lines = file.read(_MOST_OF_A_NOTE).decode("utf-8", "replace").splitlines()
-            yield _Job(note, status.st_uid, status.st_mtime, frozenset(map(clip_name, lines)))
+            yield _Job(note, status.st_uid, status.st_mtime, frozenset(map(run_name, lines)))
 
 
 def _remove(folder: Path, jobs: list[_Job]) -> None:
