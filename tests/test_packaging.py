@@ -243,7 +243,7 @@ def test_the_archive_of_the_pack_stands_alone(release: Path, tmp_path: Path) -> 
     root = tmp_path / f"laggard-pack-{__version__}"
     tops = {"CHANGELOG.md", "LICENSE", "dashboards", "deploy", "otel-collector", "rules"}
     assert {path.name for path in root.iterdir()} == tops
-    assert f"version: {PACK_VERSION}" in (root / "rules" / "thresholds.yml").read_text()
+    assert f"version: {PACK_VERSION}" in (root / "rules" / "score.yml").read_text()
     assert sorted(path.name for path in (root / "rules").glob("*.yml")) == sorted(rule_files())
     alerts = {
         name for path in (root / "rules").glob("*.yml") for name in re.findall(r"- alert: (\w+)", path.read_text())

@@ -12,10 +12,11 @@ from laggard_cli.prometheus import Prometheus
 _RANK = "training_rank"
 _WHO = f"{CLUSTER}, {RUN}, {_RANK}"
 
-#: Steps under a name that no rule reads: as OTLP has it, with other suffixes, or with what a site puts before it.
-_RENAMED = (
+#: Steps under a name that no rule reads: as OTLP has it, with other suffixes, with what a site puts before it, or as
+#: vmagent's stream aggregation calls it.
+RENAMED = (
     f"group by (__name__, {CLUSTER}, {RUN}) "
-    '({__name__=~".*training[._]+steps([._]+total)?", __name__!="training_steps_total"})'
+    '({__name__=~".*training[._]+steps([._]+total)?(:.+)?", __name__!="training_steps_total"})'
 )
 #: A native histogram without the classic one beside it, whose series have names of their own.
 _NATIVE = (
@@ -98,13 +99,13 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
             "take out what drops or moves labels: labeldrop in metric_relabel_configs; attributes, redaction, "
             "group_by_attrs, or an aggregation in a Collector",
         )
-    for sample in server.query(_RENAMED, at):
+    for sample in server.query(RENAMED, at):
         name = sample.labels.get("__name__", "")
         found[_run(sample.labels)] = Unread(
             f"steps arrive as {name}, and the rules read training_steps_total",
             "take out what renames metrics: metric_relabel_configs, metric_name_escaping_scheme; namespace or "
-            "metrics_transform in a Collector; where ranks push, try "
-            "translation_strategy: UnderscoreEscapingWithSuffixes, of otlp in Prometheus or of a Collector's exporter",
+            "metrics_transform in a Collector; in vmagent's stream aggregation set keep_metric_names; where ranks push, "
+            "try translation_strategy: UnderscoreEscapingWithSuffixes, of otlp in Prometheus or of a Collector's exporter",
         )
     return found
 

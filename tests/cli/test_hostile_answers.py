@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard_cli import prometheus
+from laggard_cli import prometheus, unread
 from laggard_cli.main import main
 from tests.fuzz.test_parsers import fuzz
 from tests.support.answering import Answer, Answering, answering
@@ -350,7 +350,17 @@ def test_a_site_may_have_severities_and_alerts_of_its_own(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("name", ["training.steps", "training.steps_total", "training_steps", "training__steps__total"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "training.steps",
+        "training.steps_total",
+        "training_steps",
+        "training__steps__total",
+        # Of vmagent's stream aggregation.
+        "training_steps_total:15s_without_instance_total",
+    ],
+)
 def test_names_that_are_not_translated_are_said(name: str, tmp_path: Path) -> None:
     """A server with other names than the rules read says which, and what to set, in the place of "no run"."""
     dotted = {"__name__=~": [({"__name__": name}, 1.0)], "laggard_rules_info": [({"version": "1"}, 1.0)]}
@@ -359,6 +369,8 @@ def test_names_that_are_not_translated_are_said(name: str, tmp_path: Path) -> No
     assert code == 2
     assert f"steps arrive as {name}, and the rules read training_steps_total; take out what renames" in err
     assert "translation_strategy: UnderscoreEscapingWithSuffixes" in err
+    (asked,) = re.findall(r'__name__=~"(.+?)"', unread.RENAMED)
+    assert re.fullmatch(asked, name)
 
 
 def test_why_metrics_do_not_arrive_stands_beside_the_alert(tmp_path: Path) -> None:

@@ -38,6 +38,19 @@ def test_a_reference_is_chosen_by_what_is_as_fresh() -> None:
     assert read <= {rule.name for rule in mine}
 
 
+def test_evaluations_are_counted_where_scores_are() -> None:
+    """A share of evaluations is of those of one group: else its newest is there before the score of that moment."""
+    group = {rule.name: rule.group for rule in rules()}
+    shares = [
+        {each.name or "" for each in selectors(rule.expr)}
+        for rule in rules()
+        if "count_over_time(laggard_rules_info" in rule.expr
+    ]
+    counted = {name for names in shares for name in names if name.startswith("run_rank:training_straggler_score:")}
+    assert counted >= {f"run_rank:training_straggler_score:{each}" for each in ("ratio", "recent")}
+    assert {group[name] for name in counted} == {group["laggard_rules_info"]}
+
+
 def test_a_place_is_known_as_soon_as_the_phase_is() -> None:
     """A host that an alert learns later makes another alert of it: what names hosts waits for no inventory."""
     for name in ("run_rank:training_straggler_place:info", "run_rank:training_process_place:last"):

@@ -79,7 +79,7 @@ def ill(started: Processes) -> str:
     found = node(started, "ill", (300, 0))
     texts = render("fast")
     del texts["score-memory.yml"]
-    texts["thresholds.yml"] = texts["thresholds.yml"].replace(f"version: {PACK_VERSION}", "version: 0.0.9")
+    texts["score.yml"] = texts["score.yml"].replace(f"version: {PACK_VERSION}", "version: 0.0.9")
     texts["alert-goodput.yml"] = re.sub(r"interval: \w+", "interval: 1d", texts["alert-goodput.yml"])
     texts = {file: text.replace("interval: 30s", "interval: 3s") for file, text in texts.items()}
     texts["copy.yml"] = texts["normalise-goodput.yml"]

@@ -37,7 +37,7 @@ class Site:
         (port,) = free_ports(1)
         folder = self._started.folder / name
         (folder / "rules").mkdir(parents=True)
-        for file, text in {"thresholds.yml": render("fast")["thresholds.yml"], **(rules or {})}.items():
+        for file, text in {"score.yml": render("fast")["score.yml"], **(rules or {})}.items():
             (folder / "rules" / file).write_text(text)
         jobs = [
             job("laggard-exporter", self.exporter, **scrape),
