@@ -70,13 +70,17 @@ def verdict_list(selector: str, title: str = "Verdicts that fire now") -> Panel:
         title,
         "The worst first. The run's name leads to its dashboard.",
         Query(
-            # A field that no row has cannot stand in a link, so cluster and run are one.
-            f"label_join(topk({MOST_SERIES}, {_weighted(selector, ', '.join(_COLUMNS))}), "
-            '"opens", "&var-training_run=", "cluster", "training_run")',
+            # A field that no row has cannot stand in a link, and the cluster may be one.
+            f"label_replace(topk({MOST_SERIES}, {_weighted(selector, ', '.join(_COLUMNS))}), "
+            '"opens", "&var-cluster=$1", "cluster", "(.*)")',
             "Severity",
         ),
         _COLUMNS,
-        link=("training_run", "/d/laggard-run?var-cluster=${__data.fields.opens}&${__url_time_range}"),
+        # Grafana leaves & and # of a value as they are unless it is told otherwise.
+        link=(
+            "training_run",
+            "/d/laggard-run?var-training_run=${__value.raw:percentencode}${__data.fields.opens}&${__url_time_range}",
+        ),
         hidden="opens",
         values=_SEVERITIES,
     ).span(24)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import promql_parser as promql
 import pytest
@@ -159,6 +159,25 @@ def test_alerts_link_to_dashboards() -> None:
         uid = urlsplit(address).path.removeprefix("/d/")
         variables = {variable["name"] for variable in JSON[uid]["templating"]["list"]}
         assert {name.removeprefix("var-") for name in parse_qs(urlsplit(address).query)} <= variables
+
+
+def test_a_list_of_verdicts_opens_any_run() -> None:
+    """Grafana fills an address in by encodeURI, which leaves & and # of a name as they are, unless it is told."""
+    links = [
+        link["url"]
+        for board in JSON.values()
+        for panel in board["panels"]
+        for override in panel.get("fieldConfig", {}).get("overrides", ())
+        for found in override["properties"]
+        if found["id"] == "links"
+        for link in found["value"]
+    ]
+    assert len(links) == 2
+    run, values = "a & b#c", {"__data.fields.opens": "&var-cluster=east", "__url_time_range": "from=1"}
+    for link in links:
+        filled = re.sub(r"\${([^}]+)}", lambda found: values.get(found[1], quote(run)), link)
+        assert ":percentencode}" in link.partition("${__data")[0]
+        assert parse_qs(urlsplit(filled).query) == {"var-training_run": [run], "var-cluster": ["east"], "from": ["1"]}
 
 
 def _thresholds() -> Iterator[Rule]:
