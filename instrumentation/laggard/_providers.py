@@ -67,6 +67,9 @@ def yield_to_script() -> None:
     """Let the script set providers for itself beside those that the launcher made."""
     global _launched, _launched_tracer  # noqa: PLW0603 - a process has one
     if not _process_has_one():
+        # The file that OTEL_CONFIG_FILE names has none, and variables are not read beside it.
+        with contextlib.suppress(ImportError):
+            make_own()
         return
     _launched = get_meter_provider()
     _launched_tracer = get_tracer_provider() if traces_arrive() else None

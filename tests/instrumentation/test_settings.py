@@ -18,8 +18,8 @@ OWN = '["jobs", "training.step", "training.steps"]'
 SERVED, NOT_SERVED = '{"served": true}', '{"served": false}'
 
 
-def run(when: str, folder: Path, *launcher: str, **environment: str) -> list[str]:
-    """Run the program, without anything on stderr, and return what it printed."""
+def run(when: str, folder: Path, *launcher: str, said: str = "", **environment: str) -> list[str]:
+    """Run the program, without anything else on stderr, and return what it printed."""
     variables = {
         "LAGGARD_STATE_DIR": str(folder),
         "LAGGARD_RUN": "test",
@@ -34,7 +34,7 @@ def run(when: str, folder: Path, *launcher: str, **environment: str) -> list[str
         timeout=60,
         check=True,
     )
-    assert done.stderr == ""
+    assert done.stderr == said
     return done.stdout.splitlines()
 
 
@@ -61,6 +61,16 @@ def test_the_process_decides_where_metrics_go(
     final = statefile.read(path)
     assert (final.state, final.steps) == (RankState.FINISHED, 100 if when == "late" else 50)
     assert final.ending == Ending(EndedBy.UNKNOWN if when == "python" else EndedBy.EXIT, 0)
+
+
+@pytest.mark.parametrize("exporter", ["laggard_prometheus", "none"])
+def test_a_launcher_that_makes_no_provider(exporter: str, tmp_path: Path) -> None:
+    """A file of OpenTelemetry's configuration may have traces alone: metrics are served as without the launcher."""
+    launcher = str(Path(sys.executable).with_name("laggard"))
+    said = "Configuration of configurator not loaded because absent is set by OTEL_PYTHON_CONFIGURATOR\n"
+    settings = {"OTEL_PYTHON_CONFIGURATOR": "absent", "OTEL_METRICS_EXPORTER": exporter}
+    printed = run("never", tmp_path, launcher, "run", said=said, **settings)
+    assert printed == [NOT_SERVED if exporter == "none" else SERVED]
 
 
 @pytest.mark.parametrize("when", ["after", "late"])
