@@ -416,6 +416,11 @@ def test_who_is_compared_by_now_is_not_called_uncompared(tmp_path: Path) -> None
         (found,) = json.loads(ask(("diagnose", "--json"), url, tmp_path)[1])["runs"]
     assert found["missing"] == ["1 of 4 ranks is not compared: rank 3 (scraped too rarely for the window that decides)"]
     assert found["uncompared"] == {"rare_scrapes": 1}
+    # The counts follow the names, by minutes with vmalert and Thanos' ruler by remote write.
+    begun |= {"run_rank_reason:training_rank_uncompared:info": [], "run_rank:training_step_own_seconds:mean": of_ranks}
+    with fake_prometheus(begun, [firing("LaggardWatchdog", "", severity="info")]) as url:
+        (found,) = json.loads(ask(("diagnose", "--json"), url, tmp_path)[1])["runs"]
+    assert (found["missing"], found["uncompared"]) == ([], {})
 
 
 def test_native_histograms_are_the_reason(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
 from laggard_cli.diagnose.ended import commands, ended
 from laggard_cli.diagnose.held_back import held_back
-from laggard_cli.diagnose.model import NO_SIGNAL, Diagnosis, Failure, Rank, Verdict
+from laggard_cli.diagnose.model import MANY, NO_SIGNAL, Diagnosis, Failure, Rank, Verdict
 from laggard_cli.errors import CommandError
 from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.pack import SEVERITIES
@@ -258,10 +258,10 @@ def _uncompared(
         run: {reason: float(number) for reason, number in Counter(found.values()).items()}
         for run, found in named.items()
     }
-    # Of many nobody has the names.
+    # Of many nobody has the names. Other counts are of names, and follow them later.
     for sample in prometheus.query(_UNCOMPARED, at, by=(_RUN, _REASON)):
         run, reason = run_of(sample), sample.labels[_REASON]
-        if (run, reason) not in told:
+        if reason == MANY or (reason == NO_SIGNAL and (run, reason) not in told):
             counted.setdefault(run, {})[reason] = sample.value
     return counted, named
 

@@ -9,7 +9,7 @@ from laggard_cli.diagnose.held_back import HeldBack
 from laggard_cli.pack import gravity
 
 #: Reasons for which a rank is not compared that are named elsewhere too.
-FEW_STEPS, NO_SIGNAL = "few_steps", "no_signal"
+FEW_STEPS, MANY, NO_SIGNAL = "few_steps", "many", "no_signal"
 #: What each reason means, of the ranks that have it.
 _REASONS = {
     "no_metrics": "none of its metrics has arrived for 5 minutes",
