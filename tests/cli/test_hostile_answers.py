@@ -423,6 +423,25 @@ def test_who_is_compared_by_now_is_not_called_uncompared(tmp_path: Path) -> None
     assert (found["missing"], found["uncompared"]) == ([], {})
 
 
+def test_a_run_is_not_healthy_where_rules_fail(tmp_path: Path) -> None:
+    """A limit of the server's, or a join that finds two series: what such a rule would say is not known."""
+    run = {"training_run": "r"}
+    of_ranks = [({**run, "training_rank": str(rank)}, 0.1) for rank in range(4)]
+    trains = {
+        "run:training_ranks_live:count": [(run, 4.0)],
+        "run:training_signal_available:count": [(run, 4.0)],
+        "run_rank:training_step_own_seconds:mean": of_ranks,
+        "run_rank_phase:training_wait_seconds:mean": of_ranks,
+    }
+    watchdog = firing("LaggardWatchdog", "", severity="info")
+    with fake_prometheus(trains, [watchdog]) as url:
+        assert "healthy: no alert fires" in ask(("diagnose",), url, tmp_path)[1]
+    with fake_prometheus(trains, [watchdog], failing=["TrainingStalled", "TrainingRankDied"]) as url:
+        _, out, _ = ask(("diagnose",), url, tmp_path)
+    assert "healthy" not in out
+    assert "not judged by rules that fail: TrainingStalled and 1 more; laggard doctor says why" in " ".join(out.split())
+
+
 def test_native_histograms_are_the_reason(tmp_path: Path) -> None:
     """A run whose histograms are native is not judged, and the reason is not that it has made too few steps."""
     run = {"training_run": "r"}

@@ -31,8 +31,14 @@ def _rule(alert: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def fake_prometheus(series: Mapping[str, Series | str], alerts: Sequence[Mapping[str, Any]]) -> Generator[str]:
-    """Serve; a query gets the series of the first key that it contains, or is refused by a text. Yield the address."""
+def fake_prometheus(
+    series: Mapping[str, Series | str], alerts: Sequence[Mapping[str, Any]], failing: Sequence[str] = ()
+) -> Generator[str]:
+    """Serve; a query gets the series of the first key that it contains, or is refused by a text. Yield the address.
+
+    The rules of ``failing`` are in a group of the pack's, and fail.
+    """
+    failed = [{"name": name, "type": "recording", "health": "err", "lastError": "limit"} for name in failing]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -40,7 +46,8 @@ def fake_prometheus(series: Mapping[str, Series | str], alerts: Sequence[Mapping
             if url.path.endswith("/alerts"):
                 data: dict[str, Any] = {"alerts": list(alerts)}
             elif url.path.endswith("/rules"):
-                data = {"groups": [{"rules": [_rule(alert) for alert in alerts]}]}
+                group = {"name": "laggard-scores", "rules": failed}
+                data = {"groups": [group if failed else {"rules": [_rule(alert) for alert in alerts]}]}
             elif not url.path.endswith("/query"):
                 self.send_response(404)
                 self.send_header("Content-Length", "0")

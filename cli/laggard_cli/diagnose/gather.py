@@ -8,6 +8,8 @@ from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
 from laggard_cli.diagnose.ended import commands, ended
 from laggard_cli.diagnose.held_back import held_back
 from laggard_cli.diagnose.model import MANY, NO_SIGNAL, Diagnosis, Failure, Rank, Verdict
+from laggard_cli.doctor import rules
+from laggard_cli.doctor.server import groups
 from laggard_cli.errors import CommandError
 from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.pack import SEVERITIES
@@ -107,6 +109,8 @@ def diagnose(
         for name, found in scores.items()
         if name in wanted
     }
+    silent = {name for name in wanted if not any((verdict.cluster, verdict.run) == name for verdict in verdicts)}
+    failing = _failing(prometheus) if silent and at is None else ""
     waiting = held_back(prometheus, {name: found for name, found in unnamed.items() if found}, at)
     uncompared, named = _uncompared(prometheus, ranks, at)
     excluded: dict[Run, dict[str, float]] = {}
@@ -127,6 +131,7 @@ def diagnose(
             unread="; ".join(hidden.get(name) or (name not in ranks and hidden.get(Run(name.cluster, ""))) or ()),
             failure=failures.get(name),
             see=_see(prometheus, name, failures[name].at) if name in failures else (),
+            failing=failing if name in silent and name in ranks else "",
             uncompared=uncompared.get(name, {}),
             uncompared_ranks=dict(sorted(named.get(name, {}).items(), key=_by_number)),
         )
@@ -264,6 +269,16 @@ def _uncompared(
         if reason == MANY or (reason == NO_SIGNAL and (run, reason) not in told):
             counted.setdefault(run, {})[reason] = sample.value
     return counted, named
+
+
+def _failing(prometheus: Prometheus) -> str:
+    """Return what is said of rules that fail; nothing where the server does not say."""
+    try:
+        found = [rule.name for group in rules.ours(groups(prometheus)) for rule in group.rules if rule.health == "err"]
+    except CommandError:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"not judged by rules that fail: {found[0]}{more}; laggard doctor says why" if found else ""
 
 
 def _by_run(prometheus: Prometheus, series: str, at: float | None) -> dict[Run, float]:

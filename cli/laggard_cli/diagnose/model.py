@@ -97,6 +97,8 @@ class Diagnosis:
     """Ranks that live and are not compared, by reason."""
     uncompared_ranks: dict[str, str] = field(default_factory=dict[str, str])
     """Which these are, each with its reason, where they are few."""
+    failing: str = ""
+    """Which of the rules fail, of a run without a verdict: what would have been one may be among them."""
 
     cluster: str = ""
     """What the site calls its cluster; empty where its series do not say."""
@@ -114,7 +116,10 @@ class Diagnosis:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Which ranks no verdict reaches, and why; at most one line."""
+        """What no verdict reaches, and why: ranks that are not compared, and what rules that fail would say."""
+        return (*self._not_compared(), *((self.failing,) if self.failing else ()))
+
+    def _not_compared(self) -> tuple[str, ...]:
         live, compared = self.facts.get("ranks_live", 0), len(self.ranks)
         reasons = self._by_reason()
         if not compared:
