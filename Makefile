@@ -65,8 +65,8 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.cache/tools/bin:$(PATH)
 demo: $(INSTALLED) servers
 	laggard demo $(DEMO)
 
-# Tests that wait for real servers leave a processor idle, so there are three processes more than processors.
-BESIDE := --numprocesses=$(shell expr $$(nproc) + 3) --dist=loadgroup
+# Tests that wait for real servers leave a processor idle, so there are four processes more than processors.
+BESIDE := --numprocesses=$(shell expr $$(nproc) + 4) --dist=loadgroup
 TOGETHER := -m "not timed and not patient and not field" $(BESIDE)
 LAB_TESTS := $(patsubst %,tests/%,benchmarks chaos evaluation scale)
 
