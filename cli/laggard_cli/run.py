@@ -115,8 +115,9 @@ def _startable(command: list[str]) -> list[str]:
     interpreter: str | None = program
     with contextlib.suppress(OSError), Path(program).open("rb") as file:  # not every program may be read
         first = file.readline(_FIRST_LINE)
-        if first.startswith(b"#!"):
-            interpreter, *options = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n")).split(" ")
+        named = os.fsdecode(first[2:].replace(b"\t", b" ").strip(b" \n")) if first.startswith(b"#!") else ""
+        if named:
+            interpreter, *options = named.split(" ")
             if not Path(interpreter).exists():
                 raise CommandError(f"command {name!r} is a script for {interpreter!r}, which does not exist")
             if Path(interpreter).name == "env" and options:

@@ -104,10 +104,11 @@ def test_a_script_that_cannot_be_started_is_one_line(
     assert error_of(capsys, "run", f"./{file}") == f"laggard run: error: command './{file}' {said}"
 
 
-def test_a_script_without_an_interpreter_is_one_of_sh(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_line", ["", "#!\n", "#! \t\n"])
+def test_a_script_without_an_interpreter_is_one_of_sh(first_line: str, tmp_path: Path) -> None:
     """As for a shell, ``env`` and ``timeout``."""
     script = tmp_path / "train.sh"
-    script.write_text("exit $(($1 + 2))\n")
+    script.write_text(f"{first_line}exit $(($1 + 2))\n")
     script.chmod(0o755)
     command = [Path(sys.executable).with_name("laggard"), "run", script, "5"]
     assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == 7

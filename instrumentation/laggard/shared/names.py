@@ -37,5 +37,6 @@ def clip_name(text: str, limit: int = NAME_BYTES) -> str:
 
     Never inside a character.
     """
-    printable = "".join(each if each.isprintable() else " " for each in text)
-    return printable.encode()[:limit].decode("utf-8", "ignore")
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    return text.encode()[:limit].decode("utf-8", "ignore")
