@@ -77,7 +77,10 @@ class Job:
         self.ranks = self.shape.ranks
         self.ahead = 1 if self.gloo else self.chance.randint(1, 4)
         self.eager = not self.gloo and self.chance.random() < 0.3
-        self.groups = {"0": ("default_pg", tuple(range(self.ranks)))}
+        self.groups: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._names: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._mine: list[list[str]] = [[] for _ in range(self.ranks)]
+        self._group("default_pg", tuple(range(self.ranks)))
         self._programs = [self._program(rank) for rank in range(self.ranks)]
         for rank, place in self.skips.items():
             del self._programs[rank][place]
@@ -85,7 +88,8 @@ class Job:
         self.done = [0] * self.ranks
         self._numbers = [self._numbered(rank) for rank in range(self.ranks)]
         self._times: dict[tuple[int, int], int] = {}
-        self._ids = [self._numbers_of_groups(rank) for rank in range(self.ranks)]
+        # A rank numbers the groups that it is in, as they are made.
+        self._ids = [{name: number for number, name in enumerate(mine)} for mine in self._mine]
         self._texts = {name: str(list(members)) for name, (_, members) in self.groups.items()}
         self.end = self._run()
 
@@ -131,9 +135,9 @@ class Job:
         used = {entry["process_group"][0] for entry in entries}
         # A communicator may be made when it is first used, that of all ranks before: here for dumps of active calls.
         members = {
-            name: {"name": name, "desc": about, "ranks": self._texts[name]}
-            for name, (about, ranks) in self.groups.items()
-            if rank in ranks and (name in used or name == "0" or not active)
+            name: {"name": name, "desc": self.groups[name][0], "ranks": self._texts[name]}
+            for name in self._mine[rank]
+            if name in used or name == "0" or not active
         }
         found: dict[str, Any] = {
             "version": "2.10",
@@ -203,28 +207,25 @@ class Job:
     def _end(call: Call) -> str:
         return "coalesced" if call.ways else "ALLGATHER_coalesced" if call.parts else call.name
 
-    def _group(self, kind: str, members: tuple[int, ...]) -> str:
-        about = (f"mesh_{kind}", members)
-        known = [name for name, group in self.groups.items() if group == about]
-        name = known[0] if known else str(len(self.groups))
-        self.groups.setdefault(name, about)
+    def _group(self, about: str, members: tuple[int, ...]) -> str:
+        """Return the name of a group, which is made where it is new."""
+        name = self._names.setdefault((about, members), str(len(self.groups)))
+        if name not in self.groups:
+            self.groups[name] = (about, members)
+            for rank in members:
+                self._mine[rank].append(name)
         return name
-
-    def _numbers_of_groups(self, rank: int) -> dict[str, int]:
-        """A rank numbers the groups that it is in, as they are made."""
-        mine = [name for name, (_, members) in self.groups.items() if rank in members]
-        return {name: number for number, name in enumerate(mine)}
 
     def _program(self, rank: int) -> list[Call]:
         shape = self.shape
         width = shape.data * shape.tensor
         stage, place = divmod(rank, width)
         first = rank - place % shape.tensor
-        tensor = self._group("tp", tuple(range(first, first + shape.tensor)))
+        tensor = self._group("mesh_tp", tuple(range(first, first + shape.tensor)))
         along = tuple(range(stage * width + place % shape.tensor, (stage + 1) * width, shape.tensor))
-        data = self._group("dp", along)
+        data = self._group("mesh_dp", along)
         block = along.index(rank) // shape.expert * shape.expert
-        expert = self._group("ep", along[block : block + shape.expert])
+        expert = self._group("mesh_ep", along[block : block + shape.expert])
         layer = [Call(tensor)] * (shape.tensor > 1) + [Call(expert, "all_to_all")] * 2 * (shape.expert > 1)
         found: list[Call] = []
         for _ in range(self.steps):
@@ -240,7 +241,7 @@ class Job:
         receive = ((before, rank),) if 0 <= before < self.ranks else ()
         send = ((rank, after),) if 0 <= after < self.ranks else ()
         width = self.shape.data * self.shape.tensor
-        group = self._group("pp", tuple(range(rank % width, self.ranks, width)))
+        group = self._group("mesh_pp", tuple(range(rank % width, self.ranks, width)))
         if self.batched:
             middle = [*layer, Call(group, ways=send + receive, batched=True)] if send + receive else layer
             sides = [Call(group, ways=ways, batched=True) for ways in (receive, send) if ways]
