@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.instrumentation.programs.bubble import BACKWARD, FORWARD
 from tests.support.cases import usual
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
+
+FORWARD, BACKWARD = 0.01, 0.02
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("micro_batches", usual([2, 4], 4))
 def test_a_bubble_is_communication(micro_batches: int, launcher: Launcher, receiver: Receiver) -> None:
     """Of two even stages each waits for a forward and a backward of the other, and each is a peer group of its own."""
-    launcher.run_ranks(2, PROGRAMS / "bubble.py", str(micro_batches), **receiver.environment)
+    launcher.run_ranks(2, PROGRAMS / "bubble.py", *map(str, (micro_batches, FORWARD, BACKWARD)), **receiver.environment)
     for rank in ("0", "1"):
         (labels, wait), *_ = receiver.series(
             "training.phase.duration.quantile",

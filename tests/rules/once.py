@@ -7,12 +7,13 @@ them are as with one; sums, counts, averages and quantiles are not, and a join t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import promql_parser as promql
 
-from tests.rules.pack import Labels, Rule, known, selectors
+from tests.rules.pack import ALERTS, Labels, Rule, known, rules, selectors
 
 #: Stands for all labels of the path by which a series came: job, instance, pod, replica, scope.
 PATH = "the path"
@@ -175,26 +176,31 @@ def mistakes(expr: str, recorded: Mapping[str, frozenset[str]]) -> list[str]:
     return reading.mistakes
 
 
-def keys(rules: Iterable[Rule]) -> Mapping[str, frozenset[str]]:
+def keys(pack: Iterable[Rule]) -> Mapping[str, frozenset[str]]:
     """Return the names that rules record, with the labels that tell their series apart."""
     recording: dict[str, list[Rule]] = {}
-    for rule in rules:
+    for rule in pack:
         # What an adapter records under our names stands beside what our own exporter shows.
         if not (rule.is_alert or (rule.is_adapter and ":" not in rule.name)):
             recording.setdefault(rule.name, []).append(rule)
-    found: dict[str, frozenset[str]] = dict.fromkeys(recording, frozenset())
-    while True:
-        more = {name: _key(each, found) for name, each in recording.items()}
-        if more == found:
-            return found
-        found = more
-
-
-def _key(rules: list[Rule], recorded: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    own = [Reading(recorded).of(promql.parse(rule.expr)).key for rule in rules]
+    expressions = {name: [promql.parse(rule.expr) for rule in each] for name, each in recording.items()}
     # Of several rules of one name, it is their labels that tell them apart.
-    given = {name for rule in rules for name in rule.labels} if len(rules) > 1 else set[str]()
-    return frozenset().union(*own, given) - {PATH}
+    given = {name: {key for rule in each for key in rule.labels} for name, each in recording.items() if len(each) > 1}
+    found: dict[str, frozenset[str]] = dict.fromkeys(recording, frozenset())
+    moved = True
+    while moved:
+        moved = False
+        for name, each in expressions.items():
+            own = [Reading(found).of(expression).key for expression in each]
+            key = frozenset().union(*own, given.get(name, ())) - {PATH}
+            moved, found[name] = moved or key != found[name], key
+    return found
+
+
+@functools.cache
+def pack_keys() -> Mapping[str, frozenset[str]]:
+    """Return what the pack records, and its alerts, with the labels that tell their series apart."""
+    return {**keys(rules()), **ALERTS}
 
 
 def _page(name: str) -> str:

@@ -9,9 +9,7 @@ import yaml
 
 from dashboards.queries import CHOSEN, PANELS, concrete
 from tests.rules import lint, once
-from tests.rules.pack import ALERTS, RULES, Rule, alerts, rules
-
-KEYS = dict(once.keys(rules()))
+from tests.rules.pack import RULES, Rule, alerts, rules
 
 
 def _optional() -> Iterator[Rule]:
@@ -22,49 +20,47 @@ def _optional() -> Iterator[Rule]:
                 yield Rule(path.name, group["name"], rule["record"], rule["expr"], is_alert=False, labels=labels)
 
 
-#: With what the optional rules record for each other.
-WITH_OPTIONAL = dict(once.keys([*rules(), *_optional()]))
-
-
 def test_a_second_path_changes_nothing() -> None:
     """No rule would see a rank twice where its series come twice, and no join finds two where it must find one."""
     for rule in rules():
-        found = once.mistakes(rule.expr, KEYS)
+        found = once.mistakes(rule.expr, once.pack_keys())
         assert (found != []) is (rule.name in once.OF_PATHS), (str(rule), found)
 
 
 def test_a_second_path_changes_no_optional_rule() -> None:
     """Nor do optional rules."""
-    assert [mistake for rule in _optional() for mistake in once.mistakes(rule.expr, WITH_OPTIONAL)] == []
+    known = once.keys([*rules(), *_optional()])
+    assert [mistake for rule in _optional() for mistake in once.mistakes(rule.expr, known)] == []
 
 
 def test_what_alerts_say() -> None:
     """Queries of annotations are over one value for each rank as well."""
     queries = [query for rule in alerts() for query in lint.queries(rule)]
     assert len(queries) > len(alerts())
-    assert [mistake for query in queries for mistake in once.mistakes(query, KEYS | ALERTS)] == []
+    assert [mistake for query in queries for mistake in once.mistakes(query, once.pack_keys())] == []
 
 
 def test_dashboards() -> None:
     """So are those of dashboards."""
     queries = [concrete(target["expr"], cluster="east") for panel in PANELS for target in panel.targets]
     assert len(queries) > len(PANELS)
-    assert [mistake for query in queries for mistake in once.mistakes(query, KEYS | ALERTS)] == []
+    assert [mistake for query in queries for mistake in once.mistakes(query, once.pack_keys())] == []
 
 
 @pytest.mark.parametrize("query", [concrete(query, cluster="east") for query, _ in CHOSEN.values()])
 def test_what_dashboards_choose(query: str) -> None:
     """And those by which a dashboard chooses what it shows."""
-    assert once.mistakes(query, KEYS | ALERTS) == []
+    assert once.mistakes(query, once.pack_keys()) == []
 
 
 def test_what_tells_recorded_series_apart() -> None:
     """Labels of rules with one name, labels that an aggregation keeps, and none of a path."""
-    assert KEYS["run:training_window_steps:min"] == {"cluster", "training_run", "training_window"}
-    assert KEYS["run_rank:training_finished:last"] == {"cluster", "training_run", "training_rank"}
-    assert KEYS["gpu:gpu_nvlink_inactive_peers:min"] == {"cluster", "uuid"}
-    assert KEYS["laggard_rules_info"] == frozenset()
-    assert not any(once.PATH in key for key in KEYS.values())
+    known = once.pack_keys()
+    assert known["run:training_window_steps:min"] == {"cluster", "training_run", "training_window"}
+    assert known["run_rank:training_finished:last"] == {"cluster", "training_run", "training_rank"}
+    assert known["gpu:gpu_nvlink_inactive_peers:min"] == {"cluster", "uuid"}
+    assert known["laggard_rules_info"] == frozenset()
+    assert not any(once.PATH in key for key in known.values())
 
 
 R = "training_steps_total"
@@ -104,7 +100,7 @@ L = 'training_memory_limit_bytes{training_memory_kind="host"}'
 )
 def test_what_two_paths_do_not_change(expr: str) -> None:
     """One value is kept of several before anything is added, counted or joined."""
-    assert once.mistakes(expr, KEYS) == []
+    assert once.mistakes(expr, once.pack_keys()) == []
 
 
 @pytest.mark.parametrize(
@@ -147,5 +143,5 @@ def test_what_two_paths_do_not_change(expr: str) -> None:
 )
 def test_what_two_paths_change(expr: str, mistake: str) -> None:
     """Each way to see a rank twice is found."""
-    found = once.mistakes(expr, KEYS)
+    found = once.mistakes(expr, once.pack_keys())
     assert any(mistake in each for each in found), found

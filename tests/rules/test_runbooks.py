@@ -8,9 +8,8 @@ import promql_parser as promql
 import pytest
 
 from tests.rules import once
-from tests.rules.pack import ALERTS, RULES, Labels, alerts, known, rules
+from tests.rules.pack import RULES, Labels, alerts, known
 
-KEYS = {**once.keys(rules()), **ALERTS}
 NAMES = sorted({rule.name for rule in alerts()})
 
 
@@ -38,5 +37,5 @@ def test_queries_use_our_series(name: str) -> None:
         # What adds nothing up may show each path: then it shows as well whether there are two.
         # Who has several clusters says which one the run is of.
         asked = query.replace('training_run="RUN"', 'cluster="CLUSTER", training_run="RUN"')
-        found = {each for each in once.mistakes(asked, KEYS) if each != once.EACH}
+        found = {each for each in once.mistakes(asked, once.pack_keys()) if each != once.EACH}
         assert not found or name in once.OF_PATHS

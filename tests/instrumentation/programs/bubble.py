@@ -1,5 +1,6 @@
-"""Two gloo ranks are the two stages of a pipeline (1F1B). The argument is how many micro-batches a step has.
+"""Two gloo ranks are the two stages of a pipeline (1F1B).
 
+Arguments: how many micro-batches a step has, and how long a forward and a backward of one take.
 Nothing in here knows of laggard.
 """
 
@@ -15,18 +16,19 @@ from torch.utils.data import DataLoader
 
 from tests.instrumentation.programs.straggler import Busy
 
-STEPS, FORWARD, BACKWARD = 40, 0.01, 0.02
+STEPS = 40
 
 
 class Stage(nn.Module):
     """Takes the same time in each micro-batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, forward: float, backward: float) -> None:
         super().__init__()
         self.layer = nn.Linear(16, 16)
+        self.seconds = (forward, backward)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Busy.apply(self.layer(x), FORWARD, BACKWARD)
+        return Busy.apply(self.layer(x), *self.seconds)
 
 
 def _loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -35,9 +37,9 @@ def _loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     """Train."""
-    micro_batches = int(sys.argv[1])
+    micro_batches, forward, backward = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
     dist.init_process_group("gloo")
-    model, rank = Stage(), dist.get_rank()
+    model, rank = Stage(forward, backward), dist.get_rank()
     stage = PipelineStage(model, rank, 2, torch.device("cpu"))
     # The first exchange opens NCCL's channels. In torch 2.9 it sends eight bytes into four, which gloo refuses.
     stage._get_init_p2p_neighbors_ops = list
