@@ -2,7 +2,7 @@
 
     python promtool-tests/generate.py FOLDER [MODULE ...]    one file for each module of plays
     promtool test rules FOLDER/*.yml
-    python promtool-tests/generate.py --said FOLDER          the scenarios that wording.py chose, with what alerts say
+    python promtool-tests/generate.py --said FOLDER          the same, with what alerts say where wording.py chose
     python promtool-tests/generate.py --second job FOLDER    the same, with every series on a second path
     python promtool-tests/generate.py --clusters FOLDER      the same, beside a cluster with runs of the same names
 
@@ -202,7 +202,7 @@ def main() -> int:
     parser.add_argument("--clusters", action="store_true", help="beside another cluster with runs of the same names")
     parser.add_argument("--vmalert", action="store_true", help="for vmalert-tool instead of promtool")
     parser.add_argument(
-        "--said", action="store_true", help="the scenarios whose wording is written down, with what their alerts say"
+        "--said", action="store_true", help="with what alerts say, in the scenarios whose wording is written down"
     )
     options = parser.parse_args()
     if options.said and (options.second or options.clusters or options.vmalert):
@@ -210,11 +210,8 @@ def main() -> int:
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     wording: Wording = yaml.load(WORDING.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) if options.said else {}
-    for module in options.modules or sorted(wording or (path.stem for path in (HERE / "plays").glob("*.py"))):
-        only = [play for play in _plays(module) if play.__name__ in wording.get(module, ())]
-        text = document(
-            module, wording, only=only, vmalert=options.vmalert, path=options.second, clusters=options.clusters
-        )
+    for module in options.modules or sorted(path.stem for path in (HERE / "plays").glob("*.py")):
+        text = document(module, wording, vmalert=options.vmalert, path=options.second, clusters=options.clusters)
         (folder / f"{module}.yml").write_text(text)
     return 0
 
