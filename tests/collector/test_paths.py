@@ -70,10 +70,6 @@ class PushingStack(Stack):
 
     otlp = ""
 
-    def _training(self) -> list[str]:
-        # A small model leaves the processors to three servers. Of a flag that is there twice the last one counts.
-        return [*super()._training(), "--batch", "4", "--width", "32"]
-
     def _training_environment(self) -> dict[str, str]:
         return super()._training_environment() | {
             "OTEL_METRICS_EXPORTER": "laggard_prometheus,otlp",

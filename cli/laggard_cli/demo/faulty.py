@@ -25,6 +25,8 @@ from laggard_cli.demo.faults import Leak, Records, SlowBackward, SlowStorage
 _RANK = int(os.environ["RANK"])
 #: Steps over which a rank reports quantiles. As the windows of the rules, they are fewer than where there is more time.
 _RECENT_STEPS = 32
+#: What a step waits for its device, as training does on an accelerator. It leaves processors to the servers.
+_DEVICE_SECONDS = 0.04
 
 
 class Control:
@@ -69,6 +71,7 @@ def main() -> None:
         return load(text, item)
 
     def faulty_forward(model: Any, characters: torch.Tensor) -> torch.Tensor:
+        time.sleep(_DEVICE_SECONDS)
         records.keep(control.amount("garbage"))
         leak.grow(control.amount("leak"))
         # Every rank counts the same steps, so each of them is the slow one in its turn.

@@ -20,7 +20,7 @@ from laggard_cli.demo.acts import RANKS
 from laggard_cli.demo.servers import Servers
 from laggard_cli.pack import pack_folder
 
-_BATCH = 16
+_BATCH = 4
 
 
 class Stack(Servers):
@@ -76,7 +76,7 @@ class Stack(Servers):
         torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(RANKS)]
         script = str(resources.files("laggard_cli.demo").joinpath("faulty.py"))
         checkpoints = ["--checkpoint", str(self.folder / "model.pt"), "--checkpoint-seconds", "8"]
-        return [*laggard, *torchrun, script, "--batch", str(_BATCH), "--width", "128", *checkpoints]
+        return [*laggard, *torchrun, script, "--batch", str(_BATCH), "--width", "64", *checkpoints]
 
     def _training_environment(self) -> dict[str, str]:
         return {
