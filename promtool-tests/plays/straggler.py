@@ -41,6 +41,20 @@ def four_ranks() -> Scenario:
     return scenario
 
 
+def named_once() -> Scenario:
+    """Whoever was named early stays named while it stands out, though its excess becomes unsteady, and is a hiccup."""
+    scenario = one_of(4, 1.5, phase="forward")
+    scenario.after(minutes=1.75)
+    for excess in (1.5, 1.5, 1.04, 1.04, 2.6, 1.04, 1.04, 2.6, 2.6, 1.5):
+        make_slow(scenario[3], excess, "forward")
+        scenario.after(seconds=15)
+        scenario.fires(straggler(3, "forward"))
+    make_slow(scenario[3], 1, "forward")
+    scenario.after(minutes=3)
+    scenario.silent()
+    return scenario
+
+
 def soon_after_the_start() -> Scenario:
     """A run that has just begun is not one of few steps: a rank is named as early as later on."""
     scenario = Scenario(ranks(4))
@@ -349,6 +363,7 @@ def queues_that_run_empty() -> Scenario:
 PLAYS: tuple[Play, ...] = (
     queues_that_run_empty,
     four_ranks,
+    named_once,
     soon_after_the_start,
     two_ranks,
     most_of_the_group,
