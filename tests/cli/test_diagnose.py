@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from laggard_cli.clusters import Run
+from laggard_cli.diagnose.gather import failures
 from laggard_cli.diagnose.model import Diagnosis, Failure, Rank, Verdict
 from laggard_cli.diagnose.view import duration, how_failed, show
 from laggard_cli.main import main
 from laggard_cli.profile.choice import choose_pair
-from laggard_cli.prometheus import Prometheus
+from laggard_cli.prometheus import Prometheus, Sample
 from tests.collector.support import processes
 from tests.rules.engine import DATA, RUN, Play, free_address, prometheus, serving, wait_until
 
@@ -388,10 +390,38 @@ def test_the_one_rank_that_failed_is_said() -> None:
     """Where nobody knows who was first, who failed is said; and what the kernel says of an end."""
     ended = Failure("", "", "", "exception", "OSError", "2026-01-05T12:00:00Z", only="3")
     assert how_failed(ended).endswith("; which rank ended first is not known, only rank 3 is known to have failed")
+    left = replace(ended, finished=("0",))
+    assert how_failed(left).endswith("to have failed; rank 0 ended cleanly, which the others may have lost")
+    assert "; 2 ranks ended cleanly" in how_failed(replace(left, finished=("0", "1")))
     killed = Failure("1", "node-2", "forward", "unknown", "SIGSEGV", "2026-01-05T12:00:00Z")
     assert how_failed(killed).endswith(
         ": rank 1 on host node-2 ended first, in phase forward, without a word (SIGSEGV)"
     )
+
+
+class _Answering(Prometheus):
+    """A server whose series are those of a run that failed a while ago; ``ends`` are its ranks' ends."""
+
+    def __init__(self, first: str, ends: dict[str, float], finished: list[str]) -> None:
+        super().__init__("http://localhost:9")
+        run = {"training_run": "r"}
+        self._answers = {
+            "first": [Sample({**run, "training_rank": first, "training_ended_by": "exception"}, 100.0)],
+            "failure_timestamp_seconds:max": [Sample({**run, "training_rank": rank}, at) for rank, at in ends.items()],
+            "finished": [Sample({**run, "training_rank": rank}, 1.0) for rank in finished],
+        }
+
+    def query(self, expression: str, at: float | None = None, by: tuple[str, ...] = ()) -> list[Sample]:
+        """Return what is asked for by the first name that an expression has."""
+        places = {name: expression.find(name) for name in self._answers if name in expression}
+        return self._answers[min(places, key=places.__getitem__)] if places else []
+
+
+def test_who_ended_cleanly_is_known_of_a_failed_run() -> None:
+    """Where nobody was first, the ranks that ended cleanly are named, by their numbers; else nobody asks."""
+    nobody = failures(_Answering("", {"3": 100.0}, ["10", "2"]), None)
+    assert (nobody[Run("", "r")].only, nobody[Run("", "r")].finished) == ("3", ("2", "10"))
+    assert failures(_Answering("3", {"3": 100.0}, ["10", "2"]), None)[Run("", "r")].finished == ()
 
 
 def test_durations_read_well() -> None:

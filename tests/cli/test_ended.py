@@ -88,6 +88,7 @@ def test_an_earlier_start_or_a_request_is_no_failure(
         ("finished", 8, 8, "ended 5 h ago: 8 of 8 ranks ended cleanly"),
         ("partly", 3, 8, "ended 5 h ago: 3 of 8 ranks ended cleanly, the others without a word"),
         ("failed", 0, 8, "ended 5 h ago: it failed"),
+        ("failed", 1, 8, "ended 5 h ago: it failed, 1 of 8 ranks ended cleanly"),
         ("request", 0, 8, "ended 5 h ago: SIGTERM asked it to end"),
         ("unknown", 0, None, "ended 5 h ago: no rank reported how; a rank that is killed cannot"),
     ],

@@ -38,7 +38,7 @@ class Ended:
         how = {
             "finished": f"{ranks} ranks ended cleanly",
             "partly": f"{ranks} ranks ended cleanly, the others without a word",
-            "failed": "it failed",
+            "failed": f"it failed, {ranks} ranks ended cleanly" if self.finished else "it failed",
             _ON_REQUEST: f"{self.signal} asked it to end",
         }.get(self.how, "no rank reported how; a rank that is killed cannot")
         return f"ended {ago}: {how}"

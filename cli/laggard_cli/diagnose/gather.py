@@ -15,7 +15,7 @@ from laggard_cli.nearby import did_you_mean, listed
 from laggard_cli.pack import SEVERITIES
 from laggard_cli.past.alerts import alerts_at
 from laggard_cli.past.times import NOT_KEPT, iso, parse_moment
-from laggard_cli.prometheus import Alert, Prometheus
+from laggard_cli.prometheus import Alert, Prometheus, Sample
 from laggard_cli.unread import Unread, lost, said_of_lost, unread
 
 #: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
@@ -56,6 +56,11 @@ _FAILED = (
 )
 #: When each rank ended without a clean end.
 _ENDS = "last_over_time(run_rank:training_failure_timestamp_seconds:max[1d])"
+#: Ranks whose last end was a clean one.
+_ENDED_CLEANLY = (
+    "group by (cluster, training_run, training_rank) (last_over_time(run_rank:training_finished:last[1d]))"
+    f" unless on (cluster, training_run, training_rank) {_ENDS}"
+)
 #: Ranks that live and are not compared: how many by reason, and which where they are few.
 _UNCOMPARED = "run_reason:training_ranks_uncompared:count"
 _UNCOMPARED_RANKS = "run_rank_reason:training_rank_uncompared:info"
@@ -77,8 +82,8 @@ def diagnose(
 
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
-    failures = _failures(prometheus, at)
-    runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failures.keys())
+    failed = failures(prometheus, at)
+    runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failed.keys())
     ranks = _ranks(prometheus, at)
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     measured = {name for name, found in ranks.items() if all(rank.wait_seconds is not None for rank in found)}
@@ -129,8 +134,8 @@ def diagnose(
             excluded={} if name in ranks else excluded.get(name, {}),
             # Without its label, what arrives of a run is of a run without a name.
             unread="; ".join(hidden.get(name) or (name not in ranks and hidden.get(Run(name.cluster, ""))) or ()),
-            failure=failures.get(name),
-            see=_see(prometheus, name, failures[name].at) if name in failures else (),
+            failure=failed.get(name),
+            see=_see(prometheus, name, failed[name].at) if name in failed else (),
             failing=failing if name in silent and name in ranks else "",
             uncompared=uncompared.get(name, {}),
             uncompared_ranks=dict(sorted(named.get(name, {}).items(), key=_by_number)),
@@ -161,7 +166,11 @@ def _see(prometheus: Prometheus, run: Run, at: str) -> tuple[str, ...]:
 
 
 def _by_number(rank: tuple[str, str]) -> tuple[int, str]:
-    return len(rank[0]), rank[0]
+    return _number(rank[0])
+
+
+def _number(rank: str) -> tuple[int, str]:
+    return len(rank), rank
 
 
 def firing(prometheus: Prometheus) -> list[Verdict]:
@@ -215,7 +224,8 @@ def _verdict(alert: Alert) -> Verdict:
     )
 
 
-def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
+def failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
+    """Return how each run failed of which nothing lives."""
     # The last one counts: the newest, and of one end what was said once all its ranks were seen.
     newest = sorted(
         prometheus.query(_FAILED, at, by=(_RUN, "training_ended_by")),
@@ -223,25 +233,25 @@ def _failures(prometheus: Prometheus, at: float | None) -> dict[Run, Failure]:
     )
     unnamed = any(not each.labels.get(_RANK) for each in newest)
     ends = prometheus.query(_ENDS, at, by=(_RUN, _RANK)) if unnamed else []
-    return {
-        run_of(sample): Failure(
-            rank=sample.labels.get(_RANK, ""),
-            host=sample.labels.get("host_name", ""),
-            phase=sample.labels.get("training_phase", ""),
-            ended_by=sample.labels.get("training_ended_by", ""),
-            ended_with=sample.labels.get("training_ended_with", ""),
-            at=iso(sample.value),
-            ended_after=sample.labels.get(_AFTER, ""),
-            only=_only(
-                {each.labels[_RANK] for each in ends if run_of(each) == run_of(sample) and each.value >= sample.value}
-            ),
-        )
-        for sample in newest
-    }
+    clean = prometheus.query(_ENDED_CLEANLY, at, by=(_RUN, _RANK)) if unnamed else []
+    return {run_of(sample): _failure(sample, ends, clean) for sample in newest}
 
 
-def _only(ranks: set[str]) -> str:
-    return ranks.pop() if len(ranks) == 1 else ""
+def _failure(first: Sample, ends: list[Sample], clean: list[Sample]) -> Failure:
+    run, rank = run_of(first), first.labels.get(_RANK, "")
+    failed = {each.labels[_RANK] for each in ends if run_of(each) == run and each.value >= first.value}
+    finished = [] if rank else [each.labels[_RANK] for each in clean if run_of(each) == run]
+    return Failure(
+        rank=rank,
+        host=first.labels.get("host_name", ""),
+        phase=first.labels.get("training_phase", ""),
+        ended_by=first.labels.get("training_ended_by", ""),
+        ended_with=first.labels.get("training_ended_with", ""),
+        at=iso(first.value),
+        ended_after=first.labels.get(_AFTER, ""),
+        only=failed.pop() if len(failed) == 1 else "",
+        finished=tuple(sorted(finished, key=_number)),
+    )
 
 
 def _uncompared(

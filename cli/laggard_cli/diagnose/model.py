@@ -75,6 +75,8 @@ class Failure:
     """``stall`` where the run had stood still before; else empty."""
     only: str = ""
     """The one rank that is known to have failed, where it is not known which ended first."""
+    finished: tuple[str, ...] = ()
+    """The ranks that ended cleanly, where it is not known which ended first."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ def _printable(diagnosis: Diagnosis) -> Diagnosis:
     )
     ranks = tuple(replace(rank, rank=printable(rank.rank)) for rank in diagnosis.ranks)
     failure = diagnosis.failure and replace(
-        diagnosis.failure, **{name: printable(text) for name, text in vars(diagnosis.failure).items()}
+        diagnosis.failure,
+        **{name: printable(text) for name, text in vars(diagnosis.failure).items() if isinstance(text, str)},
     )
     excluded = {printable(reason): count for reason, count in diagnosis.excluded.items()}
     standing_out = {printable(rank): score for rank, score in diagnosis.standing_out.items()}
@@ -156,7 +157,9 @@ def how_failed(failure: Failure) -> str:
     where = f" on host {failure.host}" if failure.host else ""
     if not failure.rank:
         only = f", only rank {failure.only} is known to have failed" if failure.only else ""
-        return f"failed {told(failure.at)}{where} {how}; which rank ended first is not known{only}"
+        finished = f"rank {failure.finished[0]}" if len(failure.finished) == 1 else f"{len(failure.finished)} ranks"
+        lost = f"; {finished} ended cleanly, which the others may have lost" if failure.finished else ""
+        return f"failed {told(failure.at)}{where} {how}; which rank ended first is not known{only}{lost}"
     return f"failed {told(failure.at)}: rank {failure.rank}{where} ended first, in phase {failure.phase}, {how}"
 
 
