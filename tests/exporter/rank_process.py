@@ -1,7 +1,8 @@
 """A rank's process: keeps a state file as it is told over standard input, until that is closed.
 
 The first line is a JSON object: the folder, the facts, the live words by index, and the exit code with which it
-leaves, as subprocess has it: below 0 it is a signal. Answers with the file's path.
+leaves, as subprocess has it: below 0 it is a signal. In place of a code it may be a program, which the process then
+runs. Answers with the file's path.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ for index, value in request["words"].items():
 print(writer.path, flush=True)
 sys.stdin.read()
 end = request["ends"]
+if isinstance(end, list):
+    os.execv(end[0], end)
 if end is not None and end < 0:
     os.kill(os.getpid(), -end)
 elif end is not None:

@@ -116,11 +116,12 @@ def live_rank(
     facts: Facts = FACTS,
     words: Mapping[int, int] | None = None,
     environment: Mapping[str, str] | None = None,
-    ends: int | None = None,
+    ends: int | list[str] | None = None,
 ) -> Generator[subprocess.Popen[str], None, None]:
     """Run a rank's process that holds its state file, with more variables in its environment where told so.
 
-    Once its input is closed it ends as every program, or with the exit code ``ends``; below 0 that is a signal.
+    Once its input is closed it ends as every program, or with the exit code ``ends``; below 0 that is a signal. Where
+    that is a program, the process runs it from then on.
     """
     plain = {**vars(facts), "boot_id": facts.boot_id.hex()}
     request = {"directory": str(directory), "facts": plain, "words": words or {}, "ends": ends}

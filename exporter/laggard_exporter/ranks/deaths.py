@@ -16,6 +16,7 @@ from laggard.shared import statefile
 from laggard.shared.phases import RankState
 from laggard.shared.statefile import EndedBy, Ending, Snapshot
 from laggard_exporter.kernel_log import LogReader
+from laggard_exporter.ranks import processes
 
 #: What names a process of this boot: its number may be another's a moment later, its start is its own.
 _Key = tuple[int, int]
@@ -38,14 +39,22 @@ OUT_OF_MEMORY = "out of memory"
 class Deaths:
     """Notes when each process that was :meth:`watched <watch>` ended. ``clock`` gives nanoseconds since boot.
 
-    ``log`` says whom the kernel killed for lack of memory.
+    ``procfs`` shows the processes of the exporter's own process namespace, ``log`` says whom the kernel killed for lack
+    of memory.
 
     The kernel wakes a thread of this object through a descriptor of the process (pidfd, Linux 5.3), and says how it
     ended (Linux 6.15). A process that the exporter's namespace does not show is known to have lived until it was last
     watched, and no more.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = statefile.boottime_ns, log: LogReader | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        procfs: Path = Path("/proc"),
+        clock: Callable[[], int] = statefile.boottime_ns,
+        log: LogReader | None = None,
+    ) -> None:
+        self._procfs = procfs
         self._clock = clock
         self._log = log
         self._watched: dict[int, _Key] = {}
@@ -54,8 +63,8 @@ class Deaths:
         #: As waitpid has them; None where the kernel did not say, or too late.
         self._statuses: dict[_Key, int | None] = {}
         self._lived: dict[_Key, int] = {}
-        #: By the numbers that the kernel's log has.
-        self._pids: dict[int, _Key] = {}
+        #: By which the kernel's log and /proc know them. A process that runs another program may have a second file.
+        self._pids: dict[_Key, int] = {}
         self._out_of_memory: set[_Key] = set()
         self._poll: select.epoll | None = None
         self._lock = threading.Lock()
@@ -76,22 +85,31 @@ class Deaths:
                 if self._poll is None:
                     self._poll = select.epoll()
                     threading.Thread(target=self._wait, args=(self._poll,), name="laggard-deaths", daemon=True).start()
-                self._watched[descriptor] = self._pids[file.holder_pid] = key
+                self._watched[descriptor] = key
+                self._pids[key] = file.holder_pid
                 self._poll.register(descriptor, select.EPOLLIN)
 
     def completed(self, file: Snapshot) -> Snapshot:
-        """Return the file with what the kernel says of the end of its process, where the process did not."""
+        """Return the file with what the kernel says of the end of its process, where the process did not.
+
+        A process that lives and has let go of its file runs another program now (execve), so its training has ended.
+        """
         key = _key(file)
         with self._lock:
             ended = self._ended.get(key)
-            if file.alive or file.ended_ns or ended is None:
+            if file.alive or file.ended_ns:
                 return file
+            if ended is None:
+                # One that ends has given its memory back before it lets go of its files.
+                runs = key in self._pids and processes.has_memory(self._procfs, self._pids[key])
+                return replace(file, state=RankState.FINISHED) if runs else file
             if key not in self._statuses and self._clock() - ended < _ASKED_NS:
                 return file
             # What was said once stays.
             status = self._statuses.setdefault(key, None)
         for message in self._log.read() if self._log is not None else ():
-            if victim := self._pids.get(int(message.match[1])):
+            pid = int(message.match[1])
+            if victim := next((known for known in reversed(self._pids) if self._pids[known] == pid), None):
                 self._out_of_memory.add(victim)
         said = OUT_OF_MEMORY if key in self._out_of_memory else ""
         # The first process of a container is asked by a signal that it does not get, and killed later.
@@ -108,7 +126,7 @@ class Deaths:
         """Forget all processes but these."""
         keys = set(map(_key, files))
         self._lived = {key: time for key, time in self._lived.items() if key in keys}
-        self._pids = {pid: key for pid, key in self._pids.items() if key in keys}
+        self._pids = {key: pid for key, pid in self._pids.items() if key in keys}
         self._out_of_memory &= keys
         with self._lock:
             self._ended = {key: time for key, time in self._ended.items() if key in keys}

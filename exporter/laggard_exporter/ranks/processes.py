@@ -53,6 +53,11 @@ def process_times(procfs: Path, pid: int) -> ProcessTimes | None:
         return None
 
 
+def has_memory(procfs: Path, pid: int) -> bool:
+    """Return whether the process is seen and has memory: none that is about to end has."""
+    return (files.read_text(procfs / str(pid) / "statm") or "0").split()[0] != "0"
+
+
 def control_group(procfs: Path, sysfs: Path, pid: int) -> Path | None:
     """Return the folder of the process's control group of version 2; None where the exporter does not see it."""
     for line in (files.read_text(procfs / str(pid) / "cgroup") or "").splitlines():

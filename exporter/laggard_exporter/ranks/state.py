@@ -170,7 +170,7 @@ class StateCollector:
         log: LogReader | None = None,
     ) -> None:
         self._directory = directory
-        self._deaths = Deaths(clock=clock, log=log)
+        self._deaths = Deaths(procfs=procfs, clock=clock, log=log)
         self._ranks = RankFiles(directory, clock=clock, level=logging.WARNING, deaths=self._deaths)
         self._procfs = procfs
         self._sysfs = sysfs

@@ -186,6 +186,28 @@ def test_who_leaves_with_exit_code_0_has_finished(tmp_path: Path) -> None:
     assert len(failures(samples)) == (0 if said("finished") else 1)
 
 
+@pytest.mark.parametrize(("code", "with_what"), [(0, ""), (7, "exit code 7")])
+def test_who_runs_another_program_has_finished(tmp_path: Path, code: int, with_what: str) -> None:
+    """A process that lives has not failed, though its training let go of its file (execve); its own end is one."""
+    collector = StateCollector(tmp_path)
+    program = ["/bin/sh", "-c", f"echo begun; sleep 0.5; exit {code}"]
+    with live_rank(tmp_path, fresh(pid_start_ticks=0), ends=program) as process:
+        collector.collect()
+        assert as_dict(collector.collect())[rank_series("training_process_up")] == 1
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        assert process.stdout.readline() == "begun\n"
+        samples = as_dict(collector.collect())
+        assert samples[rank_series("training_process_condition")] == 1
+        assert failures(samples) == {}
+        process.wait(10)
+        time.sleep(0.2)
+        told = failures(as_dict(collector.collect()))
+    if said("known"):
+        assert list(told) == ([failure("other", "unknown", with_what)] if code else [])
+
+
 def test_who_was_killed_for_lack_of_memory(tmp_path: Path) -> None:
     """The kernel's log says which of the ranks that are killed together it was."""
     log = tmp_path / "kmsg"
