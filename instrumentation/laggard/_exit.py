@@ -5,6 +5,9 @@ anything is reported, is delayed: for as long as the last report takes, and for 
 Python (`_sigaction.c`). So ``signal.getsignal`` still says ``SIG_DFL``, whoever sets a handler finds none before it,
 and a rank that hangs in native code ends too, even one that holds the interpreter lock. Where that part is not
 compiled, the default action comes at once, and what was measured since the last report is lost.
+
+A handler of the process's own decides what SIGTERM does. Beneath Python it is noted in the state file that it came: the
+ranks of a job get it together, and one that leaves at once makes the others fail.
 """
 
 from __future__ import annotations
@@ -71,6 +74,7 @@ class ExitHandling:
                     statefile.STATE,
                     statefile.ENDING,
                     statefile.ENDED,
+                    statefile.ASKED,
                     RankState.FINISHED,
                     RankState.FAILED,
                     statefile.pack(EndedBy.EXIT, 0),
@@ -82,14 +86,12 @@ class ExitHandling:
     def delay_default(self) -> None:
         """Delay SIGTERM's default action, also where a handler has come and gone. On any thread.
 
-        Where it has none, have the state file say that it came: the kill that follows was asked for.
+        Where it has another or none, have the state file say that it came: the end that follows was asked for.
         """
         if sigaction is None:
             return
-        if os.getpid() == _INIT:
+        if os.getpid() == _INIT or not sigaction.delay(signal.SIGTERM, self._descriptor, _DELAY_SECONDS):
             sigaction.note(signal.SIGTERM)
-        else:
-            sigaction.delay(signal.SIGTERM, self._descriptor, _DELAY_SECONDS)
 
     def come_first(self) -> None:
         """Report before handlers that providers have registered since: they send what is reported. On any thread."""

@@ -8,8 +8,8 @@
    that reports has the lock, and is held then. A second signal ends the process at once. A process that exits already,
    and is late by its last report, gets the signal as much later: its exit code is its own where it would have been.
 
-   One that the kernel keeps from the first process of a namespace is noted, and nothing else: whoever sent it waits, and
-   then kills.
+   One that a handler of the process takes, or that the kernel keeps from the first process of a namespace, is noted, and
+   its action is what it was: whoever sent it waits, and then kills.
 
    The handlers call nothing but what POSIX allows in one, and PyGILState_Check, which compares two words. System calls
    stand for functions that a C library of 2.17 has elsewhere than a newer one. */
@@ -29,12 +29,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#define CODE_SHIFT 56 /* as the state file packs a code and a time */
+
 /* Where the state file has what is written at an end, and the words for it. Mapped once more, so that neither a closed
    file nor the end of the interpreter takes it away. */
 static struct {
     volatile uint64_t *words;
     size_t size;
-    int state, ending, ended;
+    int state, ending, ended, asked;
     uint64_t finished, failed, by_exit, by_signal;
 } file;
 
@@ -44,6 +46,8 @@ static volatile int pipe_end;
 static volatile int64_t limit_ns, deadline;
 /* Since when the process exits by itself, and how long after that the signal came. */
 static volatile int64_t leaving, came_after;
+/* The handler of a signal that is noted. It stays the same: another one may call ours, and never be called by it. */
+static struct sigaction noted;
 static atomic_int begun, held;
 static int timer, has_timer, has_exit_handler;
 static pid_t timer_owner;
@@ -54,11 +58,14 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static void record_ending(uint64_t word) {
+static uint64_t boottime(void) {
     struct timespec time;
     clock_gettime(CLOCK_BOOTTIME, &time);
-    if (file.words[file.ended] == 0)
-        file.words[file.ended] = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static void record_ending(uint64_t word) {
+    if (file.words[file.ended] == 0) file.words[file.ended] = boottime();
     file.words[file.ending] = word;
 }
 
@@ -76,8 +83,8 @@ static void record_exit(int status, void *unused) {
     if (words == NULL || getpid() != owner) return;
     status &= 0xff;
     words[file.state] = status ? file.failed : file.finished;
-    /* What an exception left is known better, but not a signal that was only noted. */
-    if (words[file.ending] == 0 || words[file.ended] == 0 || status == 0) record_ending(file.by_exit | (uint64_t)status);
+    /* What an exception left is known better. */
+    if (words[file.ending] == 0 || status == 0) record_ending(file.by_exit | (uint64_t)status);
 }
 
 static void act_by_default(int number) {
@@ -90,6 +97,7 @@ static void act_by_default(int number) {
 static void on_end(int number, siginfo_t *info, void *context);
 static void on_request(int number, siginfo_t *info, void *context);
 static void on_kept(int number, siginfo_t *info, void *context);
+static void on_noted(int number, siginfo_t *info, void *context);
 
 static int is_installed(int number, void (*handler)(int, siginfo_t *, void *)) {
     struct sigaction action;
@@ -151,14 +159,26 @@ static void on_request(int number, siginfo_t *info, void *context) {
     errno = error;
 }
 
+static void record_request(int number) {
+    if (getpid() == owner && file.words != NULL) file.words[file.asked] = (uint64_t)number << CODE_SHIFT | boottime();
+}
+
 static void on_kept(int number, siginfo_t *info, void *context) {
     (void)info, (void)context;
     int error = errno;
     if (is_installed(number, on_kept)) {
         if (getpid() != owner) act_by_default(number);
-        else if (file.words != NULL && file.words[file.ending] == 0) file.words[file.ending] = file.by_signal | (uint64_t)number;
+        else record_request(number);
     }
     errno = error;
+}
+
+static void on_noted(int number, siginfo_t *info, void *context) {
+    int error = errno;
+    record_request(number);
+    errno = error;
+    if (noted.sa_flags & SA_SIGINFO) noted.sa_sigaction(number, info, context);
+    else noted.sa_handler(number);
 }
 
 static PyObject *install(int number, int descriptor, void (*handler)(int, siginfo_t *, void *)) {
@@ -204,7 +224,18 @@ static PyObject *note(PyObject *module, PyObject *argument) {
     (void)module;
     int number = (int)PyLong_AsLong(argument);
     if (number == -1 && PyErr_Occurred()) return NULL;
-    return install(number, pipe_end, on_kept);
+    if (is_installed(number, on_noted) || is_installed(number, on_end) || is_installed(number, on_kept)) Py_RETURN_FALSE;
+    struct sigaction before, action;
+    if (sigaction(number, NULL, &before) != 0) return PyErr_SetFromErrno(PyExc_OSError);
+    if (before.sa_handler == SIG_DFL && getpid() == 1) return install(number, pipe_end, on_kept);
+    if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) Py_RETURN_FALSE;
+    if (noted.sa_handler != NULL && noted.sa_handler != before.sa_handler) Py_RETURN_FALSE;
+    owner = getpid();
+    noted = action = before;
+    action.sa_sigaction = on_noted;
+    action.sa_flags |= SA_SIGINFO;
+    if (sigaction(number, &action, NULL) != 0) return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_TRUE;
 }
 
 static PyObject *leave(PyObject *module, PyObject *unused) {
@@ -217,7 +248,9 @@ static PyObject *give_back(PyObject *module, PyObject *argument) {
     (void)module;
     int number = (int)PyLong_AsLong(argument);
     if (number == -1 && PyErr_Occurred()) return NULL;
-    if (is_installed(number, on_end) || is_installed(number, on_request) || is_installed(number, on_kept)) {
+    if (is_installed(number, on_noted)) {
+        sigaction(number, &noted, NULL);
+    } else if (is_installed(number, on_end) || is_installed(number, on_request) || is_installed(number, on_kept)) {
         struct sigaction action = {.sa_handler = SIG_DFL};
         sigaction(number, &action, NULL);
         int64_t left = deadline - now();
@@ -257,17 +290,17 @@ static PyObject *end(PyObject *module, PyObject *argument) {
 
 static PyObject *keep_ending(PyObject *module, PyObject *arguments) {
     (void)module;
-    int descriptor, state, ending, ended;
+    int descriptor, state, ending, ended, asked;
     Py_ssize_t size;
     unsigned long long finished, failed, by_exit, by_signal;
-    if (!PyArg_ParseTuple(arguments, "iniiiKKKK", &descriptor, &size, &state, &ending, &ended, &finished, &failed,
-                          &by_exit, &by_signal))
+    if (!PyArg_ParseTuple(arguments, "iniiiiKKKK", &descriptor, &size, &state, &ending, &ended, &asked, &finished,
+                          &failed, &by_exit, &by_signal))
         return NULL;
     void *words = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (words == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
     if (file.words != NULL) munmap((void *)file.words, file.size);
     file.words = NULL;
-    file.size = (size_t)size, file.state = state, file.ending = ending, file.ended = ended;
+    file.size = (size_t)size, file.state = state, file.ending = ending, file.ended = ended, file.asked = asked;
     file.finished = finished, file.failed = failed, file.by_exit = by_exit, file.by_signal = by_signal;
     file.words = words;
     owner = getpid();

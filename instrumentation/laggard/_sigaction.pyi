@@ -13,6 +13,7 @@ def keep_ending(
     state: int,
     ending: int,
     ended: int,
+    asked: int,
     finished: int,
     failed: int,
     by_exit: int,

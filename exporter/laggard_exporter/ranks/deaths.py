@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import struct
 import threading
 from collections.abc import Callable, Iterable
@@ -112,11 +111,8 @@ class Deaths:
             if victim := next((known for known in reversed(self._pids) if self._pids[known] == pid), None):
                 self._out_of_memory.add(victim)
         said = OUT_OF_MEMORY if key in self._out_of_memory else ""
-        # The first process of a container is asked by a signal that it does not get, and killed later.
-        asked = file.ending.by is EndedBy.SIGNAL and status in {None, signal.SIGKILL} and not said
-        if not asked:
-            file = replace(file, ending=Ending(EndedBy.UNKNOWN, status or 0, said))
-        return replace(file, ended_ns=ended, state=RankState.FINISHED if status == 0 else file.state)
+        state = RankState.FINISHED if status == 0 else file.state
+        return replace(file, ended_ns=ended, state=state, ending=Ending(EndedBy.UNKNOWN, status or 0, said))
 
     def lived_ns(self, file: Snapshot) -> int:
         """Return when the process was last known to live, by the exporter; 0 where it never was."""

@@ -24,7 +24,7 @@ from laggard_exporter.entry import Entry
 from laggard_exporter.kernel_log import OOM_KILL, LogReader
 from laggard_exporter.logs import LogOnce
 from laggard_exporter.ranks import processes
-from laggard_exporter.ranks.deaths import Deaths
+from laggard_exporter.ranks.deaths import OUT_OF_MEMORY, Deaths
 from laggard_exporter.ranks.files import NANOSECONDS, Rank, RankFiles
 from laggard_exporter.samples import Family, Sample
 
@@ -55,6 +55,10 @@ _logger = logging.getLogger(__name__)
 
 #: Signals by which a person, a launcher or a scheduler asks a process to end.
 _REQUESTS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+#: An end so soon after such a signal was asked for, whatever a handler made of it.
+_GRACE_SECONDS = 15 * 60
+#: But not what the kernel does to a process for what it did itself.
+_FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", OUT_OF_MEMORY}
 #: What a shell adds to a signal's number for an exit code.
 _SHELL_SIGNAL = 128
 
@@ -217,8 +221,10 @@ def _failure(rank: Rank, deaths: Deaths) -> Iterator[Sample]:
     by, with_what = _cause(file.ending)
     ended = file.ended_ns
     if not ended:
-        by = by if by == "request" else "unseen"
+        by = "unseen"
         ended = max(file.phase_entered_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
+    if file.asked_by in _REQUESTS and with_what not in _FAULTS and ended - file.asked_ns < _GRACE_SECONDS * NANOSECONDS:
+        by, with_what = "request", signal.Signals(file.asked_by).name
     unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS
     facts = file.facts
     labels = (facts.run, str(facts.rank), facts.host, file.phase.label, by, with_what)

@@ -72,6 +72,7 @@ STEPS = _LIVE_WORD + 3
 LAST_STEP = _LIVE_WORD + 4
 ENDING = _LIVE_WORD + 5
 ENDED = _LIVE_WORD + 6
+ASKED = _LIVE_WORD + 7
 GROUPS = _LIVE_WORD + 8
 GROUP_WORDS = 3  # identity, started, finished
 
@@ -194,6 +195,10 @@ class Snapshot:
     ending: Ending
     ended_ns: int
     """When the process said how it ends; 0 where it did not."""
+    asked_by: int
+    """The newest signal that asked it to end and that did not end it at once; 0 where none came."""
+    asked_ns: int
+    """When that signal came."""
     alive: bool
     holder_pid: int
     """Process that holds the lock, as the reader's process namespace numbers it; 0 where it is not visible."""
@@ -305,6 +310,7 @@ def read(path: Path) -> Snapshot:
         )
     words = memoryview(data).cast("Q")
     phase, entered = unpack(words[PHASE])
+    asked_by, asked = unpack(words[ASKED])
     try:
         return Snapshot(
             facts=facts,
@@ -317,6 +323,8 @@ def read(path: Path) -> Snapshot:
             groups=tuple(_groups(words)),
             ending=_ending(data, words[ENDING]),
             ended_ns=words[ENDED],
+            asked_by=asked_by,
+            asked_ns=asked,
             alive=alive,
             holder_pid=holder,
         )

@@ -76,6 +76,32 @@ def test_how_a_rank_ended(tmp_path: Path, ending: Ending, by: str, with_what: st
     assert samples[rank_series("training_process_failure_last_step_age_seconds")] == pytest.approx(last_step)
 
 
+@pytest.mark.parametrize(
+    ("ending", "seconds", "by", "with_what"),
+    [
+        (Ending(EndedBy.EXCEPTION, 1, "RuntimeError"), 60, "request", "SIGTERM"),
+        (Ending(EndedBy.EXIT, 1), 60, "request", "SIGTERM"),
+        (Ending(EndedBy.EXIT, 1), 1000, "exit", "1"),
+        (Ending(EndedBy.SIGNAL, signal.SIGABRT), 60, "signal", "SIGABRT"),
+    ],
+)
+def test_who_was_asked_to_end(tmp_path: Path, ending: Ending, seconds: int, by: str, with_what: str) -> None:
+    """What a handler of SIGTERM makes of it is an end on request; a fault is none, nor an end after 15 minutes."""
+    ended = 2000 * NANOSECONDS
+    words = {
+        **WAITING,
+        statefile.STATE: RankState.FAILED,
+        statefile.ENDED: ended,
+        statefile.ENDING: statefile.pack(ending.by, ending.code),
+        statefile.ASKED: statefile.pack(signal.SIGTERM, ended - seconds * NANOSECONDS),
+    }
+    with dead_file(tmp_path, words=words).open("r+b") as file:
+        file.seek(2048)
+        file.write(ending.exception.encode())
+    (series,) = failures(collect(tmp_path, ended))
+    assert series == failure("communication", by, with_what)
+
+
 def test_when_a_killed_rank_died(tmp_path: Path) -> None:
     """The kernel's word on the end of a process counts to the millisecond, however late the next scrape is."""
     collector = StateCollector(tmp_path)
@@ -157,9 +183,9 @@ def test_how_a_rank_died_without_a_word(tmp_path: Path, end: int, by: str, with_
 @pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSEGV])
 def test_who_was_killed_after_it_was_asked_to_end(tmp_path: Path, end: int, seen: bool) -> None:  # noqa: FBT001 - a parameter
-    """The kill that follows a SIGTERM to the first process of a container was asked for; a fault was not."""
+    """The kill that follows a SIGTERM was asked for; a fault was not."""
     collector = StateCollector(tmp_path)
-    words = {statefile.ENDING: statefile.pack(EndedBy.SIGNAL, signal.SIGTERM)}
+    words = {statefile.ASKED: statefile.pack(signal.SIGTERM, statefile.boottime_ns())}
     with live_rank(tmp_path, fresh(pid_start_ticks=0), words, ends=-end) as process:
         assert failures(as_dict(collector.collect() if seen else ())) == {}
         assert process.stdin is not None
