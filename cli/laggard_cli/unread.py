@@ -13,10 +13,10 @@ _RANK = "training_rank"
 _WHO = f"{CLUSTER}, {RUN}, {_RANK}"
 
 #: Steps under a name that no rule reads: as OTLP has it, with other suffixes, with what a site puts before it, or as
-#: vmagent's stream aggregation calls it.
+#: vmagent's stream aggregation calls it. What rules record has a colon before.
 RENAMED = (
     f"group by (__name__, {CLUSTER}, {RUN}) "
-    '({__name__=~".*training[._]+steps([._]+total)?(:.+)?", __name__!="training_steps_total"})'
+    '({__name__=~"[^:]*training[._]+steps([._]+total)?(:.+)?", __name__!="training_steps_total"})'
 )
 #: A native histogram without the classic one beside it, whose series have names of their own.
 _NATIVE = (

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from laggard_cli import prometheus, unread
 from laggard_cli.main import main
+from laggard_cli.pack import pack_rules
 from tests.fuzz.test_parsers import fuzz
 from tests.support.answering import Answer, Answering, answering
 from tests.support.fake_prometheus import fake_prometheus, firing
@@ -371,6 +372,14 @@ def test_names_that_are_not_translated_are_said(name: str, tmp_path: Path) -> No
     assert "translation_strategy: UnderscoreEscapingWithSuffixes" in err
     (asked,) = re.findall(r'__name__=~"(.+?)"', unread.RENAMED)
     assert re.fullmatch(asked, name)
+
+
+def test_what_the_rules_record_is_no_other_name() -> None:
+    """Of a run with few steps the rules record how many each rank made, and nobody has renamed these."""
+    (asked,) = re.findall(r'__name__=~"(.+?)"', unread.RENAMED)
+    recorded = {rule["record"] for rule in pack_rules() if "record" in rule}
+    assert "run_rank:training_steps:total" in recorded
+    assert not [name for name in recorded if re.fullmatch(asked, name)]
 
 
 def test_why_metrics_do_not_arrive_stands_beside_the_alert(tmp_path: Path) -> None:
