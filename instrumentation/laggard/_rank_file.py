@@ -38,7 +38,7 @@ class RankFile:
             self.writer = statefile.StateWriter(environment.state_directory(), facts)
         except statefile.StateFileError as error:
             _logger.warning(
-                "%s; training goes on, but a stuck rank cannot be told from outside. Set %s to a folder that this "
+                "%s; training goes on, but no node exporter sees this rank. Set %s to a folder that this "
                 "user may write",
                 error,
                 environment.LAGGARD_STATE_DIR,
