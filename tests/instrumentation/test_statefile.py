@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import signal
 import stat
 import time
@@ -211,3 +212,15 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path, writer: StateW
         path.write_bytes(damaged)
         with contextlib.suppress(StateFileError):
             assert isinstance(statefile.read(path).facts.rank, int)
+
+
+def test_a_limit_on_the_size_of_files_is_said(tmp_path: Path) -> None:
+    """A file that `ulimit -f` cuts short is none, and the reason is the kernel's."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (statefile.SIZE // 2, before[1]))
+    try:
+        with pytest.raises(StateFileError, match="File too large"):
+            StateWriter(tmp_path, FACTS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

@@ -220,7 +220,9 @@ class StateWriter:
             self.path, self.descriptor = _create(directory)
             try:
                 # Written, not truncated to size: a full file system must fail here and not as SIGBUS at a later store.
-                os.write(self.descriptor, bytes(SIZE))
+                left = SIZE
+                while left:  # what a limit cuts short fails at the second attempt, with its reason
+                    left -= os.write(self.descriptor, bytes(left))
                 fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._map = mmap.mmap(self.descriptor, SIZE)  # which has a descriptor of its own
             except OSError as error:
