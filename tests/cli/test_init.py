@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import subprocess
 from pathlib import Path
@@ -195,11 +196,16 @@ def _alertmanager(address: str) -> list[str | Path]:
 def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
     """A real Alertmanager, started in the folder with the two secrets filled in, sends what a person can act on.
 
-    What a run is called is text in Slack, and no command.
+    What a run is called is text in Slack, and no command. An alert that is over comes last, without its last figures.
     """
     site = init(tmp_path)
     port = free_ports(1)[0]
     configuration = site / "alertmanager.yml"
+    # By its name it is the first of the two.
+    over = {
+        "labels": {**ALERT["labels"], "alertname": "TrainingRankMissing", "host_name": "<node>"},
+        "annotations": {**ALERT["annotations"], "summary": "The run works on without 1.00 rank."},
+    }
     with receiving() as (url, messages), processes(tmp_path) as started:
         (site / "secrets" / "slack-url").write_text(f"{url}/slack")
         (site / "secrets" / "pagerduty-key").write_text("key")
@@ -211,7 +217,9 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         started.start("alertmanager", _alertmanager(f"127.0.0.1:{port}"), at=site)
         base = f"http://127.0.0.1:{port}"
         started.wait("alertmanager", f"{base}/-/ready")
-        httpx.post(f"{base}/api/v2/alerts", json=[ALERT]).raise_for_status()
+        ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.5)
+        alerts = [ALERT, {**over, "endsAt": ends.isoformat()}]
+        httpx.post(f"{base}/api/v2/alerts", json=alerts).raise_for_status()
         wait_until(lambda: {"/slack", "/pagerduty"} <= messages.keys(), "both are told")
     (attachment,) = messages["/slack"][0]["attachments"]
     assert messages["/slack"][0]["channel"] == "#training"
@@ -220,7 +228,8 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
     assert attachment["text"].strip() == (
         "*TrainingStalled* (firing): Rank 3 of run &lt;!channel&gt; &amp; co stands still.\n"
         "Look at its stack.\n"
-        "<https://runbooks.example/TrainingStalled.md|Runbook>"
+        "<https://runbooks.example/TrainingStalled.md|Runbook>\n"
+        "*TrainingRankMissing* (resolved): rank 3 on &lt;node&gt;"
     )
     page = messages["/pagerduty"][0]
     assert (page["routing_key"], page["payload"]["summary"]) == ("key", ALERT["annotations"]["summary"])
