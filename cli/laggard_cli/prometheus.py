@@ -159,7 +159,11 @@ class Prometheus:
         return [sample for sample in found if all(sample.labels.get(label) for label in by)]
 
     def ranges(self, expression: str, begin: float, end: float, step: float) -> list[Range]:
-        """Return the result of a query over a range of time, in seconds since 1970: one value each ``step`` seconds."""
+        """Return the result of a query over a range of time, in seconds since 1970: one value each ``step`` seconds.
+
+        VictoriaMetrics and the query frontends of Thanos and Mimir may round begin and end down to multiples of ``step``.
+        Whoever needs the last values asks for such times.
+        """
         times = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         parameters = {"query": renamed(expression, self._names), **times}
         found = self._get("api/v1/query_range", parameters, lambda data: list(_matrix(data, begin, end)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def _last(prometheus: Prometheus, run: Run) -> float | None:
     live = f"run:training_ranks_live:count{run.matcher()}"
     end = time.time()
     for reach, step in ((_REACH_SECONDS, _STEP_SECONDS), (_STEP_SECONDS, 1)):
-        begin = end - reach // step * step
+        end = math.ceil(end / step) * step
+        begin = end - reach
         series = prometheus.ranges(f"max(present_over_time({live}[{step}s]))", begin, end, step)
         moments = [moment for each in series for moment in each.values]
         if not moments:

@@ -17,8 +17,9 @@ from laggard_cli.report.arrays import Array
 
 #: A series that each run has.
 EXPECTED = "run:training_ranks_expected:max"
-#: How far back a run is looked for, and in which steps: a server gives at most 11,000 points.
-_REACH_SECONDS, _COARSE_SECONDS, _MOST_POINTS = 30 * 86400.0, 300.0, 10_000
+#: How far back a run is looked for, and in which steps: a server gives at most 11,000 points. A coarse step is this many fine
+#: ones.
+_REACH_SECONDS, _FINE_STEPS, _MOST_POINTS = 30 * 86400.0, 300, 10_000
 #: How long evaluations are watched to tell how often they happen, and how often that usually is.
 _WATCHED_SECONDS, _USUAL_INTERVAL = 180.0, 15.0
 #: Columns of the pictures; of a run with very many ranks fewer, so that an answer stays below some ten megabytes.
@@ -29,7 +30,10 @@ _SCRAPES, _STEPS = 4, 8
 
 @dataclass(frozen=True)
 class Span:
-    """A time in seconds since 1970, and how it is cut: a value each ``step`` seconds, means over ``window``."""
+    """A time in seconds since 1970, and how it is cut: a value each ``step`` seconds, means over ``window``.
+
+    It begins at a multiple of ``step``, to which some servers round (:meth:`Prometheus.ranges`).
+    """
 
     begin: float
     end: float
@@ -87,7 +91,7 @@ def find(server: Prometheus, run: Run, begin: float | None, end: float | None, l
         until,
     )
     window = math.ceil(max(_SCRAPES * interval, step, _STEPS * (usual or 0.0)) / interval) * interval
-    return Span(since, until, float(step), float(window))
+    return Span(float(since // step * step), until, float(step), float(window))
 
 
 def _lived(server: Prometheus, run: Run, since: float, until: float) -> tuple[float, float] | None:
@@ -99,13 +103,13 @@ def _lived(server: Prometheus, run: Run, since: float, until: float) -> tuple[fl
         found = server.ranges(f"max(present_over_time({expected}[{math.ceil(each)}s]))", begin, end, each)
         return sorted(moment for series in found for moment in series.values)
 
-    coarse = float(max(_COARSE_SECONDS, math.ceil((until - since) / _MOST_POINTS)))
-    found = times(until - math.floor((until - since) / coarse) * coarse, until, coarse)
+    fine = math.ceil((until - since) / _MOST_POINTS / _FINE_STEPS)
+    coarse = fine * _FINE_STEPS
+    found = times(since // coarse * coarse, math.ceil(until / coarse) * coarse, coarse)
     if not found:
         return None
-    fine = math.ceil(coarse / 300)
     first, last = (times(edge - coarse + fine, edge, fine) for edge in (found[0], found[-1]))
-    if not first or not last or last[-1] < since:
+    if not first or not last or last[-1] < since or first[0] > until:
         return None
     return max(since, first[0] - fine), last[-1]
 
