@@ -20,7 +20,7 @@ from laggard.shared.metrics import (
     STEPS,
 )
 from laggard.shared.names import prometheus_label, prometheus_name
-from laggard_cli.clusters import CLUSTER, RUN, Run
+from laggard_cli.clusters import Run
 from laggard_cli.prometheus import Prometheus, Range, Sample
 from laggard_cli.report.arrays import Array
 from laggard_cli.report.span import Span
@@ -156,11 +156,9 @@ def read(server: Counted, run: Run, span: Span) -> History:
     )
     phases = {each.labels[PHASE]: line(each, times) for each in found if PHASE in each.labels}
     found = server.over('{__name__=~"run:(training|gpu|host)_.+",' + own_run[1:], span)
-    facts = {
-        each.labels.get("__name__", ""): line(each, times)
-        for each in found
-        if each.labels.keys() <= {"__name__", CLUSTER, RUN}
-    }
+    # A server may add labels to all series, as Thanos does with tenant_id.
+    of_the_run = min((each.labels.keys() for each in found), key=len, default=None)
+    facts = {each.labels.get("__name__", ""): line(each, times) for each in found if each.labels.keys() == of_the_run}
     expected = facts.get("run:training_ranks_expected:max", np.full(len(times), np.nan))
     history = History(
         run=run,
