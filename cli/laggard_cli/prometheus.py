@@ -161,8 +161,8 @@ class Prometheus:
     def ranges(self, expression: str, begin: float, end: float, step: float) -> list[Range]:
         """Return the result of a query over a range of time, in seconds since 1970: one value each ``step`` seconds.
 
-        VictoriaMetrics and the query frontends of Thanos and Mimir may round begin and end down to multiples of ``step``.
-        Whoever needs the last values asks for such times.
+        VictoriaMetrics and the query frontends of Thanos and Mimir may round begin and end down to multiples of
+        ``step``. Whoever needs the last values asks for such times.
         """
         times = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         parameters = {"query": renamed(expression, self._names), **times}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import shutil
 import subprocess
 from pathlib import Path
@@ -217,7 +217,7 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         started.start("alertmanager", _alertmanager(f"127.0.0.1:{port}"), at=site)
         base = f"http://127.0.0.1:{port}"
         started.wait("alertmanager", f"{base}/-/ready")
-        ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.5)
+        ends = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
         alerts = [ALERT, {**over, "endsAt": ends.isoformat()}]
         httpx.post(f"{base}/api/v2/alerts", json=alerts).raise_for_status()
         wait_until(lambda: {"/slack", "/pagerduty"} <= messages.keys(), "both are told")

@@ -68,5 +68,5 @@ def test_a_time_before_the_run_has_none_of_it(lived: tuple[Prometheus, float, fl
 def test_the_end_of_a_run_is_its_last_second(lived: tuple[Prometheus, float, float]) -> None:
     """Of one that ended less than five minutes ago, too."""
     server, _, end = lived
-    last = ended._last(server, RUN)  # noqa: SLF001 - the rest needs a server with rules
+    last = ended._last(server, RUN)
     assert last == pytest.approx(end, abs=1)

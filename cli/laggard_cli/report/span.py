@@ -17,8 +17,8 @@ from laggard_cli.report.arrays import Array
 
 #: A series that each run has.
 EXPECTED = "run:training_ranks_expected:max"
-#: How far back a run is looked for, and in which steps: a server gives at most 11,000 points. A coarse step is this many fine
-#: ones.
+#: How far back a run is looked for, and in which steps: a server gives at most 11,000 points. A coarse step is this
+#: many fine ones.
 _REACH_SECONDS, _FINE_STEPS, _MOST_POINTS = 30 * 86400.0, 300, 10_000
 #: How long evaluations are watched to tell how often they happen, and how often that usually is.
 _WATCHED_SECONDS, _USUAL_INTERVAL = 180.0, 15.0

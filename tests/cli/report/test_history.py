@@ -42,4 +42,6 @@ class Server:
 def test_what_a_server_adds_to_all_series_hides_none(more: dict[str, str]) -> None:
     """Series of the run as a whole are read, and no others, whatever labels Thanos or Mimir gives to all."""
     found = history.read(cast("Any", Server(**more)), Run(more.get("cluster", ""), "r"), SPAN)
-    assert {name: list(values) for name, values in found.facts.items()} == {"run:training_step_seconds:mean": [0.5, 0.5]}
+    assert {name: list(values) for name, values in found.facts.items()} == {
+        "run:training_step_seconds:mean": [0.5, 0.5]
+    }
