@@ -156,6 +156,11 @@ def step_line(**changes: Any) -> str:
             "training_steps_total 5 1700000000\n",
             "all samples are of one time; a recording needs at least a few",
         ),
+        (
+            "a.om",
+            'training_steps_total{training_run="r"} 5 1700000000000\n',
+            "line 1: the time of training_steps_total must be in seconds, got '1700000000000'; Prometheus' text format",
+        ),
         ("a.jsonl", '{"run": "r", "rank": "0"}\n', "line 1: 'rank' must be of type int"),
         (
             "a.json",

@@ -18,6 +18,8 @@ Key = tuple[str, Labels]
 
 #: A series is gone when it has no sample for this many of its usual intervals.
 _REACH_INTERVALS = 2.5
+#: A time above this, which is in the year 5138, is in milliseconds.
+_LATEST_SECONDS = 1e11
 #: Labels with which Prometheus names a target; replayed series get those of the replay.
 _TARGET_LABELS = ("job", "instance")
 _PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -128,6 +130,11 @@ def _sample(text: str) -> tuple[Key, float, float]:
         raise ValueError(f"{name} must have a value and a time, got {' '.join(numbers)!r}") from None
     if not np.isfinite(time):
         raise ValueError(f"the time of {name} must be a number, got {numbers[1]!r}")
+    if time > _LATEST_SECONDS:
+        raise ValueError(
+            f"the time of {name} must be in seconds, got {numbers[1]!r}; Prometheus' text format, such as that of "
+            "/federate, has milliseconds: try promtool tsdb dump-openmetrics"
+        )
     return (name, labels), time, value
 
 
