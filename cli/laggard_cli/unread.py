@@ -33,6 +33,12 @@ _UNCOUNTED = (
     f"group by ({CLUSTER}, {RUN}) (training_last_step_timestamp_seconds)"
     f" unless on ({CLUSTER}, {RUN}) training_steps_total"
 )
+#: Runs whose counters fall from sample to sample, as deltas do that a server keeps as they are. Those of a run that
+#: restarts again and again fall less often.
+_FALLING = (
+    f"group by ({CLUSTER}, {RUN}) (resets(training_step_own_duration_seconds_sum[5m])"
+    " / (count_over_time(training_step_own_duration_seconds_sum[5m]) >= 10) > 0.3)"
+)
 
 #: Of each rank; {0} is for a time before. Compact series have no count of excluded steps, and no warm-up takes as many.
 _STEPS = f"max by ({_WHO}) (training_steps_total{{0}})"
@@ -80,11 +86,15 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
     """Return what keeps the rules from reading a run; its name is empty where the label has another name too."""
     found = {
         _run(sample.labels): Unread(
-            "gauges of its ranks arrive, and no counters",
+            why,
             "take out what makes deltas of them: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE of the ranks, "
             "cumulative_to_delta of a Collector; or add delta_to_cumulative to the Collector",
         )
-        for sample in server.query(_UNCOUNTED, at)
+        for query, why in (
+            (_UNCOUNTED, "gauges of its ranks arrive, and no counters"),
+            (_FALLING, "counters of its ranks arrive as deltas, and the rules read sums"),
+        )
+        for sample in server.query(query, at)
     }
     for sample in server.query(_NATIVE, at):
         found[_run(sample.labels)] = Unread(

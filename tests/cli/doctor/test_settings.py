@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ import yaml
 
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
+from laggard_cli.prometheus import Prometheus
 from laggard_cli.rules import render
+from laggard_cli.unread import unread
 from tests.cli.doctor.site import SEEN, Node, doctor, faults, job, node, series
+from tests.cli.gate.runs import prometheus_with
 from tests.collector.support import Processes, newest_prometheus, processes, wait_until
 
 
@@ -122,6 +127,29 @@ def test_counters_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixtu
     ((_, why, do),) = found["names"]
     assert why == "gauges of its ranks arrive, and no counters"
     assert do.startswith("take out what makes deltas of them: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE of")
+
+
+def test_deltas_that_are_kept_as_they_are_are_said(tmp_path: Path) -> None:
+    """A server may take deltas for sums, as VictoriaMetrics does: a run that restarts each minute has none."""
+    minutes = range(21)
+    runs = {
+        "deltas": [1.0, 1.02, 0.99, 1.01] * 5 + [1.0],
+        "sums": [float(number) for number in minutes],
+        "restarts": [float(number % 4) for number in minutes],
+    }
+    lines = [
+        f'training_step_own_duration_seconds_sum{{training_run="{run}"}} {value} {1_700_000_000 + 15 * number}'
+        for run, values in runs.items()
+        for number, value in enumerate(values)
+    ]
+    with (
+        prometheus_with(tmp_path, "\n".join([*lines, "# EOF\n"])) as url,
+        contextlib.closing(Prometheus(url)) as server,
+    ):
+        found = unread(server, 1_700_000_300)
+    assert {run.name: each.why for run, each in found.items()} == {
+        "deltas": "counters of its ranks arrive as deltas, and the rules read sums"
+    }
 
 
 def test_metrics_that_are_left_out_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
