@@ -197,6 +197,7 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
     """A real Alertmanager, started in the folder with the two secrets filled in, sends what a person can act on.
 
     What a run is called is text in Slack, and no command. An alert that is over comes last, without its last figures.
+    Of many alerts ten are shown, and how many there are.
     """
     site = init(tmp_path)
     port = free_ports(1)[0]
@@ -206,6 +207,10 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         "labels": {**ALERT["labels"], "alertname": "TrainingRankMissing", "host_name": "<node>"},
         "annotations": {**ALERT["annotations"], "summary": "The run works on without 1.00 rank."},
     }
+    many = [
+        {**ALERT, "labels": {**ALERT["labels"], "training_run": "many", "training_rank": str(rank)}}
+        for rank in range(12)
+    ]
     with receiving() as (url, messages), processes(tmp_path) as started:
         (site / "secrets" / "slack-url").write_text(f"{url}/slack")
         (site / "secrets" / "pagerduty-key").write_text("key")
@@ -218,11 +223,15 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         base = f"http://127.0.0.1:{port}"
         started.wait("alertmanager", f"{base}/-/ready")
         ends = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
-        alerts = [ALERT, {**over, "endsAt": ends.isoformat()}]
+        alerts = [ALERT, {**over, "endsAt": ends.isoformat()}, *many]
         httpx.post(f"{base}/api/v2/alerts", json=alerts).raise_for_status()
-        wait_until(lambda: {"/slack", "/pagerduty"} <= messages.keys(), "both are told")
-    (attachment,) = messages["/slack"][0]["attachments"]
-    assert messages["/slack"][0]["channel"] == "#training"
+        both = ("/slack", "/pagerduty")
+        wait_until(lambda: all(len(messages.get(path, [])) == 2 for path in both), "both are told of both runs")
+    few, all_of_many = sorted(messages["/slack"], key=lambda message: "run many" in message["attachments"][0]["title"])
+    text = all_of_many["attachments"][0]["text"].strip()
+    assert (text.count("(firing)"), text.splitlines()[-1]) == (10, "12 alerts fire, 0 are resolved.")
+    (attachment,) = few["attachments"]
+    assert few["channel"] == "#training"
     assert attachment["title"] == "FIRING: run &lt;!channel&gt; &amp; co"
     assert attachment["title_link"] == "https://grafana.example/d/laggard-hang"
     assert attachment["text"].strip() == (
@@ -231,7 +240,7 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         "<https://runbooks.example/TrainingStalled.md|Runbook>\n"
         "*TrainingRankMissing* (resolved): rank 3 on &lt;node&gt;"
     )
-    page = messages["/pagerduty"][0]
+    page = min(messages["/pagerduty"], key=lambda message: len(str(message)))
     assert (page["routing_key"], page["payload"]["summary"]) == ("key", ALERT["annotations"]["summary"])
     assert page["payload"]["severity"] == "critical"
     assert page["links"] == [
