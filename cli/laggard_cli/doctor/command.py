@@ -53,7 +53,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         profile = rules.profile_of(groups)
         elsewhere = not groups and bool(prometheus.query(f"group({rules.INFO})"))
         yield from [rules.ELSEWHERE] if elsewhere else rules.check(groups, profile)
-        yield from rules.lookback(server.lookback(prometheus), profile) if groups else ()
+        yield from rules.flags(server.flags(prometheus), profile) if groups else ()
     except CommandError as error:
         elsewhere = False
         profile = rules.profile_of(())

@@ -30,6 +30,8 @@ ELSEWHERE = Finding(
 )
 #: How long Prometheus looks back for a sample by default.
 _LOOKBACK = timedelta(minutes=5)
+#: Features of Prometheus, of which either does no harm alone.
+_UNDIVIDED = ("type-and-unit-labels", "promql-delayed-name-removal")
 #: Characters of a server's own words: some servers quote the whole rule.
 _MOST_WORDS = 300
 #: What the error of a rule holds, and what to do.
@@ -197,8 +199,12 @@ def _failing(found: Sequence[Group]) -> Iterator[Finding]:
         )
 
 
-def lookback(allowed: timedelta | None, profile: Profile) -> Iterator[Finding]:
-    """Yield what is said of a server that forgets what is recorded before it is recorded again."""
+def flags(given: Mapping[str, str], profile: Profile) -> Iterator[Finding]:
+    """Yield what is said of a server that forgets what is recorded before it is recorded again, or cannot divide."""
+    try:
+        allowed = parse_duration(given.get("query.lookback-delta", ""))
+    except ValueError:
+        allowed = None
     longest = max(profile.interval(interval, name) for name, (interval, _) in _shipped().items())
     if allowed is not None and allowed < longest:
         yield Finding(
@@ -207,6 +213,14 @@ def lookback(allowed: timedelta | None, profile: Profile) -> Iterator[Finding]:
             f"series are recorded every {display_duration(longest)} at the longest, and queries look back "
             f"{display_duration(allowed)}: verdicts are missing",
             f"start the server with --query.lookback-delta={display_duration(max(longest, _LOOKBACK))}",
+        )
+    if set(_UNDIVIDED) <= set(given.get("enable-feature", "").split(",")):
+        yield Finding(
+            "rules",
+            FAULT,
+            f"with {' and '.join(_UNDIVIDED)} Prometheus divides no metric by one of another type, and verdicts are "
+            "missing or wrong",
+            "take one of the two from --enable-feature",
         )
 
 

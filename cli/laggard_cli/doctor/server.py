@@ -61,13 +61,14 @@ def groups(server: Prometheus) -> list[Group]:
     return server.data("api/v1/rules", {}, lambda data: list(map(_group, _list(data, "groups"))))
 
 
-def lookback(server: Prometheus) -> timedelta | None:
-    """Return for how long the server takes a sample for the present value; None where it does not say."""
+def flags(server: Prometheus) -> dict[str, str]:
+    """Return with which flags the server was started; none where it does not say."""
     try:
-        text = server.data("api/v1/status/flags", {}, lambda data: str(data.get("query.lookback-delta") or ""))
-        return parse_duration(text) if text else None
-    except (CommandError, ValueError):
-        return None
+        return server.data(
+            "api/v1/status/flags", {}, lambda data: {str(name): str(value) for name, value in data.items()}
+        )
+    except CommandError:
+        return {}
 
 
 def alertmanagers(server: Prometheus) -> list[str]:

@@ -110,6 +110,17 @@ def test_all_rules_loaded_twice_are_one_line() -> None:
     ]
 
 
+def test_features_that_break_divisions_are_said() -> None:
+    """Prometheus 3.15 drops a metric's type too late for a division, where both are on; either alone does no harm."""
+    both = "type-and-unit-labels,promql-delayed-name-removal"
+    profile = rules.profile_of(())
+    (found,) = rules.flags({"enable-feature": f"st-storage,{both}"}, profile)
+    assert (found.status, found.do) == ("fault", "take one of the two from --enable-feature")
+    assert found.detail.startswith("with type-and-unit-labels and promql-delayed-name-removal")
+    for alone in (*both.split(","), ""):
+        assert list(rules.flags({"enable-feature": alone, "query.lookback-delta": "5m"}, profile)) == []
+
+
 def test_rules_of_a_local_run_are_those_that_it_wrote() -> None:
     """Its groups have other names, and its alerts go to a terminal; what fails is a fault there too."""
     local = load_profile(pack_folder("rules"), "local")
