@@ -16,6 +16,8 @@ from laggard_cli.unread import unread
 
 #: Alerts on telemetry that a check here says in other words, and one that always fires.
 _SAID = ("LaggardWatchdog", "TrainingTelemetryDown", "TrainingClockSkew")
+#: An Alertmanager that takes nothing: LaggardWatchdog is sent to it once a minute.
+_UNSENT = "max by (alertmanager) (changes(prometheus_notifications_errors_total[5m])) >= 3"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +78,7 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
         ("ranks", ranks.arriving(prometheus, profile, hidden)),
         ("clocks", ranks.clocks(prometheus, profile)),
         ("labels", ranks.labels(prometheus)),
+        ("alerts", _unsent(prometheus)),
         ("alerts", _alerts(prometheus)),
     ]
     if not hidden:
@@ -98,6 +101,17 @@ def _answered(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _without(check: str, error: CommandError) -> Finding:
     return Finding(check, UNKNOWN, str(error))
+
+
+def _unsent(prometheus: Prometheus) -> Iterator[Finding]:
+    """Yield each Alertmanager that takes nothing, as a server that scrapes itself knows."""
+    for sample in prometheus.query(_UNSENT):
+        yield Finding(
+            "alerts",
+            FAULT,
+            f"do not reach {sample.labels.get('alertmanager', '')}: sending has failed again and again for minutes",
+            "start it, or read in Prometheus' log what it answers",
+        )
 
 
 def _alerts(prometheus: Prometheus) -> Iterator[Finding]:

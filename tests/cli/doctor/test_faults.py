@@ -216,16 +216,26 @@ def test_an_empty_server(started: Processes, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_server_without_targets_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """Thanos and Mimir answer queries alone: what cannot be asked has no answer; alerts on telemetry are told."""
+    """Thanos and Mimir answer queries alone: what cannot be asked has no answer.
+
+    Alerts on telemetry are told, and that alerts do not arrive.
+    """
     clash = firing("TrainingRankClash", "llama", "1")
     clash["labels"]["training_kind"] = "telemetry"
     clash["annotations"] |= {"summary": "Two processes are rank 1.", "recommendation": "End one."}
-    with fake_prometheus({}, [clash, firing("TrainingStraggler", "llama", "1")]) as address:
+    refusing = [({"alertmanager": "http://pager:9093/api/v2/alerts"}, 4)]
+    series = {"prometheus_notifications_errors_total": refusing}
+    with fake_prometheus(series, [clash, firing("TrainingStraggler", "llama", "1")]) as address:
         found = faults(doctor(address, "--json", code=1, capsys=capsys))
         refused = f"{address} does not answer as Prometheus: HTTP 404 at /api/v1"
     assert found["targets"] == [("unknown", f"{refused}/targets", "")]
     assert found["alerts"] == [
         ("unknown", f"{refused}/alertmanagers", ""),
+        (
+            "fault",
+            "do not reach http://pager:9093/api/v2/alerts: sending has failed again and again for minutes",
+            "start it, or read in Prometheus' log what it answers",
+        ),
         ("fault", "TrainingRankClash: Two processes are rank 1.", "End one."),
     ]
 
