@@ -116,7 +116,7 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
             "take out what renames metrics: metric_relabel_configs, metric_name_escaping_scheme; namespace or "
             "metrics_transform in a Collector; in vmagent's stream aggregation set keep_metric_names; where ranks "
             "push, try translation_strategy: UnderscoreEscapingWithSuffixes, of otlp in Prometheus or of a Collector's "
-            "exporter",
+            "exporter, or -opentelemetry.usePrometheusNaming of VictoriaMetrics",
         )
     return found
 

@@ -370,6 +370,7 @@ def test_names_that_are_not_translated_are_said(name: str, tmp_path: Path) -> No
     assert code == 2
     assert f"steps arrive as {name}, and the rules read training_steps_total; take out what renames" in err
     assert "translation_strategy: UnderscoreEscapingWithSuffixes" in err
+    assert err.endswith("or -opentelemetry.usePrometheusNaming of VictoriaMetrics\n")
     (asked,) = re.findall(r'__name__=~"(.+?)"', unread.RENAMED)
     assert re.fullmatch(asked, name)
 
