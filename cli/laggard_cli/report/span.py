@@ -30,10 +30,7 @@ _SCRAPES, _STEPS = 4, 8
 
 @dataclass(frozen=True)
 class Span:
-    """A time in seconds since 1970, and how it is cut: a value each ``step`` seconds, means over ``window``.
-
-    It begins at a multiple of ``step``, to which some servers round (:meth:`Prometheus.ranges`).
-    """
+    """A time in seconds since 1970, and how it is cut: a value each ``step`` seconds, means over ``window``."""
 
     begin: float
     end: float
@@ -91,7 +88,8 @@ def find(server: Prometheus, run: Run, begin: float | None, end: float | None, l
         until,
     )
     window = math.ceil(max(_SCRAPES * interval, step, _STEPS * (usual or 0.0)) / interval) * interval
-    return Span(float(since // step * step), until, float(step), float(window))
+    # The last value is of the last moment: a verdict that has just begun is in it.
+    return Span(until - math.ceil((until - since) / step) * step, until, float(step), float(window))
 
 
 def _lived(server: Prometheus, run: Run, since: float, until: float) -> tuple[float, float] | None:
@@ -111,7 +109,8 @@ def _lived(server: Prometheus, run: Run, since: float, until: float) -> tuple[fl
     first, last = (times(edge - coarse + fine, edge, fine) for edge in (found[0], found[-1]))
     if not first or not last or last[-1] < since or first[0] > until:
         return None
-    return max(since, first[0] - fine), last[-1]
+    # A run that is there now has its next sample a little later.
+    return max(since, first[0] - fine), last[-1] + fine
 
 
 def _absent(server: Prometheus, run: Run, since: float, until: float) -> str:
