@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -88,6 +90,34 @@ def test_a_train_step_by_the_name_of_an_optimizers_is_no_optimizer() -> None:
         steps = steps_of(process)
     assert len(steps) == 5
     assert all(step.phases[Phase.OPTIMIZER] < 4 * 10**6 for step in steps[2:])
+
+
+def test_updates_of_models_that_are_known_by_name_are_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spaCy's way: each pipe of a pipeline runs forward, backward and its own update, and all of them are a step."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.network = network()
+
+        def finish_update(self, optimizer: float) -> None:
+            with torch.no_grad():
+                for parameter in self.network.parameters():
+                    assert parameter.grad is not None
+                    parameter -= optimizer * parameter.grad
+
+    module = ModuleType("thinc.model")
+    module.__dict__["Model"] = Model
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    before = vars(Model)["finish_update"]
+    with instrumented() as process:
+        pipeline = [Model(), Model()]
+        for _ in range(6):
+            for pipe in pipeline:
+                pipe.network(ROWS).sum().backward()
+                pipe.finish_update(0.01)
+        steps = steps_of(process)
+    assert [step.phases[Phase.OPTIMIZER] > 0 for step in steps] == [True] * 6
+    assert vars(Model)["finish_update"] is before
 
 
 def test_updates_by_hand_are_said_to_be_missing_once(caplog: pytest.LogCaptureFixture) -> None:

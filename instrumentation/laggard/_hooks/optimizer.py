@@ -4,7 +4,7 @@ Torch's global hooks reach every ``torch.optim.Optimizer``. What else takes step
 
 - An optimizer of somebody else around one of torch's, as Megatron-LM's and ZeRO's: the first updates are taken as an
   opportunity to look who calls, and its class is timed from then on. The update is the inner one.
-- DeepSpeed's engine and the optimizers of fastai and Keras, which are known by their names.
+- DeepSpeed's engine, the optimizers of fastai and Keras and the models of spaCy, which are known by their names.
 
 Updates that a script writes by hand are not seen. The log says so once, and what to call.
 """
@@ -46,6 +46,7 @@ _UPDATES = {
     "deepspeed.runtime.engine": ("DeepSpeedEngine", "_take_model_step"),
     "fastai.optimizer": ("Optimizer", "step"),
     "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
+    "thinc.model": ("Model", "finish_update"),
 }
 #: Updates in which it is looked who calls the optimizer: a script may have several.
 _SEARCHED_UPDATES = 8
@@ -141,7 +142,7 @@ class OptimizerHook(Hook):
             if not recorder.thread or sys.modules["torch"].compiler.is_compiling():
                 return step(optimizer, *args, **kwargs)
             backwards = recorder.backwards
-            token = recorder.begin(code)
+            token = recorder.begin(code | identity_of(optimizer) if owner is None else code)
             try:
                 return step(optimizer, *args, **kwargs)
             finally:
