@@ -109,8 +109,8 @@ def renewed() -> bool:
 
 def meters(name: str, version: str) -> list[Meter]:
     """Return a meter of each provider that metrics go to now: the launcher's, and beside it that of the script."""
-    providers = {id(each): each for each in (_launched, get_meter_provider()) if each is not None}
-    return [each.get_meter(name, version) for each in ([_own] if _own is not None else providers.values())]
+    providers = {id(each): each for each in ([_own] if _own is not None else [_launched, get_meter_provider()])}
+    return [each.get_meter(name, version) for each in providers.values() if each is not None and not _ended(each)]
 
 
 def tracer_provider() -> TracerProvider:
@@ -206,7 +206,12 @@ def _providers() -> list[Any]:
     logs: Any = sys.modules.get("opentelemetry._logs")
     if logs is not None:
         providers.append(logs.get_logger_provider())
-    return providers
+    return [provider for provider in providers if not _ended(provider)]
+
+
+def _ended(provider: Any) -> bool:
+    """Return whether a provider has been shut down: one that the script set last may end before the last report."""
+    return bool(getattr(provider, "_shutdown", False))
 
 
 def _all_at_once(method: str, seconds: float) -> bool:

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 
+from laggard import _providers
 from laggard.shared import statefile
 from laggard.shared.phases import RankState
 from laggard.shared.statefile import EndedBy, Ending
@@ -91,3 +93,17 @@ def test_under_the_launcher_the_script_may_set_its_own_providers(
     assert [line for line in lines if line.startswith(('{"served', "["))] == printed
     sent = [line for line in lines if '"name": "training.step"' in line]
     assert bool(sent) == ("OTEL_TRACES_EXPORTER" in environment)
+
+
+def test_a_provider_that_has_ended_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The script may set one so late that it ends before the last report: the SDK would say so on stderr."""
+    provider = MeterProvider()
+    flushed: list[bool] = []
+    monkeypatch.setattr(provider, "force_flush", lambda: flushed.append(True))
+    monkeypatch.setattr(_providers, "get_meter_provider", lambda: provider)
+    assert (len(_providers.meters("test", "1")), _providers.flush(1), flushed) == (1, True, [True])
+    provider.shutdown()
+    assert (_providers.meters("test", "1"), _providers.flush(1), flushed) == ([], True, [True])
+    assert caplog.messages == []
