@@ -162,13 +162,13 @@ def test_a_wheel_that_needs_a_newer_system_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "SHA256SUMS").exists()
 
 
-def test_the_base_install_needs_two_packages(wheel: Path) -> None:
-    """A training process gets opentelemetry-api and wrapt; everything else is an extra."""
+def test_the_base_install_needs_one_package(wheel: Path) -> None:
+    """A training process gets opentelemetry-api; everything else is an extra."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = Parser().parsestr(archive.read(name).decode())
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert sorted(line.split("<")[0].split(">")[0] for line in required) == ["opentelemetry-api", "wrapt"]
+    assert sorted(line.split("<")[0].split(">")[0] for line in required) == ["opentelemetry-api"]
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "Apache-2.0"
 
@@ -262,16 +262,14 @@ def test_the_bill_of_materials_is_valid_and_names_what_extras_bring(release: Pat
     assert content["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
     components = {component["name"]: component for component in content["components"]}
     base = {name for name, component in components.items() if component["scope"] == "required"}
-    assert base == {"opentelemetry-api", "typing-extensions", "wrapt"}
+    assert base == {"opentelemetry-api", "typing-extensions"}
     assert components["pyyaml"]["properties"] == [
         {"name": "laggard:extra", "value": "exporter"},
         {"name": "laggard:extra", "value": "cli"},
     ]
     needs = {entry["ref"].split("==")[0]: entry["dependsOn"] for entry in content["dependencies"]}
     assert {name.split("==")[0] for name in needs["rich"]} == {"markdown-it-py", "pygments"}
-    assert {"opentelemetry-api", "wrapt", "psutil", "httpx", "py-spy"} <= {
-        name.split("==")[0] for name in needs["laggard"]
-    }
+    assert {"opentelemetry-api", "psutil", "httpx", "py-spy"} <= {name.split("==")[0] for name in needs["laggard"]}
     assert set(needs) == {"laggard", *components}
     # What is developed with is no part of it; purls name a package and its version, and no place to get it from.
     assert "pytest" not in components

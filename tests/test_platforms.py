@@ -17,7 +17,7 @@ from tests.test_packaging import ROOT
 PLATFORMS = ("windows", "macos")
 _PACKAGES = (
     "httpx", "numpy", "opentelemetry.exporter.prometheus", "opentelemetry.metrics", "opentelemetry.sdk.metrics",
-    "promql_parser", "rich.console", "rich.live", "rich.table", "wrapt", "yaml",
+    "promql_parser", "rich.console", "rich.live", "rich.table", "yaml",
 )  # fmt: skip
 _BEGIN = f"""
 import sys

@@ -15,9 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
-from laggard import _identity, _messages, _providers, _signals
+from laggard import _identity, _imports, _messages, _providers, _signals
 from laggard._drain import Drain
 from laggard._exit import FLUSH_SECONDS, ExitHandling
 from laggard._flight_recorder import HangDump
@@ -97,12 +95,13 @@ class Process:
         for part in self._parts:
             part.installed = True
             for module, patch in part.targets().items() if isinstance(part, Hook) else ():
-                wrapt.register_post_import_hook(part.guarded(patch), module)
+                _imports.when_imported(module, part.guarded(patch))
 
     def stop(self) -> None:
         """Take every hook out, report what is left, and remove all that was opened."""
         global _ended  # noqa: PLW0603 - the last steps outlive what kept them
         self._settled = True
+        _imports.forget()
         signals: dict[str, bool] = {}
         with contextlib.suppress(Exception):  # a summary lacks them then
             signals = self._available()

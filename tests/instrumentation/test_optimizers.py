@@ -93,7 +93,7 @@ def test_a_train_step_by_the_name_of_an_optimizers_is_no_optimizer() -> None:
 
 
 def test_updates_of_models_that_are_known_by_name_are_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """spaCy's way: each pipe of a pipeline runs forward, backward and its own update, and all of them are a step."""
+    """As in spaCy: each pipe of a pipeline runs forward, backward and its own update, and all of them are a step."""
 
     class Model:
         def __init__(self) -> None:
@@ -103,7 +103,7 @@ def test_updates_of_models_that_are_known_by_name_are_one_step(monkeypatch: pyte
             with torch.no_grad():
                 for parameter in self.network.parameters():
                     assert parameter.grad is not None
-                    parameter -= optimizer * parameter.grad
+                    parameter.sub_(optimizer * parameter.grad)
 
     module = ModuleType("thinc.model")
     module.__dict__["Model"] = Model
