@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,7 @@ from laggard_cli.replay.command import TooFastError, files_of, play, read
 from laggard_cli.replay.server import pace_of, sample
 from laggard_cli.replay.steps import parse_step, recording_of
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
+from tests.collector.support import wait_until
 
 RUN = "recorded"
 
@@ -117,6 +123,31 @@ def test_a_replay_that_is_too_fast_is_an_error(tmp_path: Path) -> None:
     recording = read(write_steps(tmp_path, slow=2, factor=2.2))
     with pytest.raises(TooFastError, match=r"too busy for the replay: \d+% of the (scrapes|evaluations) are missing"):
         play(recording, replace(pace_of(recording), tick=0.001))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_server_outlives_a_replay(tmp_path: Path, number: signal.Signals) -> None:
+    """However it ends, its Prometheus ends too; on request its folder goes as well."""
+    files = write_steps(tmp_path, slow=2, factor=2.2)
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "laggard_cli.main", "replay", *map(str, files)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as replay:
+        children = Path(f"/proc/{replay.pid}/task/{replay.pid}/children")
+        wait_until(lambda: b"prometheus" in b"".join(map(_command, children.read_text().split())), "no Prometheus")
+        (server,) = children.read_text().split()
+        replay.send_signal(number)
+        assert replay.wait(20) == (130 if number is signal.SIGTERM else -number)
+        assert replay.stderr is not None
+        assert b"Traceback" not in replay.stderr.read()
+    wait_until(lambda: b"prometheus" not in _command(server), "Prometheus goes on")
+    assert list((tmp_path / "temporary").iterdir()) == [] or number is signal.SIGKILL
+
+
+def _command(pid: str) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 STEPS: list[tuple[int, str | None]] = [(1, "warmup"), (2, "first_batch"), (3, None), (4, "first_batch")]

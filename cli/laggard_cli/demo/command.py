@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import tempfile
 import time
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from laggard_cli.demo.display import Display, show_result, show_summary
 from laggard_cli.demo.play import Play, Result, all_right
 from laggard_cli.demo.stack import Stack
 from laggard_cli.errors import CommandError
+from laggard_cli.local_servers.processes import interrupted_by_sigterm
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Play all acts; return 0 when every verdict was right."""
     console = Console()
-    # SIGTERM ends the demo as Ctrl-C does, with everything that it started.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="laggard-demo-") as folder, Stack(Path(folder), _run_name()) as stack:
+    with (
+        interrupted_by_sigterm(),
+        tempfile.TemporaryDirectory(prefix="laggard-demo-") as folder,
+        Stack(Path(folder), _run_name()) as stack,
+    ):
         if options.keep:
             _show_addresses(console, stack)
         started = time.monotonic()

@@ -129,4 +129,4 @@ class Watchers:
     def _launch(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         # In the folder, so that no module of the user's is taken for one of the exporter's.
         log = self._folder / f"{name}.log"
-        self._processes[name] = launch(command, log, environment, folder=self._folder, ends_with_us=True)
+        self._processes[name] = launch(command, log, environment, folder=self._folder)

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 _END_SECONDS = 10
@@ -24,16 +24,16 @@ def launch(
     environment: Mapping[str, str] | None = None,
     *,
     folder: Path | None = None,
-    ends_with_us: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a server, in a session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
+
+    The kernel kills it when the thread that started it ends, also by SIGKILL.
 
     Args:
         command: the program and its arguments.
         log: gets what it prints, after what is there.
         environment: more than this process has.
         folder: where it runs; by default where this process does.
-        ends_with_us: the kernel kills it when the thread that started it ends, also by SIGKILL.
 
     Raises:
         OSError: the program or the log cannot be opened.
@@ -49,7 +49,7 @@ def launch(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # Two system calls between fork and exec, and no other way to make them there.
-            preexec_fn=(lambda: end_with(parent, signal.SIGKILL)) if ends_with_us else None,  # noqa: PLW1509 - as above
+            preexec_fn=lambda: end_with(parent, signal.SIGKILL),  # noqa: PLW1509 - as above
         )
 
 
@@ -58,6 +58,16 @@ def end_with(parent: int, number: signal.Signals) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:  # it ended meanwhile
         os.kill(os.getpid(), number)
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm() -> Generator[None]:
+    """Have SIGTERM interrupt the main thread as Ctrl-C does, so that it ends what it started and removes its files."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def wake_late(seconds: float) -> None:

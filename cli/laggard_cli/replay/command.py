@@ -25,6 +25,7 @@ from laggard_cli.kineto.reader import is_trace
 from laggard_cli.kineto.run import read_run
 from laggard_cli.kineto.verdicts import judge as judge_traces
 from laggard_cli.kineto.view import plain, show_judgement
+from laggard_cli.local_servers.processes import interrupted_by_sigterm
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.replay.recording import Recording, read_openmetrics
 from laggard_cli.replay.server import Pace, Player, missed_evaluations, pace_of, prometheus, serving
@@ -180,6 +181,7 @@ def play(recording: Recording, pace: Pace) -> tuple[list[Fired], list[Diagnosis]
     seen = _Seen(pace)
     player = Player(recording, pace)
     with (
+        interrupted_by_sigterm(),
         tempfile.TemporaryDirectory(prefix="laggard-replay-") as folder,
         serving(player) as target,
         prometheus(target, pace, Path(folder)) as address,
