@@ -45,7 +45,12 @@ class _Finder:
         #: What the others are asked for, and on which thread.
         self._asked: set[tuple[str, int]] = set()
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002 - Python's
+    def find_spec(
+        self,
+        name: str,
+        path: object = None,  # noqa: ARG002 - the signature is Python's
+        target: object = None,  # noqa: ARG002 - the signature is Python's
+    ) -> ModuleSpec | None:
         """Return what the other finders found."""
         asked = name, get_ident()
         if name not in _waiting or asked in self._asked:

@@ -211,7 +211,7 @@ def _providers() -> list[Any]:
 
 def _ended(provider: Any) -> bool:
     """Return whether a provider has been shut down: one that the script set last may end before the last report."""
-    return bool(getattr(provider, "_shutdown", False))
+    return getattr(provider, "_shutdown", False) is True
 
 
 def _all_at_once(method: str, seconds: float) -> bool:

@@ -21,7 +21,7 @@ def _series() -> str:
     series = {
         'ALERTS{alertname="TrainingStraggler",alertstate="firing",severity="warning",training_kind="speed",'
         f'training_phase="forward",{_RANK}}}': [1.0] * len(SLOW),
-        f"run_rank:training_straggler_score:persistent{{{_RANK}}}": SLOW,
+        f"run_rank:training_straggler_score:named{{{_RANK}}}": SLOW,
         f"run_rank:training_straggler_score:last{{{_RANK}}}": SLOW,
         f'run_rank_phase:training_straggler_phase:info{{{_RANK},training_phase="forward"}}': [1.0] * len(SLOW),
         'run:training_ranks_live:count{training_run="r"}': [4.0] * len(SLOW),
