@@ -96,8 +96,9 @@ ACTS = (
             Truth("TrainingMemoryLeak", rank="1"),
             Truth("TrainingCheckpointSlow", phase="checkpoint"),
         ),
-        # Of the leak minima of three windows, one after the other, must rise, and that for a while.
-        seconds=90,
+        # Of the leak minima of three windows, one after the other, must rise, and that for a while; a collection between
+        # them can cost a window.
+        seconds=120,
     ),
     Act(
         "frozen",
