@@ -87,6 +87,8 @@ def profiles() -> tuple[Profile, Profile]:
     thresholds = {
         **fast.thresholds,
         "memory_leak_window_seconds": window.total_seconds(),
+        # Beside the first seconds of a leak, what all processes grow by at the beginning of training is a good part.
+        "memory_leak_part": 0.5,
         # An act ends before the 150 steps after which unsteady steps are told from steps that became longer for good.
         "spread_steps": 16,
     }
