@@ -90,8 +90,8 @@ def pressure_by_node_exporter() -> Scenario:
         contended,
         title="The steps of one rank vary far more than those of its peers.",
         summary="The steps of rank 2 of run run-a on host-b vary far more than its peers', by 16.02% of a step.",
-        description="On rank 2 of run run-a on host host-b, 1 of 20 steps takes at least 47.97ms longer than its "
-        "usual step; on its peers, 15.93ms. The difference is 16.02% of a step. For 50% of the last "
+        description="On rank 2 of run run-a on host host-b, 1 of 20 steps is longer than its usual "
+        "step by at least 47.97ms; on its peers, by 15.93ms. The difference is 16.02% of a step. For 50% of the last "
         "five minutes, tasks on its host waited for a CPU.",
         recommendation="Look for what takes the processors of the host (pidstat -u 5): another job, too many data "
         "workers, a limit of the container. Pin the rank and its data workers to cores of their own.",
@@ -126,7 +126,7 @@ def links() -> Scenario:
         summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
         "by at least 10.99% of a step.",
         description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
-        "least 10.99% of a step of 200ms, while its own work is steady. The network is the cause, not "
+        "least 10.99% of a step (200ms), while its own work is steady. The network is the cause, not "
         "a rank. Link errors and retransmissions: 8.0 a second on host-b.",
         recommendation="Check cable, transceiver and switch port of host-b first, and take the host out if its errors "
         "go on.",
@@ -164,7 +164,7 @@ def congestion() -> Scenario:
         summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
         "by at least 10.99% of a step.",
         description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
-        "least 10.99% of a step of 200ms, while its own work is steady. The network is the cause, not "
+        "least 10.99% of a step (200ms), while its own work is steady. The network is the cause, not "
         "a rank. Packets with marks of congestion: 3.125% on host-a.",
         recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
         "other jobs on the same switches, and whether storage traffic takes the same links.",

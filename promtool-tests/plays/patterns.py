@@ -140,7 +140,7 @@ def communication_bound() -> Scenario:
         title="The network is the slowest part of a training run.",
         summary="Run run-a waits for the network: 40% of each step is transfer.",
         cost="40% of each step",
-        description="Each step of run run-a takes 300ms. 40% of it is exposed transfer, even on the rank that "
+        description="Exposed transfer takes 40% of each step (300ms) of run run-a, even on the rank that "
         "waits least. The network is the cause, not a slow rank.",
         recommendation="Overlap the transfer with the backward pass and try larger buckets first; then compress "
         "gradients, or place the ranks so that the largest groups share a node or a switch.",

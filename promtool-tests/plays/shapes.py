@@ -314,7 +314,7 @@ def bursts() -> Scenario:
         summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
         "by at least 39.98% of a step.",
         description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
-        "least 39.98% of a step of 200ms, while its own work is steady. The network is the cause, not "
+        "least 39.98% of a step (200ms), while its own work is steady. The network is the cause, not "
         "a rank.",
         recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
         "other jobs on the same switches, and whether storage traffic takes the same links.",
@@ -369,8 +369,8 @@ def contention() -> Scenario:
         contended,
         title="The steps of one rank vary far more than those of its peers.",
         summary="The steps of rank 2 of run run-a on host-a vary far more than its peers', by 40.01% of a step.",
-        description="On rank 2 of run run-a on host host-a, 1 of 20 steps takes at least 95.95ms longer than its "
-        "usual step; on its peers, 15.93ms. The difference is 40.01% of a step.",
+        description="On rank 2 of run run-a on host host-a, 1 of 20 steps is longer than its usual "
+        "step by at least 95.95ms; on its peers, by 15.93ms. The difference is 40.01% of a step.",
         recommendation="Look for other work on the rank's host: CPU pressure (/proc/pressure/cpu), processes without a "
         "CPU set, a second job on its device, interrupts on its cores. Pin the rank and its data workers to cores of "
         "their own.",
