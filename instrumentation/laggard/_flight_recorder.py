@@ -128,8 +128,13 @@ def _documents() -> list[str]:
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if native is None or c10d is None:
         return []
-    described = " ".join(str(about[0]) for about in c10d._world.pg_map.values())  # noqa: SLF001 - the one list of groups
-    backends = {part.rpartition(":")[2] for part in described.replace(",", " ").split()}
+    backends: set[str] = set()
+    for group, about in list(c10d._world.pg_map.items()):  # noqa: SLF001 - the one list of groups
+        backends |= {part.rpartition(":")[2] for part in str(about[0]).replace(",", " ").split()}
+        # A recorder has the name of the backend that a name stands for: nccl2 for nccl, since torch 2.15.
+        with _logged():
+            devices = getattr(group, "_device_types", ())
+            backends |= {group._get_backend(device).name() for device in devices}  # noqa: SLF001 - no public way
     found: list[str] = []
     for dump, backend in _recorders(native, backends):
         with _logged():

@@ -212,6 +212,22 @@ def test_each_recorder_is_asked_where_it_is(
     assert _flight_recorder._documents() == expected
 
 
+def test_a_recorder_has_the_name_of_the_backend_that_the_group_really_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.15 makes nccl2 where nccl is asked for, and records its calls under that name."""
+
+    def ask(*, backend: str, **_: Any) -> bytes:
+        return (FULL if backend == "nccl2" else EMPTY).encode()
+
+    ask.__doc__ = "_dump_fr_trace_json(onlyActive: bool | None = None, backend: str = 'gloo') -> bytes"
+    names = {"cpu": "gloo", "cuda": "nccl2"}
+    backend = Mock(side_effect=lambda device: SimpleNamespace(name=lambda: names[device]))
+    group = Mock(_device_types=list(names), _get_backend=backend)
+    world = SimpleNamespace(pg_map={group: ("cpu:gloo,cuda:nccl",)})
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", SimpleNamespace(_dump_fr_trace_json=ask))
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+    assert _flight_recorder._documents() == [FULL]
+
+
 def test_a_torch_with_one_recorder_for_all_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.15 it has no backend to choose."""
     asked = Mock(return_value=FULL.encode(), __doc__="_dump_fr_trace_json(onlyActive: bool | None = None) -> bytes")

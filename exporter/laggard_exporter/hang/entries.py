@@ -6,6 +6,9 @@ Gloo (torch 2.15) fills `pg_config` with another group's ranks under an empty na
 counts them in `op_id` and `pg_status`, and never leaves the state `scheduled`: there only `retired` shows the end.
 Where a recorder does learn of ends, what is retired and not completed was given up: its communicator was aborted.
 
+Other backends than NCCL, XCCL and Gloo, such as nccl2, which is torch 2.15's `nccl`, are recorded by hooks. These count
+all calls in `pg_status`, name no end of a batch, and take its sends and receives for completed once they are issued.
+
 Between the start and the end of coalescing torch records each call without events, so that it stays `scheduled` for
 ever, and then an end that has the state. All have one number, and the newest of them speaks for the number.
 
@@ -29,12 +32,16 @@ from laggard_exporter.hang.dump import DEFAULT_GROUP, Dump, Group, Operation, Tr
 
 #: How the operation is named that ends coalescing.
 _COALESCED = "coalesced"
-#: Sides on which the members of a collective must agree in size, where these are not both.
-_SIDES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("all_to_all", "alltoall", "all_to_all_single"), ()),
-    (("gather",), ("input",)),
-    (("scatter",), ("output",)),
-    (("reduce", "_reduce_oop", "broadcast", "_broadcast_oop"), ("input",)),
+_INPUT, _OUTPUT = ("input",), ("output",)
+#: Sides on which the members of a collective must agree in size, of one tensor on each side and of several: each member
+#: may gather or scatter a part of its own size.
+_SIDES: tuple[tuple[re.Pattern[str], tuple[str, ...], tuple[str, ...]], ...] = (
+    (re.compile(r"_?all_?to_?all"), (), ()),
+    (re.compile(r"_?all_?gather"), _INPUT + _OUTPUT, _OUTPUT),
+    (re.compile(r"_?reduce_?scatter"), _INPUT + _OUTPUT, _INPUT),
+    (re.compile(r"_?scatter"), _OUTPUT, _OUTPUT),
+    (re.compile(r"_?gather|_?reduce|_?broadcast"), _INPUT, _INPUT),
+    (re.compile(""), _INPUT + _OUTPUT, _INPUT + _OUTPUT),
 )
 #: Torch numbers groups as they are made.
 _FIRST_GROUP = "0"
@@ -43,6 +50,8 @@ _SHOWN_SIZES = 4
 _GLOO = "gloo"
 #: The backend whose watchdog asks its devices, before the name of an operation.
 _NCCL = "nccl:"
+#: Backends that record their calls themselves, Huawei's by a copy of NCCL's recorder.
+_NATIVE = ("gloo:", "xccl:", "hccl:", _NCCL)
 _TRANSFER = re.compile(r"send (?P<me>\d+)->(?P<peer>\d+)|recv (?P<me_>\d+)<-(?P<peer_>\d+|\?)")
 #: No member can end these before all members have issued them.
 _NEEDS_ALL = re.compile(r"(?i)_?all_?(?:reduce|gather|to_?all)|_?reduce_?scatter|barrier")
@@ -81,6 +90,9 @@ class Reading:
         """Take what one recorder says."""
         entries: list[Any] = part.get("entries") or []
         learns_ends = any(_tells_ends(entry) for entry in entries)
+        hooked = any(_is_hooked(entry) for entry in entries)
+        #: Of groups of hooked recorders, the newest send or receive after which no collective is done.
+        batches: dict[Group, _Call] = {}
         records: list[int] = []
         calls: dict[tuple[Group, int], list[_Call]] = {}
         transfers: dict[tuple[Group, Any], list[_Call]] = {}
@@ -99,8 +111,11 @@ class Reading:
                 if "collective_seq_id" in entry:
                     self._newest[group] = max(self._newest.get(group, 0), call.operation.sequence)
                 transfers.setdefault((group, entry.get("p2p_seq_id")), []).append(call)
+                batches[group] = call
             else:
                 calls.setdefault((group, call.operation.sequence), []).append(call)
+                if call.done:
+                    batches.pop(group, None)
             if call.transfer or entry.get("p2p_seq_id"):
                 uncounted.add(group)
                 self._sends = True
@@ -114,11 +129,14 @@ class Reading:
         self._short |= truncated and none_done
         gaps = len(set(records)) <= max(records, default=0) - min(records, default=0)
         self._add_transfers(transfers, active=none_done and gaps)
+        for group, call in batches.items() if hooked else ():
+            name = call.operation.name
+            self._transfers.setdefault((group, name), Transfer(group, 0, name, None))
         for each in calls.values():
             self._add_calls(each)
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
         status: Any = part.get("pg_status")
-        counters = cast("dict[str, Any]", status) if isinstance(status, dict) else {}
+        counters = cast("dict[str, Any]", status) if isinstance(status, dict) and not hooked else {}
         self._compare_with_status(counters, _numbered(self._listed(configuration), counters, by_id), uncounted)
         for name, about in configuration.items():
             # Gloo has only a group without a name there, whichever was made last.
@@ -291,6 +309,12 @@ def _tells_ends(entry: Any) -> bool:
     return known.get("state") == _COMPLETED or str(known.get("profiling_name")).startswith(_NCCL)
 
 
+def _is_hooked(entry: Any) -> bool:
+    """Return whether the backend of this entry records nothing by itself."""
+    name = cast("dict[str, Any]", entry).get("profiling_name") if isinstance(entry, dict) else None
+    return isinstance(name, str) and ":" in name and not name.startswith(_NATIVE)
+
+
 def _ends_coalescing(call: _Call) -> bool:
     return call.operation.name.endswith(_COALESCED)
 
@@ -314,8 +338,8 @@ def _number(value: Any) -> int:
 
 def _shape(operation: str, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return in what all members of a collective must agree: types and numbers of elements, whatever their shapes."""
-    name = operation.lower().removesuffix("_base").removesuffix("_" + _COALESCED)
-    sides = next((sides for names, sides in _SIDES if name in names or operation in names), ("input", "output"))
+    one, several = next(sides for names, *sides in _SIDES if names.match(operation.lower()))
+    sides = several if max(len(entry.get(f"{side}_sizes") or ()) for side in _INPUT + _OUTPUT) > 1 else one
     found: list[tuple[str, str]] = []
     for side in sides:
         sizes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")

@@ -153,3 +153,65 @@ def test_two_members_at_different_collectives_blame_who_is_behind() -> None:
         recorder.call("0", state="scheduled")
 
     assert named(verdict(job(program, 2))) == {0: Reason.ALONE}
+
+
+def hooked(recorder: Recorder) -> dict[str, Any]:
+    """What hooks of torch 2.15 record of the calls of nccl2: counters of all calls, from 0 on."""
+    dump = recorder.dump()
+    for number, entry in enumerate(dump["entries"]):
+        entry["op_id"] = number
+    dump["pg_status"] = {"0": {"last_enqueued_collective": len(dump["entries"]) - 1}}
+    return dump
+
+
+def test_counters_of_a_hooked_recorder_count_no_collectives() -> None:
+    """They count calls under graph captures too, which are not recorded: a rank that is behind is no less behind."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(WORLD, backend="nccl2")
+        recorder.call("0")
+        if rank != 2:
+            recorder.call("0", state="scheduled")
+        dumps[rank] = hooked(recorder)
+        dumps[rank]["pg_status"]["0"]["last_enqueued_collective"] = 8
+    assert named(verdict(dumps)) == {2: Reason.OUTSIDE}
+
+
+@pytest.mark.parametrize(("after", "named_there"), [(0, {}), (1, {1: Reason.OUTSIDE})])
+def test_a_batch_that_hooks_take_for_done_may_be_what_a_rank_waits_in(
+    after: int, named_there: dict[int, Reason]
+) -> None:
+    """Sends and receives of a batch are completed there once they are issued, and no end of it is recorded."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(WORLD, backend="nccl2")
+        for name in ["recv 1<-0", "send 1->2"] if rank == 1 else []:
+            recorder.transfer("0", name)
+        for _ in range(after):
+            recorder.call("0")
+        if rank != 1:
+            recorder.call("0", state="scheduled")
+        dumps[rank] = hooked(recorder)
+    assert named(verdict(dumps)) == named_there
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs", "differs"),
+    [
+        ("all_gather", [[[4]], [[4]], [[4]], [[9]]], [[[4], [4], [4], [9]]] * 4, False),
+        ("all_gather", [[[4]]] * 4, [[[4]] * 4, [[4]] * 4, [[4]] * 4, [[5]] * 4], True),
+        ("reduce_scatter", [[[4], [4], [4], [9]]] * 4, [[[4]], [[4]], [[4]], [[9]]], False),
+        ("gather_single", [[[4]]] * 4, [[[0]], [[0]], [[0]], [[16]]], False),
+        ("all_to_all_v_single", [[[4]], [[4]], [[4]], [[9]]], [[[4]]] * 4, False),
+    ],
+)
+def test_members_may_have_parts_of_their_own_size(
+    name: str, inputs: list[list[list[int]]], outputs: list[list[list[int]]], *, differs: bool
+) -> None:
+    """Who gathers from lists says on its output what each member brings, and only a root has an output."""
+    dumps = job(lambda each, _: each.call("0", name, state="started"))
+    for rank, dump in dumps.items():
+        entry = dump["entries"][-1]
+        entry |= {"input_sizes": inputs[rank], "output_sizes": outputs[rank]}
+        entry |= {f"{side}_dtypes": ["Float"] * len(entry[f"{side}_sizes"]) for side in ("input", "output")}
+    assert named(verdict(dumps)) == ({3: Reason.SIZE} if differs else {})
