@@ -91,9 +91,8 @@ class Reading:
         entries: list[Any] = part.get("entries") or []
         learns_ends = any(_tells_ends(entry) for entry in entries)
         hooked = any(_is_hooked(entry) for entry in entries)
-        #: Of groups of hooked recorders, the newest send or receive after which no collective is done.
-        batches: dict[Group, _Call] = {}
         records: list[int] = []
+        ordered: list[_Call] = []
         calls: dict[tuple[Group, int], list[_Call]] = {}
         transfers: dict[tuple[Group, Any], list[_Call]] = {}
         by_id: dict[str, Group] = {}
@@ -105,17 +104,15 @@ class Reading:
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 self.damaged = self.damaged or error
                 continue
+            ordered.append(call)
             group = by_id[str(entry.get("pg_id"))] = call.operation.group
             if call.transfer:
                 # It has the number of the newest collective before it.
                 if "collective_seq_id" in entry:
                     self._newest[group] = max(self._newest.get(group, 0), call.operation.sequence)
                 transfers.setdefault((group, entry.get("p2p_seq_id")), []).append(call)
-                batches[group] = call
             else:
                 calls.setdefault((group, call.operation.sequence), []).append(call)
-                if call.done:
-                    batches.pop(group, None)
             if call.transfer or entry.get("p2p_seq_id"):
                 uncounted.add(group)
                 self._sends = True
@@ -129,9 +126,7 @@ class Reading:
         self._short |= truncated and none_done
         gaps = len(set(records)) <= max(records, default=0) - min(records, default=0)
         self._add_transfers(transfers, active=none_done and gaps)
-        for group, call in batches.items() if hooked else ():
-            name = call.operation.name
-            self._transfers.setdefault((group, name), Transfer(group, 0, name, None))
+        self._add_unsure(ordered if hooked else [])
         for each in calls.values():
             self._add_calls(each)
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
@@ -203,6 +198,17 @@ class Reading:
                 # The part of a batch that has ended, or a call that has not.
                 name = calls[0].operation.name
                 self._transfers.setdefault((group, name), Transfer(group, 0, name, None))
+
+    def _add_unsure(self, ordered: list[_Call]) -> None:
+        """Take the newest send or receive of each group for open, where no collective after it is done."""
+        newest: dict[Group, str] = {}
+        for call in ordered:
+            if call.transfer:
+                newest[call.operation.group] = call.operation.name
+            elif call.done:
+                newest.pop(call.operation.group, None)
+        for group, name in newest.items():
+            self._transfers.setdefault((group, name), Transfer(group, 0, name, None))
 
     def _add_transfer(self, number: int, calls: list[_Call]) -> None:
         """Take the sends and receives of one number, in the order in which they were issued."""
