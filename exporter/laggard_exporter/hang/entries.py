@@ -15,6 +15,9 @@ ever, and then an end that has the state. All have one number, and the newest of
 Asked for active calls alone (`TORCH_INCLUDE_ONLY_ACTIVE`, nvidia-resiliency-ext) torch leaves out what has ended, the
 ends of coalesced calls too, but not their parts: so a part that ended with its call stays there, and looks open.
 
+A process that destroys its groups and makes them again, such as after a restart in place, gives them the same names and
+counts again from 1, and its recorder goes on: of groups of one name only the one with the highest number is read.
+
 Sends and receives have no number that both sides share. Each side of a transfer names the other, by its place in the
 group, and a communicator works on transfers in order: before one that is done, those of its peer and direction are.
 """
@@ -93,16 +96,19 @@ class Reading:
         hooked = any(_is_hooked(entry) for entry in entries)
         records: list[int] = []
         ordered: list[_Call] = []
+        newest = _newest_numbers(entries)
         calls: dict[tuple[Group, int], list[_Call]] = {}
         transfers: dict[tuple[Group, Any], list[_Call]] = {}
         by_id: dict[str, Group] = {}
         uncounted: set[Group] = set()
         for entry in entries:
             try:
-                call = self._call(entry, learns_ends=learns_ends)
+                call = None if _is_replaced(entry, newest) else self._call(entry, learns_ends=learns_ends)
                 records.append(int(entry.get("record_id", 1)))
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 self.damaged = self.damaged or error
+                continue
+            if call is None:
                 continue
             ordered.append(call)
             group = by_id[str(entry.get("pg_id"))] = call.operation.group
@@ -298,13 +304,30 @@ def _numbered(listed: list[Group], status: Mapping[str, Any], by_id: Mapping[str
     A rank numbers its groups as they are made. Torch names them by a number that grows likewise, on all ranks.
     """
     found: dict[str, Group] = {}
-    found.update((_FIRST_GROUP, group) for group in listed if group.is_default)
+    # With more numbers than groups some are of groups that were made anew.
+    found.update((_FIRST_GROUP, group) for group in listed if group.is_default and len(status) <= len(listed))
     used = [group for group in listed if not group.is_default or _FIRST_GROUP in status]
     if len(used) == len(status) and all(each.isdecimal() for each in [*status, *(group.name for group in listed)]):
         ordered = sorted(used, key=lambda group: int(group.name))
         found |= zip(sorted(status, key=int), ordered, strict=True)
     agree = all(by_id.get(number, group) == group for number, group in found.items())
     return {**(found if agree else {}), **by_id}
+
+
+def _newest_numbers(entries: list[Any]) -> dict[str, int]:
+    """Return the highest number of the groups of each name and description."""
+    found: dict[str, int] = {}
+    for entry in entries:
+        if isinstance(entry, dict):
+            known = cast("dict[str, Any]", entry)
+            name, number = str(known.get("process_group")), _number(known.get("pg_id"))
+            found[name] = max(found.get(name, 0), number)
+    return found
+
+
+def _is_replaced(entry: Any, newest: Mapping[str, int]) -> bool:
+    """Return whether an entry is of a group in whose place the process has made another one."""
+    return _number(entry.get("pg_id")) < newest[str(entry.get("process_group"))]
 
 
 def _tells_ends(entry: Any) -> bool:

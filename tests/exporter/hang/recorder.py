@@ -24,6 +24,8 @@ class Recorder:
         self.issued: dict[str, int] = {}
         self._handed: dict[str, int] = {}
         self._pairs = 0
+        #: Groups that were made before these.
+        self._before = 0
         self.now = 1_700_000_000 * SECOND + start
 
     def _entry(
@@ -33,7 +35,7 @@ class Recorder:
         self.entries.append(
             {
                 "record_id": len(self.entries),
-                "pg_id": list(self._groups).index(group),
+                "pg_id": self._before + list(self._groups).index(group),
                 "process_group": (group, self._groups[group][0]),
                 "collective_seq_id": self.issued.get(group, 0),
                 "p2p_seq_id": self._pairs,
@@ -49,6 +51,11 @@ class Recorder:
                 "is_p2p": p2p,
             }
         )
+
+    def restart(self) -> None:
+        """Destroy the groups, and make them again under the same names."""
+        self._before += len(self._groups)
+        self.issued, self._handed = {}, {}
 
     def call(
         self, group: str, name: str = "all_reduce", *, state: str = "completed", size: int = 64, ranks: int = 1
@@ -85,7 +92,7 @@ class Recorder:
     def dump(self, *, keep: int = 2000) -> dict[str, Any]:
         """What is written, with the newest entries alone where there is room for no more."""
         status = {
-            str(place): {"last_enqueued_collective": self._handed.get(group, -1)}
+            str(self._before + place): {"last_enqueued_collective": self._handed.get(group, -1)}
             for place, group in enumerate(self._groups)
         }
         configuration = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard_exporter.hang.verdict import Reason
-from tests.exporter.hang.recorder import SECOND, Recorder, job, named, verdict
+from tests.exporter.hang.recorder import SECOND, WORLD, Recorder, job, named, verdict
 
 
 @settings(max_examples=100, deadline=None)
@@ -91,3 +92,23 @@ def test_a_dump_that_was_written_before_others_went_on_blames_nobody() -> None:
     found = verdict(job(program))
     assert named(found) == {0: Reason.OUTSIDE, 2: Reason.OUTSIDE}
     assert found.remarks == ("rank 1 wrote its dump before others ended collectives of group 0 (default_pg)",)
+
+
+@pytest.mark.parametrize("fresh", [(), (3,), (0, 3)])
+@pytest.mark.parametrize("keep", [3, 2000])
+def test_groups_that_a_process_made_again_count_from_their_beginning(fresh: tuple[int, ...], keep: int) -> None:
+    """After a restart in place they have their old names and new numbers, and only fresh processes lack old entries."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(WORLD, start=50 * SECOND if rank in fresh else 0)
+        if rank not in fresh:
+            for _ in range(50):
+                recorder.call("0")
+            recorder.restart()
+        recorder.call("0")
+        if rank != 1:
+            recorder.call("0", state="started")
+        dumps[rank] = recorder.dump(keep=keep)
+        if rank not in fresh:
+            dumps[rank]["pg_status"]["0"] = {"last_enqueued_collective": 50}
+    assert named(verdict(dumps)) == {1: Reason.OUTSIDE}
