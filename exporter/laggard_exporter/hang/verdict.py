@@ -69,6 +69,8 @@ class _Found:
     excuses: dict[int, str] = field(default_factory=dict[int, str])
     #: Collectives that all members have issued, with nothing to tell them apart.
     complete: list[Wait] = field(default_factory=list[Wait])
+    #: Members of a collective call different things, which is why all else waits.
+    differs: bool = False
 
     def name(self, rank: int, reason: Reason, wait: Wait, newest: int | None, difference: str = "") -> None:
         known = self.culprits.get(rank)
@@ -102,9 +104,10 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None, *, gone: Collecti
     _look_at_absent([each for each in absent if each[0] not in foreign], everybody, evidence, gone, found)
     if not found.culprits:
         _look_for_circle(evidence, found)
-        if found.complete and not evidence.held_by:
+        sides_differ = any(_differ(*sides) for sides in evidence.met)
+        if found.complete and not evidence.held_by and not found.differs and not sides_differ:
             found.remarks.append(_all_have_issued(found.complete, evidence.members))
-        if not evidence.held_by and evidence.met:
+        if evidence.met and not evidence.held_by and (sides_differ or not found.differs):
             found.remarks.append(_both_have_issued(evidence.met))
         if not evidence.waits and not evidence.met:
             found.remarks.append(_nothing_pending(evidence))
@@ -225,6 +228,7 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
     if len(calls) == 1 or (len(names) == 1 and len(sides) > 1):
         return False
     ((most, count),) = calls.most_common(1)
+    found.differs = True
     if 2 * count <= len(operations) + len(wait.missing):
         callers = " and ".join(
             f"{ranks_as_text(rank for rank, each in operations.items() if str(each) == call)} ({call})"

@@ -90,3 +90,28 @@ def test_of_a_subgroup_of_gloo_only_those_are_known_that_have_used_it() -> None:
         {},
         ("ranks 0-1 have issued all_reduce 1 of group 1: who else is in the group is not known",),
     )
+
+
+def test_what_members_call_differently_is_all_that_is_said() -> None:
+    """What else is open waits for that, and not for the network."""
+    groups = {"0": ("default_pg", (0, 1, 2, 3)), "1": ("tp", (0, 1)), "2": ("tp", (2, 3))}
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder({name: group for name, group in groups.items() if rank in group[1]})
+        recorder.call(
+            "1" if rank < 2 else "2", state="started" if rank < 2 else "completed", size=64 + 64 * (rank == 1)
+        )
+        recorder.call("0", state="scheduled")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    (remark,) = found.remarks
+    assert (named(found), remark.partition(" rank ")[0]) == ({}, "in all_reduce 1 of group 1 (tp)")
+    for rank in (0, 1):
+        recorder = Recorder(groups)
+        recorder.transfer("0", "recv 1<-0" if rank else "send 0->1", state="started")
+        recorder.entries[-1]["input_sizes"] = recorder.entries[-1]["output_sizes"] = [[8 + rank]]
+        recorder.call("0", state="scheduled")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    (remark,) = found.remarks
+    assert (named(found), remark.rpartition(": ")[2]) == ({}, "the sides of a transfer must agree")
