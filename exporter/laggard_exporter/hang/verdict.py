@@ -345,4 +345,9 @@ def _nothing_pending(evidence: Evidence) -> str:
                 f"collective {max(numbers)} of group {group} is over on some members, and {ranks_as_text(behind)} "
                 f"{has_not}: it was aborted, or the dumps are of different moments"
             )
+    calling = {rank for rank, dump in evidence.dumps.items() if dump.calling}
+    if calling and len(calling) < len(evidence.dumps):
+        is_in = _plural("is in a call of torch.distributed that its recorder does not show", len(calling))
+        others = evidence.dumps.keys() - calling
+        return f"{ranks_as_text(calling)} {is_in}, and {ranks_as_text(others)} {_plural('is in none', len(others))}"
     return "no collective is waited in"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from laggard_exporter.hang.dump_file import parse
+from laggard_exporter.hang.verdict import judge
 from tests.exporter.hang.recorder import WORLD, Recorder, named, verdict
 
 
@@ -115,3 +119,16 @@ def test_what_members_call_differently_is_all_that_is_said() -> None:
     found = verdict(dumps)
     (remark,) = found.remarks
     assert (named(found), remark.rpartition(": ")[2]) == ({}, "the sides of a transfer must agree")
+
+
+def test_calls_that_gloo_does_not_record_are_said() -> None:
+    """As of a monitored barrier, which is made of sends and receives: a live dump says by its name who is in a call."""
+    recorder = Recorder(WORLD, backend="gloo")
+    recorder.call("0")
+    dump = parse(json.dumps(recorder.dump()).encode(), 0)
+    dumps = {rank: replace(dump, rank=rank, calling=rank != 3) for rank in range(4)}
+    remark = "ranks 0-2 are in a call of torch.distributed that its recorder does not show, and rank 3 is in none"
+    assert judge(dumps).remarks == (remark,)
+    assert judge({rank: replace(each, calling=False) for rank, each in dumps.items()}).remarks == (
+        "no collective is waited in",
+    )
