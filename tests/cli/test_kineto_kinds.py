@@ -129,6 +129,24 @@ def test_steps_of_validation_are_left_out_of_training(tmp_path: Path) -> None:
     assert milliseconds(run) == {**TRAINING, "other": 0}
 
 
+def test_an_evaluation_inside_a_step_is_no_serialization(tmp_path: Path) -> None:
+    """No backward follows, and the operators are a module's; what logs has none of them and is other."""
+    loop = Loop()
+    for number in range(8):
+        loop.step(number, "data", "forward", "backward", "optimizer", "pause", *["inference"] * (number % 2), "pause")
+    run = loop.run(tmp_path)
+    assert milliseconds(run) == {**TRAINING, "forward": 30, "other": 4}
+    assert judge(run).diagnosis.verdicts == ()
+
+
+def test_each_of_several_batches_before_one_backward_is_forward(tmp_path: Path) -> None:
+    """As of a loss that is summed up."""
+    loop = Loop()
+    for number in range(6):
+        loop.step(number, "data", "forward", "data", "forward", "backward", "optimizer")
+    assert milliseconds(loop.run(tmp_path)) == {**TRAINING, "data": 2, "forward": 40, "other": 0}
+
+
 def test_too_few_steps_are_said_to_be_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One step shows nothing, so nothing is within limits."""
     loop = Loop()

@@ -9,14 +9,16 @@ Each moment of a step belongs to one phase:
    operator at work it waits for it, which is communication.
 
 Forward lasts from the first operator behind the batch, the last update or the last backward pass to the beginning of
-backward, so the loss is part of it; gradients that are set to zero in between are other. In a trace without backward it
-lasts from the first to the last operator between two batches. Of a trace that has both, the steps without backward are
-validation, and are left out. Backward lasts as long as the autograd engine works, and as gradients are reduced.
+backward, so the loss is part of it; gradients that are set to zero in between are other. Where no backward follows, as
+in an evaluation inside a step or of the first of several batches, it lasts from the first to the last operator between
+two batches, if a module's are among them. Of a trace that has steps with backward and without, these are validation,
+and are left out. Backward lasts as long as the autograd engine works, and as gradients are reduced.
 What no mark of torch names is other.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +36,10 @@ PHASES = (*sorted(OWN_PHASES), Phase.COMMUNICATION)
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _KERNELS = (Kind.KERNEL, Kind.MEMSET)
 _MICROSECOND = 1e-6
+#: Operators that modules call, and that what logs, measures or averages does not.
+_OF_MODULES = re.compile(
+    r"aten::(?:linear|conv(?:_transpose)?[123]d|embedding|scaled_dot_product_attention|lstm|gru|\w+_norm)$"
+)
 
 
 @dataclass(frozen=True)
@@ -180,8 +186,9 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
     )
     work = work[~inside]
     behind = np.sort(np.concatenate((steps, data.end, updates.end, [end for _, end in passes])))
-    if not passes:
-        _paint_evaluation(timeline, states, work.of(Kind.OPERATOR), np.append(behind, data.begin))
+    operators = work.of(Kind.OPERATOR)
+    of_modules = np.array([not passes or bool(_OF_MODULES.match(name)) for name in trace.names])[operators.name]
+    _paint_stretches(timeline, states, operators, of_modules, np.append(behind, data.begin))
     for begin, end in passes:
         before = int(np.searchsorted(behind, begin, side="right")) - 1
         start = behind[before] if before >= 0 else -np.inf
@@ -195,14 +202,15 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
     return states
 
 
-def _paint_evaluation(timeline: _Timeline, states: _States, work: Events, borders: Times) -> None:
-    """Give forward the time from the first to the last operator between two borders."""
+def _paint_stretches(timeline: _Timeline, states: _States, work: Events, of_modules: Mask, borders: Times) -> None:
+    """Give forward the time from the first to the last operator between two borders, where any is of a module."""
     if not len(work):
         return
     part = np.searchsorted(np.sort(borders), work.begin, side="right")
     first = np.flatnonzero(np.append(True, np.diff(part) > 0))
     ends = np.maximum.reduceat(work.end, first)
-    for begin, end in zip(work.begin[first].tolist(), ends.tolist(), strict=True):
+    chosen = np.logical_or.reduceat(of_modules, first)
+    for begin, end in zip(work.begin[first][chosen].tolist(), ends[chosen].tolist(), strict=True):
         timeline.paint(states, begin, end, Phase.FORWARD)
 
 
