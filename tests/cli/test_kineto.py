@@ -214,12 +214,25 @@ def test_ranks_that_may_take_turns_are_not_named(tmp_path: Path, capsys: pytest.
     assert named(run) == []
     assert run["not_judged"][0] == {
         "what": "rank 1 as a straggler",
-        "why": "1.59 times as long as its peers, in 4 of 5 steps: ranks that take turns lead as often with probability "
+        "why": "1.64 times as long as its peers, in 4 of 5 steps: ranks that take turns lead as often with probability "
         "0.38; trace more",
     }
     paths = write(Job([HEALTHY] * 2, steps=10), tmp_path)
     delay(paths, [1] * 4 + [0] + [1] * 5, 80)
     assert named(replay(paths, capsys)) == [("TrainingStraggler", "1", "data")]
+
+
+def test_a_hiccup_does_not_hide_a_straggler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One step of a second makes the mean so long that no other step looks slow beside it."""
+    paths = write(Job([HEALTHY, Work(backward=90)], steps=8), tmp_path)
+    content = json.loads(paths[1].read_text())
+    ends = [event for event in content["traceEvents"] if event["name"].startswith("ProfilerStep")]
+    content["traceEvents"] = [event for event in content["traceEvents"] if event["ts"] < ends[-2]["ts"]]
+    for event in content["traceEvents"]:
+        late = event["ts"] >= ends[3]["ts"] + 1
+        event["ts"] += 1e6 * late
+    paths[1].write_text(json.dumps(content))
+    assert named(replay(paths, capsys)) == [("TrainingStraggler", "1", "backward")]
 
 
 def test_a_score_that_may_be_chance_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -359,11 +372,13 @@ def test_traces_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: 
     other, *_ = write(Job([HEALTHY] * 3), tmp_path / "other")
     late = _text(tmp_path, re.sub("1790000000", "1790000100", second.read_text()), "late.json")
     nameless = [_text(tmp_path, re.sub('"rank": ', '"r": ', first.read_text()), f"{name}.json") for name in "ab"]
+    beyond = _text(tmp_path, re.sub('"rank": 0', '"rank": 7', first.read_text()), "beyond.json")
     recording = _text(tmp_path, "{}", "steps.jsonl")
     for paths, expected in (
         ([first, first], f"rank 0 is in {first} and {first}; give one of them"),
         ([other, second], f"traces of different runs: {other} is of 3 ranks, {second} of 2"),
         ([first, late], f"traces of different runs or times: {first} and {late} are 99 s apart; give traces"),
+        ([beyond], f"{beyond}: distributedInfo.rank must be below its world_size of 2, got 7"),
         (nameless, f"{nameless[0]}: does not say its rank: it has no distributedInfo; call the file rank0.json"),
         ([first, recording], f"{first} is a trace of torch's profiler and {recording} is not; give one kind"),
     ):
@@ -372,6 +387,13 @@ def test_traces_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: 
         assert captured.out == ""
         assert captured.err.startswith(f"laggard replay: error: {expected}")
         assert captured.err.count("\n") == 1
+
+
+def test_a_pipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it is must be known before it is read; waiting for it would not end."""
+    os.mkfifo(pipe := tmp_path / "rank0.json")
+    assert main(["replay", str(pipe)]) == 2
+    assert capsys.readouterr().err.startswith(f"laggard replay: error: {pipe}: must be a file or a folder")
 
 
 def test_memory_and_time_are_bounded(tmp_path: Path) -> None:

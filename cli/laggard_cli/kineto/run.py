@@ -168,7 +168,11 @@ def _check(ranks: Sequence[TracedRank]) -> None:
     if twice:
         both = " and ".join(str(rank.path) for rank in ranks if rank.rank == twice[0])
         raise CommandError(f"rank {twice[0]} is in {both}; give one of them")
-    first = ranks[0]
+    first, last = ranks[0], ranks[-1]
+    if last.size is not None and last.rank >= last.size:
+        raise CommandError(
+            f"{last.path}: distributedInfo.rank must be below its world_size of {last.size}, got {last.rank}"
+        )
     for rank in ranks[1:]:
         if rank.size != first.size:
             raise CommandError(

@@ -17,6 +17,10 @@ from laggard_cli.pack import threshold
 BY_TURNS = 0.1
 #: Nobody is compared alone.
 COMPARED = 2
+#: A step that takes more than so many usual ones counts as that: one hiccup would hide that all others are slow too.
+_HICCUP = 2.0
+#: Six standard deviations, as median absolute deviations: so far apart are means of ranks that only vary.
+_DEVIATIONS = 6 * 1.4826
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def compare(run: TracedRun) -> list[Score]:
 
 def _scores(group: Sequence[TracedRank], *, limited: bool) -> list[Score]:
     own = [rank.steps.own - (rank.steps.phases[Phase.DATA] if limited else 0.0) for rank in group]
-    means = np.array([each.mean() for each in own])
+    means = np.array([_without_hiccups(each).mean() for each in own])
     waits = [rank.mean(Phase.COMMUNICATION) for rank in group]
     reference = peers_own(means)
     led = [int(np.sum(each > (reference + mean) / 2)) for each, mean in zip(own, means, strict=True)]
@@ -79,6 +83,10 @@ def _scores(group: Sequence[TracedRank], *, limited: bool) -> list[Score]:
     ]
 
 
+def _without_hiccups(own: Times) -> Times:
+    return np.minimum(own, _HICCUP * np.median(own))
+
+
 def by_turns(led: int, steps: int, ranks: int) -> float:
     """Return the probability that one of the ranks leads in so many steps if each leads with the same chance."""
     one = 1 / ranks
@@ -93,8 +101,15 @@ def usual_limit(run: TracedRun) -> float:
 
 
 def chance_limit(run: TracedRun) -> float:
-    """Return the score that is beyond chance too, with so few steps."""
-    return max(usual_limit(run), 1 + threshold("straggler_noise") / math.sqrt(run.steps))
+    """Return the score that is beyond chance too, with so few steps that vary so much."""
+    noise = max(threshold("straggler_noise"), _DEVIATIONS * _spread(run))
+    return max(usual_limit(run), 1 + noise / math.sqrt(run.steps))
+
+
+def _spread(run: TracedRun) -> float:
+    """Return the median absolute deviation of a rank's own time, over its median, of the usual rank."""
+    own = [(rank.steps.own, float(np.median(rank.steps.own))) for rank in run.ranks]
+    return float(np.median([np.median(np.abs(each - usual)) / usual if usual else 0.0 for each, usual in own]))
 
 
 def peers_own(means: Times) -> float:
@@ -106,10 +121,15 @@ def peers_own(means: Times) -> float:
     return float(means.min())
 
 
+def _usual(rank: TracedRank, phase: Phase) -> float:
+    """Return the seconds of a phase in the median step: a straggler is one in most steps."""
+    return float(np.median(rank.steps.phases[phase]))
+
+
 def phase_of(rank: TracedRank, peers: Sequence[TracedRank]) -> str:
     """Return the phase that explains most of a rank's excess over its peers' median, or ``mixed``."""
-    usual = {phase: float(np.median([peer.mean(phase) for peer in peers])) for phase in OWN_PHASES}
-    excess = {phase: max(0.0, rank.mean(phase) - usual[phase]) for phase in OWN_PHASES}
+    usual = {phase: float(np.median([_usual(peer, phase) for peer in peers])) for phase in OWN_PHASES}
+    excess = {phase: max(0.0, _usual(rank, phase) - usual[phase]) for phase in OWN_PHASES}
     total = sum(excess.values())
     phase = max(excess, key=lambda each: excess[each])
     # A rank that is slow in all of them exceeds its peers in each by its share of the work.

@@ -120,9 +120,11 @@ def files_of(path: Path) -> list[Path]:
     """Return a file, or the recordings that lie in a folder.
 
     Raises:
-        CommandError: the folder has none, or cannot be listed.
+        CommandError: the folder has none or cannot be listed, or the path is a pipe or a device.
     """
     if not path.is_dir():
+        if path.exists() and not path.is_file():
+            raise CommandError(f"{path}: must be a file or a folder: it is read more than once")
         return [path]
     try:
         found = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and file.is_file())
