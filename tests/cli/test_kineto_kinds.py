@@ -139,6 +139,22 @@ def test_an_evaluation_inside_a_step_is_no_serialization(tmp_path: Path) -> None
     assert judge(run).diagnosis.verdicts == ()
 
 
+@pytest.mark.parametrize("name", ["_c10d_functional::wait_tensor", "aten::mm"])
+def test_an_operator_that_waits_for_a_collective_does_no_work(name: str, tmp_path: Path) -> None:
+    """As tensor parallelism does, in forward and inside the autograd engine."""
+    loop = Loop()
+    for number in range(6):
+        loop.step(number, "data", "forward", "backward", "optimizer")
+        update = loop.events[-2]["ts"]
+        for begin in (update - 40 * MS, update - 10 * MS):
+            wait = {"ph": "X", "pid": 1, "tid": 1, "ts": begin, "dur": 5 * MS, "args": {}}
+            loop.events.append({**wait, "cat": "cpu_op", "name": name})
+            loop.events.append({**wait, "cat": "user_annotation", "name": "gloo:all_reduce", "tid": 9})
+    waits = 10 * ("wait" in name)
+    expected = {**TRAINING, "forward": 20 - waits / 2, "backward": 30 - waits / 2, "communication": waits, "other": 0}
+    assert milliseconds(loop.run(tmp_path)) == expected
+
+
 def test_each_of_several_batches_before_one_backward_is_forward(tmp_path: Path) -> None:
     """As of a loss that is summed up."""
     loop = Loop()

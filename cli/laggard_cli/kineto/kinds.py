@@ -49,6 +49,8 @@ class Kind(IntEnum):
     LAUNCH = 15
     #: A function of Python, where stacks were recorded.
     FUNCTION = 16
+    #: An operator that waits for a collective, as tensor parallelism and the compiler call it.
+    WAIT = 17
 
 
 #: By category: what a name begins with, to what the event is, and what it is else.
@@ -63,7 +65,8 @@ _PREFIXES: dict[Any, tuple[tuple[tuple[str | tuple[str, ...], Kind | None], ...]
                 ),
                 Kind.BACKWARD,
             ),
-            (("c10d::", "record_param_comms"), Kind.CALL),
+            (("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"), Kind.WAIT),
+            (("c10d::", "_c10d_functional::", "c10d_functional::", "record_param_comms"), Kind.CALL),
         ),
         Kind.OPERATOR,
     ),

@@ -6,7 +6,7 @@ Each moment of a step belongs to one phase:
 2. else, while collective kernels run, to communication: the rank waits for its peers or for the transfer;
 3. else, while the device copies from the host, to h2d; other copies to the phase that launched them;
 4. else the device is idle, or there is none: to what the training thread is at. With a collective under way and no
-   operator at work it waits for it, which is communication.
+   operator at work but one that waits for it, it waits, which is communication.
 
 Forward lasts from the first operator behind the batch, the last update or the last backward pass to the beginning of
 backward, so the loss is part of it; gradients that are set to zero in between are other. Where no backward follows, as
@@ -101,7 +101,8 @@ def partition(trace: Trace) -> Steps:
         edges, np.diff(edges) * _MICROSECOND, np.searchsorted(edges, begins), np.searchsorted(edges, ends)
     )
     host = _host_states(trace, timeline, marked)
-    waits = timeline.cover(events.of(Kind.COLLECTIVE)) & ~timeline.cover(_busy(trace))
+    free = ~timeline.cover(_busy(trace)) | timeline.cover(events[(events.kind == Kind.WAIT) & _of_training(trace)])
+    waits = timeline.cover(events.of(Kind.COLLECTIVE)) & free
     idle_states = np.where(waits, np.int8(Phase.COMMUNICATION), host)
     states, device = _on_device(trace, timeline, host, idle_states) if trace.on_device else (idle_states, None)
     return Steps(
