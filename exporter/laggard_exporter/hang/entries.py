@@ -29,6 +29,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 from laggard_exporter.hang.dump import DEFAULT_GROUP, Dump, Group, Operation, Transfer
@@ -93,17 +94,18 @@ class Reading:
         """Take what one recorder says."""
         entries: list[Any] = part.get("entries") or []
         learns_ends = any(_tells_ends(entry) for entry in entries)
-        hooked = any(_is_hooked(entry) for entry in entries)
+        hooked = bool(entries) and _is_hooked(entries[-1])
         records: list[int] = []
         ordered: list[_Call] = []
-        newest = _newest_numbers(entries)
+        replaced = _replaced(entries)
         calls: dict[tuple[Group, int], list[_Call]] = {}
         transfers: dict[tuple[Group, Any], list[_Call]] = {}
         by_id: dict[str, Group] = {}
         uncounted: set[Group] = set()
         for entry in entries:
             try:
-                call = None if _is_replaced(entry, newest) else self._call(entry, learns_ends=learns_ends)
+                over = bool(replaced) and _number(entry.get("pg_id")) in replaced
+                call = None if over else self._call(entry, learns_ends=learns_ends)
                 records.append(int(entry.get("record_id", 1)))
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 self.damaged = self.damaged or error
@@ -314,20 +316,12 @@ def _numbered(listed: list[Group], status: Mapping[str, Any], by_id: Mapping[str
     return {**(found if agree else {}), **by_id}
 
 
-def _newest_numbers(entries: list[Any]) -> dict[str, int]:
-    """Return the highest number of the groups of each name and description."""
-    found: dict[str, int] = {}
-    for entry in entries:
-        if isinstance(entry, dict):
-            known = cast("dict[str, Any]", entry)
-            name, number = str(known.get("process_group")), _number(known.get("pg_id"))
-            found[name] = max(found.get(name, 0), number)
-    return found
-
-
-def _is_replaced(entry: Any, newest: Mapping[str, int]) -> bool:
-    """Return whether an entry is of a group in whose place the process has made another one."""
-    return _number(entry.get("pg_id")) < newest[str(entry.get("process_group"))]
+def _replaced(entries: list[Any]) -> set[int]:
+    """Return the numbers of groups in whose place the process has made another one of the same name and description."""
+    known = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
+    groups = {(str(entry.get("process_group")), _number(entry.get("pg_id"))) for entry in known}
+    newest = dict(sorted(groups))
+    return {number for name, number in groups if number < newest[name]}
 
 
 def _tells_ends(entry: Any) -> bool:
@@ -365,10 +359,17 @@ def _number(value: Any) -> int:
         return 0
 
 
+@lru_cache(256)
+def _sides(operation: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return on which sides members must agree in size: of one tensor, and of several."""
+    return next((one, several) for names, one, several in _SIDES if names.match(operation.lower()))
+
+
 def _shape(operation: str, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return in what all members of a collective must agree: types and numbers of elements, whatever their shapes."""
-    one, several = next(sides for names, *sides in _SIDES if names.match(operation.lower()))
-    sides = several if max(len(entry.get(f"{side}_sizes") or ()) for side in _INPUT + _OUTPUT) > 1 else one
+    one, several = _sides(operation)
+    lists = len(entry.get("input_sizes") or ()) > 1 or len(entry.get("output_sizes") or ()) > 1
+    sides = several if lists else one
     found: list[tuple[str, str]] = []
     for side in sides:
         sizes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
