@@ -15,6 +15,8 @@ from laggard.shared import statefile
 from laggard.shared.statefile import StateWriter, boottime_ns
 from laggard_cli.hang.command import collect
 from laggard_cli.main import main
+from tests.exporter.hang.recorder import SECOND, Recorder
+from tests.exporter.hang.recorder import job as recorded
 from tests.exporter.support import dead_file, fresh, live_rank
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.recorded_job import RecordedJob, mesh
@@ -287,3 +289,25 @@ def test_ranks_that_no_job_has_are_refused(tmp_path: Path, capsys: pytest.Captur
         2,
         "laggard hang: error: --ranks 4294967295: a job has 1 to 1048576 ranks\n",
     )
+
+
+def test_a_file_that_is_older_than_calls_of_others_blames_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rank may have gone on since; one that was copied later looks as old as the others, and counts."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        if rank != 2:
+            recorder.now += 60 * SECOND
+            recorder.call("0", state="started")
+
+    dumps = recorded(program)
+    for rank, dump in dumps.items():
+        (tmp_path / f"rank_{rank}").write_text(json.dumps(dump))
+    assert hang(tmp_path, capsys)[0] == 0
+    written = dumps[2]["entries"][-1]["time_created_ns"] + 10 * SECOND
+    os.utime(tmp_path / "rank_2", ns=(written, written))
+    code, printed, _ = hang(tmp_path, capsys)
+    assert code == 1
+    assert "the dump of rank 2 is of a moment before others went on" in printed

@@ -263,6 +263,12 @@ def _read(path: Path, rank: int) -> Dump | str:
     own = _OWN_NAME.fullmatch(path.name)
     phase = statefile.unpack(int(own["word"], 16))[0] if own else None
     try:
-        return replace(read(path, rank), calling=None if phase is None else phase == Phase.COMMUNICATION)
+        # A rank that goes on removes the dump that laggard wrote; one of torch's stays.
+        written = 0 if own else path.stat().st_mtime_ns
+        return replace(
+            read(path, rank), calling=None if phase is None else phase == Phase.COMMUNICATION, written=written
+        )
     except DumpError as error:
         return str(error)
+    except OSError as error:
+        return error.strerror or str(error)

@@ -1,8 +1,12 @@
-"""Which dumps are of earlier attempts of a job, where those of several lie beside each other.
+"""Which dumps are of earlier attempts of a job, or of an earlier moment, where several lie beside each other.
 
 One attempt ends before the next one begins. So dumps are of an earlier attempt where all their calls were made before
 all calls of newer ones, and a group begins again there to count its collectives: in one attempt no member is done with
 a collective before another one has issued it. What is open in both may have been joined late, as torch permits.
+
+A rank wrote its dump before others went on where these are done with a later collective of a group than the first that
+is open on it, or than it has issued: they could not be without it. Gloo does not say how a collective ended. So it did
+where others have issued calls after its file was written.
 """
 
 from __future__ import annotations
@@ -24,6 +28,23 @@ def of_earlier_attempts(dumps: Mapping[int, Dump]) -> set[int]:
             earlier |= {dump.rank for dump in together}
         else:
             newest += together
+    return earlier
+
+
+def of_earlier_moments(dumps: Mapping[int, Dump], members: Mapping[Group, set[int]]) -> set[int]:
+    """Return the ranks of whose dumps what is open says nothing of now: it is over, by what others have done since."""
+    ended: dict[Group, int] = {}
+    for dump in dumps.values():
+        for group, number in dump.ended.items():
+            ended[group] = max(ended.get(group, 0), number)
+    latest = max((dump.span[1] for dump in dumps.values()), default=0) - _GAP_NS
+    earlier = {rank for rank, dump in dumps.items() if 0 < dump.written < latest}
+    for group, ranks in members.items():
+        for rank in ranks & dumps.keys() if not group.gloo and group in ended else ():
+            dump = dumps[rank]
+            first = min((each.sequence for each in dump.pending if each.group == group), default=dump.newest.get(group))
+            if first is not None and first < ended[group] and (dump.pending or dump.transfers):
+                earlier.add(rank)
     return earlier
 
 

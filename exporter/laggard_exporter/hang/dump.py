@@ -96,6 +96,8 @@ class Dump:
     hidden: bool = False
     #: The rank was in a call of torch.distributed, whatever the recorder shows; `None` where nobody says.
     calling: bool | None = None
+    #: When it was written at the latest, in nanoseconds since 1970; 0 where it stands for now, or nobody says.
+    written: int = 0
     #: The groups that the rank is a member of, as far as the dump lists them, whether it has used them or not.
     groups: tuple[Group, ...] = ()
     #: There are sends or receives, done or not, which gloo's recorder does not show.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from laggard_exporter.hang.absent import UNTIMED, why_not_proven
-from laggard_exporter.hang.attempts import of_earlier_attempts
+from laggard_exporter.hang.attempts import of_earlier_attempts, of_earlier_moments
 from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
 from laggard_exporter.hang.evidence import Evidence, Wait, everybody_of, evidence_of, members_of, newest_of
 
@@ -92,7 +92,15 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None, *, gone: Collecti
     if foreign:
         found.remarks.append(f"{_dumps_of(foreign)} of an earlier attempt, so nothing is known there of this one")
     given, dumps = len(dumps), {rank: dump for rank, dump in dumps.items() if rank not in foreign.union(gone)}
-    evidence = evidence_of(dumps, members_of(dumps.values(), everybody))
+    members = members_of(dumps.values(), everybody)
+    early = of_earlier_moments(dumps, members)
+    if early:
+        found.remarks.append(
+            f"{_dumps_of(early)} of a moment before others went on, so what is open there now is not known"
+        )
+    dumps = {rank: dump for rank, dump in dumps.items() if rank not in early}
+    foreign |= early
+    evidence = evidence_of(dumps, members)
     absent: list[tuple[int, Wait]] = []
     for wait in evidence.waits:
         for rank in wait.unknown:

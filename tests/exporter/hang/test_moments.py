@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard_exporter.hang.verdict import Reason
+from laggard_exporter.hang.dump_file import parse
+from laggard_exporter.hang.verdict import Reason, judge
 from tests.exporter.hang.recorder import SECOND, WORLD, Recorder, job, named, verdict
 
 
@@ -112,3 +115,43 @@ def test_groups_that_a_process_made_again_count_from_their_beginning(fresh: tupl
         if rank not in fresh:
             dumps[rank]["pg_status"]["0"] = {"last_enqueued_collective": 50}
     assert named(verdict(dumps)) == {1: Reason.OUTSIDE}
+
+
+EARLY = "the dump of rank 2 is of a moment before others went on, so what is open there now is not known"
+
+
+@pytest.mark.parametrize("waits_for", [1, None])
+def test_what_was_open_before_others_went_on_blames_nobody(waits_for: int | None) -> None:
+    """In a collective, or in a receive from a rank that has long sent: the others are done with later collectives."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(WORLD)
+        recorder.call("0")
+        if rank == 2 and waits_for is not None:
+            recorder.transfer("0", "recv 2<-1", state="started")
+        else:
+            recorder.call("0", state="started" if rank == 2 else "completed")
+        for _ in range(2 * (rank != 2)):
+            recorder.call("0")
+        if rank not in (2, 3):
+            recorder.call("0", state="started")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    assert (named(found), found.remarks[0]) == ({3: Reason.OUTSIDE}, EARLY)
+
+
+def test_a_file_that_was_written_before_others_made_calls_blames_nobody() -> None:
+    """Its rank may have gone on, as those of a watchdog that gives up one rank after the other."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        if rank != 2:
+            recorder.now += 60 * SECOND
+            recorder.call("0", state="started")
+
+    dumps = {rank: parse(json.dumps(dump).encode(), rank) for rank, dump in job(program).items()}
+    written = dumps[2].span[1] + 10 * SECOND
+    assert named(judge(dumps)) == {2: Reason.OUTSIDE}
+    found = judge({**dumps, 2: replace(dumps[2], written=written)})
+    assert (named(found), found.remarks[0]) == ({}, EARLY)
+    assert named(judge({**dumps, 2: replace(dumps[2], written=written + 60 * SECOND)})) == {2: Reason.OUTSIDE}
