@@ -8,6 +8,7 @@ decide, there is no culprit.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from laggard_exporter.hang.evidence import Evidence, Wait, everybody_of, evidenc
 
 #: All that a rank waits in has been issued by all who are known to be in it.
 _COMPLETE = "is in a collective of which no member is known to be missing"
+#: Words of one rank to those of several.
+_VERBS = {" is": " are", " has": " have", " waits": " wait", " does": " do"}
+_ITS = re.compile(r"\bits (\w+)( is\b| does\b)?")
 #: Spans of ranks that a person reads.
 _SPANS = 16
 
@@ -265,8 +269,11 @@ def _all_have_issued(complete: Sequence[Wait], members: Mapping[Group, set[int]]
 
 def _plural(why: str, ranks: int) -> str:
     """Return what is known of a rank, in the words for a group of ranks."""
+    if ranks == 1:
+        return why
     verb, _, rest = why.partition(" ")
-    return why if ranks == 1 else f"{ {'is': 'are', 'has': 'have', 'waits': 'wait'}.get(verb, verb) } {rest}"
+    rest = _ITS.sub(lambda found: f"their {found[1]}s{_VERBS.get(found[2], '')}", rest)
+    return f"{_VERBS.get(f' {verb}', f' {verb}')[1:]} {rest}"
 
 
 def _dumps_of(ranks: Iterable[int]) -> str:

@@ -81,7 +81,7 @@ def test_sends_of_gloo_are_counted_and_not_shown() -> None:
     found = gloo_job()
     assert (named(found), found.remarks) == (
         {},
-        ("ranks 0-1 may be in a send or receive of gloo, which its recorder does not show",),
+        ("ranks 0-1 may be in a send or receive of gloo, which their recorders do not show",),
     )
     found = gloo_job(calling={0: True, 1: False, 2: True})
     assert named(found) == {1: Reason.OUTSIDE}

@@ -127,7 +127,7 @@ def test_calls_that_gloo_does_not_record_are_said() -> None:
     recorder.call("0")
     dump = parse(json.dumps(recorder.dump()).encode(), 0)
     dumps = {rank: replace(dump, rank=rank, calling=rank != 3) for rank in range(4)}
-    remark = "ranks 0-2 are in a call of torch.distributed that its recorder does not show, and rank 3 is in none"
+    remark = "ranks 0-2 are in a call of torch.distributed that their recorders do not show, and rank 3 is in none"
     assert judge(dumps).remarks == (remark,)
     assert judge({rank: replace(each, calling=False) for rank, each in dumps.items()}).remarks == (
         "no collective is waited in",
