@@ -306,7 +306,7 @@ def _numbered(listed: list[Group], status: Mapping[str, Any], by_id: Mapping[str
     A rank numbers its groups as they are made. Torch names them by a number that grows likewise, on all ranks.
     """
     found: dict[str, Group] = {}
-    # With more numbers than groups some are of groups that were made anew.
+    # With more numbers than groups some are of groups that were made again.
     found.update((_FIRST_GROUP, group) for group in listed if group.is_default and len(status) <= len(listed))
     used = [group for group in listed if not group.is_default or _FIRST_GROUP in status]
     if len(used) == len(status) and all(each.isdecimal() for each in [*status, *(group.name for group in listed)]):
