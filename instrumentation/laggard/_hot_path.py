@@ -241,11 +241,13 @@ class HotPath:
         found: Callable[[Any], None] | None,
         base: type | None,
         evaluates: Callable[[Any], bool],
+        trained: set[type],
     ) -> Callable[..., Any]:
         """Return what calls an outermost module with a tuple and a dictionary, and times it.
 
         ``found`` gets each such module, ``base`` is the class whose ``__call__`` of that moment is called, and
-        ``evaluates`` says whether a module without gradients evaluates.
+        ``evaluates`` says whether a module without gradients evaluates. Of the classes that are ``trained`` in training
+        mode a module in ``eval()`` mode evaluates with gradients too.
         """
 
         def timed(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -260,7 +262,7 @@ class HotPath:
                 or (traced.running and isinstance(module, graph))
             ):
                 return current(module, *args, **kwargs)
-            if getattr(module, "training", False) and is_grad_enabled():
+            if is_grad_enabled() and (getattr(module, "training", False) or module.__class__ not in trained):
                 token = self.begin(code)
             else:
                 token = self.evaluate() if evaluates(module) else self.begin(no_grad)

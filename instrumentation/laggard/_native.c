@@ -375,13 +375,13 @@ static PyObject *HotPath_step_ends(HotPath *self, PyObject *const *arguments, Py
 /* --- wrappers ------------------------------------------------------------------------------------------------------- */
 
 /* What each kind of wrapper has to ask: see the functions that make them. */
-#define MOST_ASKED 7
+#define MOST_ASKED 8
 typedef union {
     struct {
         PyObject *adopt;
     } fetch;
     struct {
-        PyObject *compiler, *traced, *graph, *is_grad_enabled, *found, *base, *evaluates;
+        PyObject *compiler, *traced, *graph, *is_grad_enabled, *found, *base, *evaluates, *trained;
     } forward;
     struct {
         PyObject *evidence, *observers;
@@ -540,16 +540,18 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
         return result;
     }
     int64_t code = self->codes.forward.evaluation;
+    PyObject *enabled = PyObject_CallNoArgs(self->asked.forward.is_grad_enabled), *evaluates = NULL;
     if (asks(module, name_training)) {
-        PyObject *enabled = PyObject_CallNoArgs(self->asked.forward.is_grad_enabled), *evaluates = NULL;
         if (enabled == Py_True)
             code = self->code;
         else if ((evaluates = PyObject_CallOneArg(self->asked.forward.evaluates, module)) != Py_True)
             code = self->codes.forward.no_grad;
-        Py_XDECREF(enabled);
-        Py_XDECREF(evaluates);
-        PyErr_Clear();
+    } else if (enabled == Py_True && PySet_Contains(self->asked.forward.trained, (PyObject *)Py_TYPE(module)) == 0) {
+        code = self->code;
     }
+    Py_XDECREF(enabled);
+    Py_XDECREF(evaluates);
+    PyErr_Clear();
     if (code == self->code) hot->evaluating = 0;
     int recorded = enter(hot, code, &token);
     if (recorded > 0) {
@@ -738,12 +740,12 @@ static PyObject *HotPath_around(HotPath *self, PyObject *arguments) {
 
 /* timed_forward(call, code, code in eval mode, code without gradients, torch.compiler, what is traced, graphs' class,
    is_grad_enabled, what is told of each outermost module or None, the class whose `__call__` it calls or None, what says
-   whether a module without gradients evaluates) */
+   whether a module without gradients evaluates, the classes of which a module in eval mode evaluates with gradients too) */
 static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
-    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found, *base, *evaluates;
+    PyObject *call, *compiler, *traced, *graph, *is_grad_enabled, *found, *base, *evaluates, *trained;
     int code, evaluation, no_grad;
-    if (!PyArg_ParseTuple(arguments, "OiiiOOO!OOOO:timed_forward", &call, &code, &evaluation, &no_grad, &compiler, &traced,
-                          &PyType_Type, &graph, &is_grad_enabled, &found, &base, &evaluates))
+    if (!PyArg_ParseTuple(arguments, "OiiiOOO!OOOOO!:timed_forward", &call, &code, &evaluation, &no_grad, &compiler, &traced,
+                          &PyType_Type, &graph, &is_grad_enabled, &found, &base, &evaluates, &PySet_Type, &trained))
         return NULL;
     Timed *made = make_timed(self, call_forward, call, code);
     if (made == NULL) return NULL;
@@ -756,6 +758,7 @@ static PyObject *HotPath_timed_forward(HotPath *self, PyObject *arguments) {
     made->asked.forward.found = Py_NewRef(found);
     made->asked.forward.base = Py_NewRef(base);
     made->asked.forward.evaluates = Py_NewRef(evaluates);
+    made->asked.forward.trained = Py_NewRef(trained);
     return (PyObject *)made;
 }
 

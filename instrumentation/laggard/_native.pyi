@@ -74,6 +74,7 @@ class HotPath:
         found: Callable[[Any], None] | None,
         base: type | None,
         evaluates: Callable[[Any], bool],
+        trained: set[type],
         /,
     ) -> Callable[..., Any]: ...
     def timed_backward(

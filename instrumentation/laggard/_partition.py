@@ -266,8 +266,12 @@ class StepPartition:
 
     def _update(self, optimizer: int, at: int, finished: list[Step]) -> None:
         """Take an update. The second one of an optimizer is of the next step, if the loop started over in between."""
-        self._repeats |= optimizer in self._optimizers
         before = self._updated.get(optimizer)
+        if optimizer in self._optimizers:
+            self._repeats = True
+        elif self._repeats and self._open is not None and not self._open.fetched:
+            # One that comes when all that update in a step are known takes the place of another.
+            before = max(self._updated.values(), default=None)
         # A loop that never shows where it starts over, as one without gradients, does so where it has updated.
         restarted = before if self._restarted is None else self._restarted
         if before is not None and restarted is not None and before <= restarted and not self._explicit:

@@ -201,6 +201,36 @@ def teacher() -> None:
         optimizer.step()
 
 
+def another_optimizer_for_each_task() -> None:
+    """Reptile's way: each task trains a copy of the model, with an optimizer of its own."""
+    for _ in range(4):
+        model = network()
+        optimizer = sgd(model)
+        for rows in ROWS.split(4):
+            update(model, optimizer, rows)
+
+
+def frozen(*, evaluates: bool) -> None:
+    """A model in eval mode that is trained, or that trains its input: style transfer, adversarial patches."""
+    model = network().eval()
+    optimizer = sgd(model)
+    for rows in ROWS.split(2):
+        update(model, optimizer, rows)
+        if evaluates:
+            with torch.no_grad():
+                model(rows)
+
+
+def evaluation_with_gradients_without_loaders() -> None:
+    model = network()
+    optimizer = sgd(model)
+    for rows in ROWS.split(2):
+        update(model, optimizer, rows)
+        model.eval()
+        model(rows)
+        model.train()
+
+
 def several_forwards() -> None:
     model = network()
     optimizer = sgd(model)
@@ -379,6 +409,13 @@ LOOPS: dict[str, tuple[Callable[[], None], Expected]] = {
     ),
     "evaluation without loaders": (evaluation_without_loaders, Expected(6, PLAIN - {"data"} | {"evaluation"})),
     "teacher": (teacher, Expected(6, PLAIN)),
+    "another optimizer for each task": (another_optimizer_for_each_task, Expected(12, PLAIN - {"data"})),
+    "frozen": (lambda: frozen(evaluates=False), Expected(6, PLAIN - {"data"})),
+    "frozen, with an evaluation": (lambda: frozen(evaluates=True), Expected(6, PLAIN - {"data"} | {"evaluation"})),
+    "evaluation with gradients, without loaders": (
+        evaluation_with_gradients_without_loaders,
+        Expected(6, PLAIN - {"data"} | {"evaluation"}),
+    ),
     "several forwards": (several_forwards, Expected(6, PLAIN)),
     "gradients by hand": (gradients_by_hand, Expected(6, PLAIN)),
     "engine": (engine, Expected(6, PLAIN)),

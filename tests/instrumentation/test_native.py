@@ -83,6 +83,7 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
         lambda _: None,
         None,
         bool,
+        set(),
     )
     observers: list[Callable[[int, int], None]] = [lambda _started, _ended: None]
     backward = native.timed_backward(fetched, Phase.BACKWARD, GRADIENT, lambda: told.append(1), observers)

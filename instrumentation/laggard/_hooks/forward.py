@@ -56,6 +56,8 @@ class ForwardHook(Hook):
         super().__init__(host)
         self._wrapped: set[type] = set()
         self._discovered: set[type] = set()
+        #: Classes whose modules are trained in training mode: one in ``eval()`` mode evaluates, with gradients too.
+        self._trained: set[type] = set()
         self._module_class: type = type(None)
         self._graph_module_class: type = type(None)
         self._searching = False
@@ -174,8 +176,10 @@ class ForwardHook(Hook):
         self._found_any = True
         # What a compiler made is called where the module that it was made from is, inside or outside of a graph.
         if not isinstance(module, self._graph_module_class):
-            self._discovered.add(module.__class__)
-            self._discovered.update(self._inside(module))
+            found = {module.__class__, *self._inside(module)}
+            self._discovered |= found
+            if module.training and sys.modules["torch"].is_grad_enabled():
+                self._trained |= found
 
     def _inside(self, module: Any) -> set[type]:
         """Return the classes of the modules that ``module`` stands around: the only one with parameters, and so on."""
@@ -239,6 +243,7 @@ class ForwardHook(Hook):
             found,
             base,
             _evaluates,
+            self._trained,
         )
 
         # torch's profiler looks in the frame for a local called self, and ends the process where there is none.
