@@ -19,27 +19,27 @@ _MAX_LOADERS = 64
 class Reading:
     """One pass over a loader: what is known of an iterator."""
 
-    __slots__ = ("evaluation", "forwarded", "gradients", "loader", "open", "recorded", "training")
+    __slots__ = ("evaluation", "gradients", "inherited", "loader", "looked", "open", "recorded", "training")
 
     def __init__(self, loader: int, *, evaluation: bool = False) -> None:
         self.loader = loader
-        #: It is training data; it is an evaluation's.
+        #: It is training data; it is an evaluation's, by its own batches or only since the one before it was.
         self.training = False
-        self.evaluation = evaluation
+        self.evaluation = self.inherited = evaluation
         #: Its evaluation has gradients: that of a molecule's forces, or of a script that does not switch them off.
         self.gradients = False
-        #: A batch of it is out, and what that batch saw: forwards, and such with gradients.
+        #: A batch of it is out, and what that batch saw: forwards without gradients and with them.
         self.open = False
-        self.forwarded = False
+        self.looked = False
         self.recorded = False
 
     def end_batch(self) -> None:
         """Judge the batch that is out by what it saw. A forward with gradients may yet lead to training."""
         # Where the loader is not known, nothing that comes later could show it.
-        if self.forwarded and not self.training and (self.loader or not self.recorded):
-            self.evaluation = True
+        if (self.looked or self.recorded) and not self.training and (self.loader or not self.recorded):
+            self.evaluation, self.inherited = True, False
             self.gradients |= self.recorded
-        self.forwarded = self.recorded = False
+        self.looked = self.recorded = False
 
 
 class Loaders:
@@ -68,6 +68,11 @@ class Loaders:
     def fetch(self, loader: int) -> Reading:
         """Take a fetch; ``loader`` is 0 where its loader is not known. Return the reading that it is of."""
         self._forwarded = False
+        if loader and loader in self._trained:
+            # Another batch that has only been looked at, of a loader that never trained, leads to nothing any more.
+            for other in self._undecided:
+                if other.loader not in self._trained and not other.recorded:
+                    other.end_batch()
         before = reading = self._readings.get(loader)
         if reading is not None:
             reading.end_batch()
@@ -105,7 +110,7 @@ class Loaders:
         """Take a forward. All batches that are out may have a part in it."""
         self._forwarded = True
         for reading in self._undecided:
-            reading.forwarded = True
+            reading.looked |= not gradients
             reading.recorded |= gradients
 
     def train(self, *, backward: bool) -> None:
@@ -119,11 +124,15 @@ class Loaders:
             # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can
             # have led to this, and where its batches were fetched in turn with others that did.
             alone = not (self._trained or trained)
-            if newest is not None and newest.evaluation and (alone or newest.loader in self._trained):
-                trained.append(newest)
+            if newest is not None and newest.evaluation:
+                # What an evaluation has read before may be trained on now: folds, data of a next task.
+                used = newest.inherited and newest.recorded and not newest.looked
+                if alone or used or newest.loader in self._trained:
+                    trained.append(newest)
             trained += [reading for reading in self._undecided if self._in_turn(reading, trained)]
             for reading in trained:
                 reading.training, reading.evaluation = True, False
+                self._trained.add(reading.loader)
             self._undecided = [reading for reading in self._undecided if not reading.training]
         self._round.clear()
         self._trained.add(newest.loader if newest is not None and newest.training else _NO_LOADER)
