@@ -58,12 +58,16 @@ def has_memory(procfs: Path, pid: int) -> bool:
     return (files.read_text(procfs / str(pid) / "statm") or "0").split()[0] != "0"
 
 
-def control_group(procfs: Path, sysfs: Path, pid: int) -> Path | None:
-    """Return the folder of the process's control group of version 2; None where the exporter does not see it."""
+def control_group(procfs: Path, sysfs: Path, pid: int, controller: str = "") -> Path | None:
+    """Return the folder of the process's control group; None where the exporter does not see it.
+
+    The group is of version 2, or of version 1 where its controller is named.
+    """
     for line in (files.read_text(procfs / str(pid) / "cgroup") or "").splitlines():
-        name = line.removeprefix("0::/")
-        if name != line and ".." not in Path(name).parts:
-            return sysfs / "fs" / "cgroup" / name
+        _, _, place = line.partition(":")
+        controllers, _, name = place.partition(":/")
+        if controller in controllers.split(",") and ".." not in Path(name).parts:
+            return sysfs / "fs" / "cgroup" / controller / name
     return None
 
 
@@ -75,8 +79,13 @@ def stopped(procfs: Path, sysfs: Path, pid: int) -> bool | None:
     times = process_times(procfs, pid) if pid else None
     if times is None or times.stopped:
         return times and times.stopped
-    group = control_group(procfs, sysfs, pid)
-    return group is not None and "frozen 1" in (files.read_text(group / "cgroup.events") or "").splitlines()
+    return any(
+        group is not None and word in (files.read_text(group / name) or "").splitlines()
+        for group, name, word in (
+            (control_group(procfs, sysfs, pid), "cgroup.events", "frozen 1"),
+            (control_group(procfs, sysfs, pid, "freezer"), "freezer.state", "FROZEN"),
+        )
+    )
 
 
 def counts_io_wait(procfs: Path) -> bool:

@@ -38,7 +38,7 @@ PROCESS_STOPPED = Metric(
     "training.process.stopped",
     "gauge",
     "",
-    "1 while the kernel holds the process stopped (SIGSTOP, a debugger, a frozen control group of version 2); absent "
+    "1 while the kernel holds the process stopped (SIGSTOP, a debugger, a frozen control group); absent "
     f"where the process cannot be seen. {_STILL}",
 )
 PROCESS_STEPS = Metric("training.process.steps", "counter", "{step}", "Training steps of this process.")

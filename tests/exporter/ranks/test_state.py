@@ -138,21 +138,24 @@ def test_stopped_is_read_from_procfs(tmp_path: Path, stat: str | None, expected:
 
 
 @pytest.mark.parametrize(
-    ("group", "events", "expected"),
+    ("group", "files", "expected"),
     [
-        ("0::/job/step", "populated 1\nfrozen 1\n", 1),
-        ("0::/job/step", "populated 1\nfrozen 0\n", 0),
-        ("0::/job/step", None, 0),
-        ("9:freezer:/job/step", "frozen 1\n", 0),
-        ("0::/../job/step", "frozen 1\n", 0),
+        ("0::/job/step", {"job/step/cgroup.events": "populated 1\nfrozen 1\n"}, 1),
+        ("0::/job/step", {"job/step/cgroup.events": "populated 1\nfrozen 0\n"}, 0),
+        ("0::/job/step", {}, 0),
+        ("0::/../job/step", {"../job/step/cgroup.events": "frozen 1\n"}, 0),
+        ("9:name=systemd:/job/step\n6:freezer:/job/step\n0::/", {"freezer/job/step/freezer.state": "FROZEN\n"}, 1),
+        ("6:devices,freezer:/job/step\n0::/", {"freezer/job/step/freezer.state": "FROZEN\n"}, 1),
+        ("6:freezer:/job/step", {"freezer/job/step/freezer.state": "THAWED\n"}, 0),
+        ("6:freezer:/job/step", {"job/step/cgroup.events": "frozen 1\n"}, 0),
     ],
 )
 def test_a_process_in_a_frozen_control_group_is_stopped(
-    tmp_path: Path, group: str, events: str | None, expected: int
+    tmp_path: Path, group: str, files: dict[str, str], expected: int
 ) -> None:
     """A paused container and a job that its scheduler suspends so seem to sleep: their control group says it."""
     procfs = tmp_path / "proc"
-    sysfs = write_tree(tmp_path / "sys", {} if events is None else {"fs/cgroup/job/step/cgroup.events": events})
+    sysfs = write_tree(tmp_path / "sys", {f"fs/cgroup/{name}": text for name, text in files.items()})
     with live_rank(tmp_path / "files") as process:
         entry = {"stat": f"{process.pid} (python) S" + " 1" * 49, "cgroup": f"{group}\n"}
         write_tree(procfs / str(process.pid), entry)
