@@ -37,8 +37,8 @@ def input_bound() -> Scenario:
         summary="Run run-a waits for data: 36.67% of each step, on all ranks.",
         cost="36.67% of each step",
         description="Data takes 36.67% of each step (300ms) of run run-a, even on the ranks that are supplied "
-        "best: they wait for it, or their workers deliver no faster. The input pipeline is the cause, "
-        "not a single rank.",
+        "best: they wait for it, or their workers deliver no faster. Meanwhile ranks are compared by their "
+        "other phases.",
         recommendation="Give the DataLoader more workers or a longer prefetch first: a rank has 2, and 4 would "
         "keep up; if its workers are busy, move decoding and augmentation out of the step; if they "
         "wait for storage, cache or shard the data set.",
