@@ -13,10 +13,10 @@ _RANK = "training_rank"
 _WHO = f"{CLUSTER}, {RUN}, {_RANK}"
 
 #: Steps under a name that no rule reads: as OTLP has it, with other suffixes, with what a site puts before it, or as
-#: vmagent's stream aggregation calls it. What rules record has a colon before.
+#: vmagent's stream aggregation or Telegraf calls it. What rules record has a colon before.
 RENAMED = (
     f"group by (__name__, {CLUSTER}, {RUN}) "
-    '({__name__=~"[^:]*training[._]+steps([._]+total)?(:.+)?", __name__!="training_steps_total"})'
+    '({__name__=~"[^:]*training[._]+steps([._]+total)?(:.+|_counter)?", __name__!="training_steps_total"})'
 )
 #: A native histogram without the classic one beside it, whose series have names of their own.
 _NATIVE = (
@@ -114,9 +114,10 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
         found[_run(sample.labels)] = Unread(
             f"steps arrive as {name}, and the rules read training_steps_total",
             "take out what renames metrics: metric_relabel_configs, metric_name_escaping_scheme; namespace or "
-            "metrics_transform in a Collector; in vmagent's stream aggregation set keep_metric_names; where ranks "
-            "push, try translation_strategy: UnderscoreEscapingWithSuffixes, of otlp in Prometheus or of a Collector's "
-            "exporter, or -opentelemetry.usePrometheusNaming of VictoriaMetrics",
+            "metrics_transform in a Collector; in vmagent's stream aggregation set keep_metric_names, in Telegraf's "
+            "inputs.prometheus metric_version = 2; where ranks push, try translation_strategy: "
+            "UnderscoreEscapingWithSuffixes, of otlp in Prometheus or of a Collector's exporter, or "
+            "-opentelemetry.usePrometheusNaming of VictoriaMetrics",
         )
     return found
 

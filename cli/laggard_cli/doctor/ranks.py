@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 from promql_parser import display_duration
@@ -23,6 +24,9 @@ _WHO = f"{CLUSTER}, {_RUN}, {_RANK}"
 _BY_RUN = f"group by ({CLUSTER}, {_RUN})"
 #: What the rules record of each run that lives.
 LIVE = "run:training_ranks_live:count"
+#: How far the rules look back for it in production, and how old a run's newest samples are.
+_WINDOW = timedelta(minutes=1)
+_AGE = f"time() - max by ({CLUSTER}, {_RUN}) (timestamp(training_process_up))"
 
 #: What a node exporter says became of the page of a rank, and what to do.
 _PAGES = {
@@ -60,12 +64,26 @@ def unrecorded(server: Prometheus, profile: Profile) -> Iterator[Finding]:
     """Yield the runs whose metrics the server has, and of which its rules, which are evaluated, record nothing."""
     settled = f"offset {display_duration(4 * profile.scrape_interval)}"
     lives = f"{_BY_RUN} (training_process_up == 1 and training_process_up {settled} == 1)"
-    found = server.query(f"{lives} unless on ({CLUSTER}, {_RUN}) last_over_time({LIVE}[5m])", by=(_RUN,))
-    if found:
+    unseen = server.query(f"{lives} unless on ({CLUSTER}, {_RUN}) last_over_time({LIVE}[5m])", by=(_RUN,))
+    if not unseen:
+        return
+    window = profile.duration(_WINDOW, LIVE)
+    late = {run_of(sample): sample.value for sample in server.query(_AGE, by=(_RUN,))}
+    runs = sorted(map(run_of, unseen), key=str)
+    if overdue := [run for run in runs if late.get(run, 0) > window.total_seconds()]:
         yield Finding(
             "rules",
             FAULT,
-            f"record nothing of {some(sorted(str(run_of(sample)) for sample in found))}, whose metrics are here",
+            f"look back {display_duration(window)}, and the newest samples of {some(map(str, overdue))} are "
+            f"{duration(max(late[run] for run in overdue))} old",
+            "shorten what holds samples up, such as a queue of remote write or of a Collector; or evaluate later: "
+            "rule_query_offset in Prometheus, -rule.evalDelay of vmalert, ruler_evaluation_delay_duration in Mimir",
+        )
+    if others := [str(run) for run in runs if run not in overdue]:
+        yield Finding(
+            "rules",
+            FAULT,
+            f"record nothing of {some(others)}, whose metrics are here",
             f"compare the query of {LIVE} with the pack's: with enforcedNamespaceLabel, the operator has rules read "
             "their own namespace alone; excludedFromEnforcement exempts them",
         )

@@ -12,9 +12,13 @@ import pytest
 
 from laggard.version import PACK_VERSION
 from laggard_cli.demo.servers import free_ports
+from laggard_cli.doctor import ranks
 from laggard_cli.doctor.rules import _shipped
 from laggard_cli.main import main
+from laggard_cli.pack import pack_folder
+from laggard_cli.prometheus import Prometheus
 from laggard_cli.rules import render
+from laggard_cli.rules.profiles import load_profile
 from tests.cli.doctor.site import SEEN, doctor, faults, job, node, prometheus, series
 from tests.collector.support import Processes, missing, processes, wait_until
 from tests.support.fake_prometheus import fake_prometheus, firing
@@ -251,6 +255,18 @@ def test_a_question_that_is_refused_hides_no_other_answer(capsys: pytest.Capture
         "fault",
         "job pods replaces training_rank of metrics by labels of the target: rules name the target, not the rank",
     )
+
+
+def test_samples_that_arrive_too_late_for_the_rules_are_said() -> None:
+    """Of a run whose newest samples are older than what the rules look back, the age is the reason; not of others."""
+    runs = [({"training_run": "late"}, 1), ({"training_run": "other"}, 1)]
+    ages = [({"training_run": "late"}, 150.0), ({"training_run": "other"}, 59.0)]
+    answers = {"timestamp(training_process_up)": ages, "unless on (cluster, training_run) last_over_time": runs}
+    with fake_prometheus(answers, []) as address:
+        late, other = ranks.unrecorded(Prometheus(address), load_profile(pack_folder("rules"), "production"))
+    assert late.detail == "look back 1m, and the newest samples of late are 150 s old"
+    assert late.do.startswith("shorten what holds samples up, such as a queue of remote write or of a Collector")
+    assert other.detail == "record nothing of other, whose metrics are here"
 
 
 def test_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
