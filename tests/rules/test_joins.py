@@ -15,6 +15,11 @@ from tests.rules.pack import RULES, known, rules
 
 #: The joins of the optional rules as well.
 FILES = [*rule_files(), "optional/dcgm.yml"]
+#: A server that starts again shows for five minutes what it recorded before, beside what it records now.
+PLACE_BEFORE = (
+    'run_rank:training_process_place:last{cluster="a", host_name="a", training_phase="c", training_rank="a", '
+    'training_run="a"}'
+)
 
 
 def _played(promtool: Path, folder: Path, files: list[Path], series: list[str]) -> subprocess.CompletedProcess[str]:
@@ -25,7 +30,10 @@ def _played(promtool: Path, folder: Path, files: list[Path], series: list[str]) 
         "tests": [
             {
                 "interval": "15s",
-                "input_series": [{"series": text, "values": adversary.values(text)} for text in series],
+                "input_series": [
+                    {"series": text, "values": "1" if text == PLACE_BEFORE else adversary.values(text)}
+                    for text in series
+                ],
                 "promql_expr_test": [{"expr": "absent(vector(1))", "eval_time": "5m"}],
             }
         ],
@@ -48,7 +56,7 @@ def test_series_that_differ_in_one_label_fail_no_rule(promtool: Path, tmp_path: 
     recorded = frozenset(each.name for each in rules() if not each.is_adapter or ":" in each.name) - {
         "laggard_threshold"
     }
-    series = [*adversary.series(rules(), known(), recorded)]
+    series = [*adversary.series(rules(), known(), recorded), PLACE_BEFORE]
     assert len(series) > 1000
     done = _played(promtool, tmp_path, [RULES / name for name in FILES], series)
     assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
