@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import promql_parser as promql
 import pytest
 import yaml
 
 from laggard_cli.rules.render import rule_files
 from tests.rules import adversary
 from tests.rules.conftest import TOOLS, by_age
-from tests.rules.pack import RULES, known, rules
+from tests.rules.pack import RULES, Labels, known, rules
 
 #: The joins of the optional rules as well.
 FILES = [*rule_files(), "optional/dcgm.yml"]
+#: A label that no rule names.
+ADDED = "tenant"
 #: A server that starts again shows for five minutes what it recorded before, beside what it records now.
 PLACE_BEFORE = (
     'run_rank:training_process_place:last{cluster="a", host_name="a", training_phase="c", training_rank="a", '
@@ -60,6 +64,33 @@ def test_series_that_differ_in_one_label_fail_no_rule(promtool: Path, tmp_path: 
     assert len(series) > 1000
     done = _played(promtool, tmp_path, [RULES / name for name in FILES], series)
     assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
+
+
+def _matching(node: promql.BinaryExpr) -> promql.LabelModifier | None:
+    return node.modifier.matching if node.modifier else None
+
+
+def test_a_label_that_a_server_adds_to_what_is_recorded_fails_no_join() -> None:
+    """As rule groups of Mimir over several tenants do: of an `or` of which one side has it, both would be there."""
+    labels = Labels({name: each | {ADDED} if ":" in name else each for name, each in known().items()}, check=False)
+
+    def differs(node: promql.Expr) -> bool:
+        if isinstance(node, promql.ParenExpr):
+            return differs(node.expr)
+        either = isinstance(node, promql.BinaryExpr) and str(node.op) == "or" and not _matching(node)
+        return either and (ADDED in labels.of(node.lhs)) != (ADDED in labels.of(node.rhs))
+
+    def joins(node: promql.Expr) -> Iterator[promql.Expr]:
+        if isinstance(node, promql.BinaryExpr):
+            if _matching(node) and str(node.op) not in ("and", "or", "unless"):
+                yield from (node.lhs, node.rhs)
+            yield from (*joins(node.lhs), *joins(node.rhs))
+        elif isinstance(node, promql.AggregateExpr | promql.ParenExpr | promql.UnaryExpr):
+            yield from joins(node.expr)
+
+    assert [
+        (rule.name, str(side)) for rule in rules() for side in joins(promql.parse(rule.expr)) if differs(side)
+    ] == []
 
 
 def test_a_join_that_fails_is_found(promtool: Path, tmp_path: Path) -> None:
