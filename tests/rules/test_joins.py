@@ -77,8 +77,9 @@ def test_a_label_that_a_server_adds_to_what_is_recorded_fails_no_join() -> None:
     def differs(node: promql.Expr) -> bool:
         if isinstance(node, promql.ParenExpr):
             return differs(node.expr)
-        either = isinstance(node, promql.BinaryExpr) and str(node.op) == "or" and not _matching(node)
-        return either and (ADDED in labels.of(node.lhs)) != (ADDED in labels.of(node.rhs))
+        if not isinstance(node, promql.BinaryExpr) or str(node.op) != "or" or _matching(node):
+            return False
+        return (ADDED in labels.of(node.lhs)) != (ADDED in labels.of(node.rhs))
 
     def joins(node: promql.Expr) -> Iterator[promql.Expr]:
         if isinstance(node, promql.BinaryExpr):

@@ -77,7 +77,8 @@ def unrecorded(server: Prometheus, profile: Profile) -> Iterator[Finding]:
             f"look back {display_duration(window)}, and the newest samples of {some(map(str, overdue))} are "
             f"{duration(max(late[run] for run in overdue))} old",
             "shorten what holds samples up, such as a queue of remote write or of a Collector; or evaluate later: "
-            "rule_query_offset in Prometheus (restart it), -rule.evalDelay of vmalert, ruler_evaluation_delay_duration in Mimir",
+            "rule_query_offset in Prometheus (restart it), -rule.evalDelay of vmalert, ruler_evaluation_delay_duration "
+            "in Mimir",
         )
     if others := [str(run) for run in runs if run not in overdue]:
         yield Finding(
