@@ -96,8 +96,8 @@ ACTS = (
             Truth("TrainingMemoryLeak", rank="1"),
             Truth("TrainingCheckpointSlow", phase="checkpoint"),
         ),
-        # Of the leak minima of three windows, one after the other, must rise, and that for a while; a collection between
-        # them can cost a window.
+        # Of the leak minima of three windows, one after the other, must rise, and that for a while. A collection
+        # between them can cost a window.
         seconds=120,
     ),
     Act(

@@ -88,7 +88,7 @@ def test_times_and_durations() -> None:
     assert (seconds("--last", "1h30m"), seconds("--last", "2d")) == (5400, 172800)
 
 
-#: A number that is not known, or what stands where one was left out: a space before a mark, two words that both want one.
+#: A number that is not known, or what stands where one was left out: a space before a mark, or two prepositions.
 _HOLE = re.compile(r"\?| [.,;:)](?!\w)|\( |\b(?:by|of|to|from|than|at|for) (?:by|of|to|from|than|times)\b")
 
 
