@@ -121,6 +121,11 @@ def clash() -> Scenario:
     other.alive, other.has_exporter = False, False
     scenario.after(minutes=2.25)
     scenario.silent()
+    # Tasks of an array are started together.
+    other.alive, other.has_exporter, other.exporter_lost = True, True, False
+    other.start = scenario[0].start + 0.001
+    scenario.after(minutes=3.25)
+    scenario.fires(alert)
     return scenario
 
 
