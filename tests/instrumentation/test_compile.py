@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from laggard._partition import StepPartition
 from laggard.shared import statefile
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import hook_named, instrumented, phases, steps_of
+from tests.support.cases import usual
 from tests.support.facts import FACTS
 from tests.support.launch import PROGRAMS, Launcher
 from tests.support.otlp import Receiver
@@ -235,6 +237,19 @@ STYLES: dict[str, tuple[Callable[..., Loop], dict[str, Any], int]] = {
     "whole step, scaler": (whole_step_with_scaler, {}, STEPS),
     "optimizer in backward": (optimizer_in_backward, {}, STEPS),
 }
+#: What is called around a graph, inside one and between two: there the wrappers in Python differ from native ones.
+WRAPPED = ("model, broken", "in place, fullgraph", "optimizer", "whole step", "optimizer in backward")
+#: How a compiler is used otherwise.
+USED = (
+    "regional",
+    "optimizer, inductor",
+    "loss",
+    "whole step, broken",
+    "whole step, twice",
+    "whole step, accumulating",
+    "whole step, scaler",
+)
+PLAYED = usual(STYLES, *WRAPPED, *(() if os.environ.get("LAGGARD_HOT_PATH") == "python" else USED))
 
 
 def search_ends(process: _process.Process) -> None:
@@ -269,7 +284,7 @@ def run(name: str, process: _process.Process | None = None) -> tuple[dict[str, A
     }, losses
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", PLAYED)
 def test_the_compiler_does_the_same_and_every_step_is_seen(name: str) -> None:
     """Equal graphs, operations, breaks, compilations and losses with and without; all steps, with all phases."""
     bare = run(name)
