@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from laggard.shared.metrics import SIGNALS
 from laggard.shared.phases import STILL_SECONDS, STOOD_STILL_SECONDS, Condition, Phase, RankState
@@ -249,6 +250,9 @@ class World:
         self.training = {rank.run for rank in self.ranks}
         self._ticks = 0
         self._series: dict[tuple[str, Labels], list[Sample]] = {}
+        #: Own time of the slowest rank of each run, and how many ranks it has.
+        self._slowest: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
 
     def __getitem__(self, rank: int) -> Rank:
         """Return the rank of that number in the first run."""
@@ -270,8 +274,14 @@ class World:
         for _ in range(round(seconds / self.tick)):
             self._scrape()
             self.now += self.tick
-            for run in {rank.run for rank in self.ranks}:
-                self._work([rank for rank in self.ranks if rank.run == run])
+            for ranks in self._by_run().values():
+                self._work(ranks)
+
+    def _by_run(self) -> dict[str, list[Rank]]:
+        found: dict[str, list[Rank]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.run, []).append(rank)
+        return found
 
     def _work(self, ranks: list[Rank]) -> None:
         working = [rank for rank in ranks if rank.alive and rank.state is RankState.RUNNING]
@@ -292,39 +302,40 @@ class World:
             rank.recorder = None
 
     def _scrape(self) -> None:
-        present: set[tuple[str, Labels]] = set()
+        for run, ranks in self._by_run().items():
+            self._slowest[run] = max(rank.own for rank in ranks)
+            self._sizes[run] = len({rank.rank for rank in ranks})
+        #: What is scraped more rarely, which is no reason to mark it as gone.
+        spared: set[tuple[str, Labels]] = set()
         for rank in self.ranks:
             answers = rank.has_metrics and not rank.lost and (rank.alive or rank.lingers)
             samples = dict(self._own_metrics(rank)) if answers else {}
             if rank.every and self.now % rank.every:
-                # Not yet, which is no reason to mark them as gone.
-                present |= samples.keys()
+                spared |= samples.keys()
                 samples = {}
             if rank.has_exporter and not rank.exporter_lost:
                 for exporter in (rank.host, *rank.more_exporters):
                     shown = dict(self._process_metrics(rank, exporter))
-                    present |= shown.keys()
-                    if not (rank.exporter_every and self.now % rank.exporter_every):
+                    if rank.exporter_every and self.now % rank.exporter_every:
+                        spared |= shown.keys()
+                    else:
                         samples.update(shown)
             self._append(samples)
-            present |= samples.keys()
         for device in self.devices:
-            samples = dict(device.metrics(self.now)) if not device.lost else {}
-            self._append(samples)
-            present |= samples.keys()
+            self._append(dict(device.metrics(self.now)) if not device.lost else {})
         for key, line in self._series.items():
-            if key not in present and line[-1] not in (None, STALE) and len(line) == self._ticks:
+            if len(line) == self._ticks and line[-1] not in (None, STALE) and key not in spared:
                 line.append(STALE)
         self._ticks += 1
 
     def _append(self, samples: Mapping[tuple[str, Labels], float]) -> None:
         for key, value in samples.items():
-            line = self._series.setdefault(key, [])
-            line.extend([None] * (self._ticks - len(line)))
+            line = self._series.get(key)
+            if line is None:
+                line = self._series[key] = []
+            if len(line) < self._ticks:
+                line.extend([None] * (self._ticks - len(line)))
             line.append(round(value * UNIT))
-
-    def _world_size(self, rank: Rank) -> int:
-        return rank.world_size or len({each.rank for each in self.ranks if each.run == rank.run})
 
     def _own_metrics(self, rank: Rank) -> Iterable[tuple[tuple[str, Labels], float]]:
         """Yield what the rank's own metrics endpoint exposes."""
@@ -347,12 +358,11 @@ class World:
             yield sample("training_dataloader_workers", rank.workers)
             yield sample("training_dataloader_fetch_duration_seconds_sum", rank.fetched / UNIT)
             yield sample("training_dataloader_fetch_duration_seconds_count", steps)
-        slowest = max(each.own for each in self.ranks if each.run == rank.run)
-        floor = slowest + self.transfer - rank.own if rank.floor is None else rank.floor
+        floor = self._slowest[rank.run] + self.transfer - rank.own if rank.floor is None else rank.floor
         yield sample("training_communication_floor_seconds", floor)
         if rank.last_step:
             yield sample("training_last_step_timestamp_seconds", rank.last_step + rank.clock)
-        yield sample("training_ranks_expected", self._world_size(rank))
+        yield sample("training_ranks_expected", rank.world_size or self._sizes[rank.run])
         for state in (RankState.STARTING, RankState.RUNNING, RankState.FINISHED):
             yield sample("training_rank_state", rank.state is state, state=state.label)
         for signal, available in rank.signals.items():
@@ -386,7 +396,7 @@ class World:
             rank.stood_still = self.now
         if self.now - rank.stood_still <= STOOD_STILL_SECONDS:
             yield from (sample(name, value, **labels) for name, labels, value in rank.standstill(age))
-        yield sample("world_size", self._world_size(rank))
+        yield sample("world_size", rank.world_size or self._sizes[rank.run])
         yield sample("start_timestamp_seconds", rank.start)
         info = _key("training_process_info", rank, f"{exporter}:9495", host_name=rank.host, process_pid=str(rank.pid))
         yield info, 1
@@ -408,8 +418,13 @@ class World:
 
 def _key(name: str, rank: Rank, instance: str, **labels: str) -> tuple[str, Labels]:
     """Return a series' name and labels, less empty ones; a label without a prefix of its own is ours."""
-    everything = {"training_run": rank.run, "training_rank": str(rank.rank), "instance": instance}
-    for label, value in labels.items():
+    return name, _labels(rank.run, rank.rank, instance, tuple(labels.items()))
+
+
+@cache
+def _labels(run: str, rank: int, instance: str, labels: Labels) -> Labels:
+    everything = {"training_run": run, "training_rank": str(rank), "instance": instance}
+    for label, value in labels:
         if value:
             everything[label if label in ("host_name", "process_pid", "hw_id") else f"training_{label}"] = value
-    return name, tuple(everything.items())
+    return tuple(everything.items())
