@@ -16,9 +16,10 @@ from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
 from laggard_cli.rules.render import rule_files
-from tests.collector.support import ROOT, missing, processes, wait_until
+from tests.collector.support import ROOT, missing, processes
 from tests.rules.conftest import TOOLS, VERSIONS
 from tests.support.receiver import receiving
+from tests.support.waiting import until
 
 #: What an alert of the rules says, as Prometheus sends it.
 ALERT = {
@@ -226,7 +227,7 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         alerts = [ALERT, {**over, "endsAt": ends.isoformat()}, *many]
         httpx.post(f"{base}/api/v2/alerts", json=alerts).raise_for_status()
         both = ("/slack", "/pagerduty")
-        wait_until(lambda: all(len(messages.get(path, [])) == 2 for path in both), "both are told of both runs")
+        until(lambda: all(len(messages.get(path, [])) == 2 for path in both), "both are told of both runs")
     few, all_of_many = sorted(messages["/slack"], key=lambda message: "run many" in message["attachments"][0]["title"])
     text = all_of_many["attachments"][0]["text"].strip()
     assert (text.count("(firing)"), text.splitlines()[-1]) == (10, "12 alerts fire, 0 are resolved.")
@@ -278,8 +279,8 @@ def test_the_servers_start(tmp_path: Path) -> None:
         )
         started.wait("prometheus", f"{base}/-/ready")
         started.wait("alertmanager", f"http://127.0.0.1:{alerts}/-/ready")
-        wait_until(lambda: len(get("query?query=up==1")["result"]) == 2, "both jobs are up")
-        wait_until(
+        until(lambda: len(get("query?query=up==1")["result"]) == 2, "both jobs are up")
+        until(
             lambda: [
                 alert["labels"]["alertname"]
                 for alert in httpx.get(f"http://127.0.0.1:{alerts}/api/v2/alerts").json()

@@ -10,7 +10,6 @@ import pty
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from laggard_cli.prometheus import Prometheus
 from tests.cli.local_job import Local
 from tests.cli.terminals import on_terminal, uncoloured
 from tests.support.cases import usual
+from tests.support.waiting import until
 
 #: Prints what it got after the first signal, and ends with a code of its own.
 COUNTS_SIGNALS = """
@@ -54,14 +54,6 @@ print("trained")
 def local(tmp_path: Path) -> Local:
     """Jobs in a folder of the test's own."""
     return Local(tmp_path)
-
-
-def until(found: Callable[[], object], seconds: float = 20) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def parts(process: subprocess.Popen[str]) -> tuple[psutil.Process, psutil.Process, dict[str, psutil.Process]]:
@@ -316,7 +308,7 @@ def test_top_shows_a_local_run_at_work_until_q(local: Local) -> None:
         assert process.stderr is not None
         first = re.search(r"http://[\d.:]+", process.stderr.readline())
         assert first is not None
-        until(lambda: _live_ranks(first[0]) == 1, 60)
+        until(lambda: _live_ranks(first[0]) == 1)
         folder = str(local.folder / "runs")
         shown = on_terminal(100, "top", "--every", "60s", "--folder", folder, keys=[("q quit", "q")])
         assert process.poll() is None

@@ -20,7 +20,7 @@ from laggard_cli.replay.command import TooFastError, files_of, play, read
 from laggard_cli.replay.server import pace_of, sample
 from laggard_cli.replay.steps import parse_step, recording_of
 from laggard_cli.replay.truth import Expected, Fired, Outcome, Truth, judge
-from tests.collector.support import wait_until
+from tests.support.waiting import until
 
 RUN = "recorded"
 
@@ -134,13 +134,13 @@ def test_no_server_outlives_a_replay(tmp_path: Path, number: signal.Signals) -> 
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as replay:
         children = Path(f"/proc/{replay.pid}/task/{replay.pid}/children")
-        wait_until(lambda: b"prometheus" in b"".join(map(_command, children.read_text().split())), "no Prometheus")
+        until(lambda: b"prometheus" in b"".join(map(_command, children.read_text().split())), "no Prometheus")
         (server,) = children.read_text().split()
         replay.send_signal(number)
         assert replay.wait(20) == (130 if number is signal.SIGTERM else -number)
         assert replay.stderr is not None
         assert b"Traceback" not in replay.stderr.read()
-    wait_until(lambda: b"prometheus" not in _command(server), "Prometheus goes on")
+    until(lambda: b"prometheus" not in _command(server), "Prometheus goes on")
     assert list((tmp_path / "temporary").iterdir()) == [] or number is signal.SIGKILL
 
 

@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 COLLECTOR = ROOT / ".cache" / "tools" / "bin" / "otelcol-laggard"
@@ -81,7 +82,7 @@ class Processes:
 
     def wait(self, name: str, url: str) -> None:
         """Wait until a program answers."""
-        wait_until(lambda: self._answers(name, url), f"{name} does not answer")
+        until(lambda: self._answers(name, url), f"{name} does not answer")
 
     def log(self, name: str) -> str:
         """Return what a program has written."""
@@ -109,14 +110,6 @@ def processes(folder: Path) -> Generator[Processes, None, None]:
         yield started
     finally:
         started.end()
-
-
-def wait_until(holds: Callable[[], object], otherwise: str, seconds: float = TIMEOUT) -> None:
-    """Wait, for some seconds at most, until this holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, otherwise
-        time.sleep(0.2)
 
 
 def named(ports: Sequence[int], *names: str) -> dict[str, int]:

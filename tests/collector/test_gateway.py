@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from laggard_cli.demo.servers import free_ports
-from tests.collector.support import agent, gateway, named, processes, wait_until
+from tests.collector.support import agent, gateway, named, processes
 from tests.exporter.support import parse, starting_with
 from tests.support.otlp import Receiver
+from tests.support.waiting import until
 
 STEPS, RANKS = 40, 2
 
@@ -56,7 +57,7 @@ def test_slow_steps_are_kept_whole(tmp_path: Path) -> None:
             )
             with urllib.request.urlopen(request, timeout=10) as answer:
                 assert answer.status == 200
-        wait_until(lambda: len(receiver.spans) >= len(slow) * RANKS, "the slow steps do not arrive")
+        until(lambda: len(receiver.spans) >= len(slow) * RANKS, "the slow steps do not arrive")
         time.sleep(1)
         kept = sorted((int(each.trace_id.hex(), 16) - 1, int(each.span_id.hex(), 16)) for each in receiver.spans)
         assert kept == sorted((step, step * RANKS + rank + 1) for step in slow for rank in range(RANKS))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from laggard_cli.demo.servers import free_ports
 from tests.collector.pusher import Pusher, lost, stored
-from tests.collector.support import agent, gateway, missing, named, processes, wait_until
+from tests.collector.support import agent, gateway, missing, named, processes
+from tests.support.waiting import until
 
 _PROMETHEUS = "storage: {tsdb: {out_of_order_time_window: 10m}}\n"
 
@@ -44,7 +45,7 @@ def test_nothing_that_was_accepted_is_lost(tmp_path: Path) -> None:
         for name in programs:
             start(name)
         pusher = Pusher(ours["http"])
-        wait_until(lambda: stored(server), "nothing arrives")
+        until(lambda: stored(server), "nothing arrives")
         started.kill("gateway")
         time.sleep(2)
         started.kill("agent")
@@ -64,5 +65,5 @@ def test_nothing_that_was_accepted_is_lost(tmp_path: Path) -> None:
         pusher.end()
         assert pusher.refused > 0, "the agent was never away"
         assert len(pusher.accepted) > 20
-        wait_until(lambda: max(stored(server).values()) == max(pusher.accepted.values()), "the newest does not arrive")
-        wait_until(lambda: pusher.accepted.items() <= stored(server).items(), lost(pusher, server))
+        until(lambda: max(stored(server).values()) == max(pusher.accepted.values()), "the newest does not arrive")
+        until(lambda: pusher.accepted.items() <= stored(server).items(), lost(pusher, server))

@@ -20,8 +20,9 @@ from laggard_cli.demo.servers import free_ports
 from laggard_cli.demo.stack import Stack
 from laggard_cli.diagnose.gather import diagnose
 from laggard_cli.prometheus import Prometheus
-from tests.collector.support import agent, gateway, named, newest_prometheus, processes, wait_until
+from tests.collector.support import agent, gateway, named, newest_prometheus, processes
 from tests.support.otlp import Receiver
+from tests.support.waiting import until
 
 RUN = "paths"
 RANKS = 2
@@ -179,11 +180,11 @@ def test_three_paths_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             for server in servers:
                 at_end.callback(server.close)
             _compare(servers)
-            wait_until(lambda: ranks_in_traces(back_end) == {"0", "1"}, "no trace has all ranks")
+            until(lambda: ranks_in_traces(back_end) == {"0", "1"}, "no trace has all ranks")
             job.signal_ranks(signal.SIGKILL, 1)
             killed = time.monotonic()
             for server in servers:
-                wait_until(lambda server=server: failed(server) == ["1"], "the killed rank is not named")
+                until(lambda server=server: failed(server) == ["1"], "the killed rank is not named")
             print(f"the killed rank is named by all after {time.monotonic() - killed:.1f} s")
             for server in servers:
                 (found,) = diagnose(server, RUN)
@@ -213,7 +214,7 @@ def _compare(servers: list[Prometheus]) -> None:
         differing = [f"{kind}: {differences(sets)}" for kind, sets in everything.items() if kind not in agreed]
         assert time.monotonic() < end, "\n".join(differing)
         time.sleep(0.5)
-    wait_until(lambda: alike(list(map(own_times, servers))), "own times differ")
+    until(lambda: alike(list(map(own_times, servers))), "own times differ")
 
 
 def alike(found: list[dict[str, float]]) -> bool:

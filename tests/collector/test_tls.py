@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from laggard_cli.demo.servers import free_ports
-from tests.collector.support import CONFIGURATIONS, agent, collector, gateway, named, processes, wait_until
+from tests.collector.support import CONFIGURATIONS, agent, collector, gateway, named, processes
 from tests.collector.test_gateway import accepted, span
 from tests.exporter.web.certificates import Authority, Pair
 from tests.support.otlp import Receiver
+from tests.support.waiting import until
 
 
 def _over(role: str, authority: Authority, pair: Pair) -> tuple[list[str | Path], dict[str, str]]:
@@ -62,7 +63,7 @@ def test_a_gateway_takes_from_agents_with_a_certificate_alone(tmp_path: Path) ->
             started.wait(name, f"http://127.0.0.1:{place['health']}/")
         for number, place in enumerate(agents.values()):
             _send(place["http"], number)
-        wait_until(lambda: receiver.spans, "the known agent's span does not arrive")
+        until(lambda: receiver.spans, "the known agent's span does not arrive")
         time.sleep(2)
         assert [int(each.trace_id.hex(), 16) - 1 for each in receiver.spans] == [0]
         assert accepted(of_port["self"]) == 1

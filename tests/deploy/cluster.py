@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from laggard_cli.demo.servers import free_ports
-from tests.collector.support import TIMEOUT, processes, wait_until
+from tests.collector.support import TIMEOUT, processes
 from tests.deploy.manifests import Manifest, tool
+from tests.support.waiting import until
 
 _MANAGER = {"fieldManager": "laggard", "force": "true", "fieldValidation": "Strict"}
 _ADMISSION = {
@@ -116,7 +117,7 @@ class Cluster:
             except LookupError:
                 return False
 
-        wait_until(known, f"{file.name} is not served")
+        until(known, f"{file.name} is not served")
 
     def kubeconfig(self) -> Path:
         """Return a file by which programs reach the server."""
@@ -194,7 +195,7 @@ def running(folder: Path) -> Generator[Cluster, None, None]:
             ],
         )
         try:
-            wait_until(cluster.ready, "the API server is not ready")
+            until(cluster.ready, "the API server is not ready")
         except AssertionError as error:
             raise AssertionError(
                 f"{error}: {started.log('etcd')[-1500:]} {started.log('kube-apiserver')[-3000:]}"

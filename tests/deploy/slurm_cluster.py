@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from laggard_cli.demo.servers import free_ports
-from tests.collector.support import Processes, processes, wait_until
+from tests.collector.support import Processes, processes
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 UNPACKED = ROOT / ".cache" / "tools" / "slurm"
@@ -139,10 +140,8 @@ class Cluster:
 
     def wait_for(self, *jobs: str) -> None:
         """Wait until jobs are over, with their epilogs."""
-        wait_until(
-            lambda: not self.ask("squeue", "--noheader", f"--jobs={','.join(jobs)}").strip(), f"jobs {jobs} run", 120
-        )
-        wait_until(lambda: not any((self.notes(node) / job).exists() for node in NODES for job in jobs), "no epilog")
+        until(lambda: not self.ask("squeue", "--noheader", f"--jobs={','.join(jobs)}").strip(), f"jobs {jobs} run", 120)
+        until(lambda: not any((self.notes(node) / job).exists() for node in NODES for job in jobs), "no epilog")
 
     def run(self, *arguments: str | Path, **environment: str) -> str:
         """Run a batch job to its end and return what it wrote."""
@@ -203,7 +202,7 @@ def _running(folder: Path) -> Generator[Cluster, None, None]:
         munge = {name: f"--{name}={folder}/munge.{name.split('-')[0]}" for name in ("socket", "pid-file", "seed-file")}
         command = [_daemon("munged"), "--foreground", f"--key-file={key}", *munge.values(), "--num-threads=2"]
         started.start("munged", command, slurm.environment)
-        wait_until((folder / "munge.socket").exists, "munged does not start")
+        until((folder / "munge.socket").exists, "munged does not start")
         started.start("slurmctld", [_daemon("slurmctld"), "-D"], slurm.environment)
         for node in NODES:
             command = [_daemon("slurmd"), "-D", "-N", node, "-d", _daemon("slurmstepd")]
@@ -211,7 +210,7 @@ def _running(folder: Path) -> Generator[Cluster, None, None]:
             own = ["unshare", "--mount", "sh", "-c", mount, folder / "run", node]
             started.start(node, [*own, *command], slurm.environment)
         try:
-            wait_until(lambda: _idle(slurm), "the nodes do not answer", 20)
+            until(lambda: _idle(slurm), "the nodes do not answer", 20)
         except AssertionError as error:
             logs = "".join(started.log(name)[-2000:] for name in ("munged", "slurmctld", *NODES))
             raise AssertionError(logs) from error
@@ -219,7 +218,7 @@ def _running(folder: Path) -> Generator[Cluster, None, None]:
         # Steps are processes of their own, which a killed daemon would leave.
         with contextlib.suppress(AssertionError):
             slurm.ask("scancel", "--signal=KILL", f"--user={getpass.getuser()}")
-            wait_until(lambda: not slurm.ask("squeue", "--noheader").strip(), "jobs run on", 10)
+            until(lambda: not slurm.ask("squeue", "--noheader").strip(), "jobs run on", 10)
 
 
 def _idle(slurm: Cluster) -> bool:

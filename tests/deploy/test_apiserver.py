@@ -17,7 +17,7 @@ import yaml
 
 from laggard.version import __version__
 from laggard_cli.main import main
-from tests.collector.support import ROOT, TIMEOUT, wait_until
+from tests.collector.support import ROOT, TIMEOUT
 from tests.deploy.cluster import Cluster, accepted, refused, running
 from tests.deploy.manifests import (
     CHART,
@@ -34,6 +34,7 @@ from tests.deploy.manifests import (
     template,
     tool,
 )
+from tests.support.waiting import until
 
 #: One process for all of them: their fixture is dear.
 pytestmark = pytest.mark.xdist_group("apiserver")
@@ -228,9 +229,9 @@ def test_the_exporter_may_do_nothing(cluster: Cluster) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": "laggard-exporter", "namespace": NAMESPACE}],
     }
     accepted(cluster.apply(binding))
-    wait_until(lambda: code(pods) == 200, "the check cannot fail")
+    until(lambda: code(pods) == 200, "the check cannot fail")
     accepted(cluster.request("DELETE", cluster.path(binding)))
-    wait_until(lambda: code(pods) == 403, "a right stays")
+    until(lambda: code(pods) == 403, "a right stays")
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS, WITH_GPUS], ids=lambda path: path.name)

@@ -18,10 +18,11 @@ import yaml
 from lab.scale.thanos import THANOS
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
-from tests.collector.support import ROOT, Processes, alertmanager, missing, processes, wait_until
+from tests.collector.support import ROOT, Processes, alertmanager, missing, processes
 from tests.deploy.thanos import write_rules
 from tests.rules.engine import RUN, Play, serving
 from tests.support.receiver import receiving
+from tests.support.waiting import until
 
 SECONDS = 120
 #: Server to its cluster, and to the replica that it is in it.
@@ -159,12 +160,12 @@ def diagnosed(
 def test_each_cluster_has_its_verdict(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run has its own culprit: now, in the past and in a report. A pair is as one server, each run one message."""
     expected = [(cluster, RUN, [("TrainingStraggler", str(rank))], 4) for cluster, rank in SLOW.items()]
-    wait_until(lambda: diagnosed(capsys, site.query) == expected, "not one straggler in each cluster", SECONDS)
+    until(lambda: diagnosed(capsys, site.query) == expected, "not one straggler in each cluster", SECONDS)
     assert diagnosed(capsys, site.query, "--run", RUN, "--cluster", "west") == expected[1:]
-    wait_until(lambda: diagnosed(capsys, site.plain) == expected, "a pair is not told as one", SECONDS)
+    until(lambda: diagnosed(capsys, site.plain) == expected, "a pair is not told as one", SECONDS)
 
     for address in (site.query, site.plain):
-        wait_until(
+        until(
             lambda: diagnosed(capsys, address, "--at", str(time.time() - 2)) == expected,  # noqa: B023 - called at once
             "not in the past",
         )
@@ -189,5 +190,5 @@ def test_each_cluster_has_its_verdict(site: Site, tmp_path: Path, capsys: pytest
             assert alerts.count("TrainingStraggler") == 1, (alerts, rest)
 
     told = [(cluster, RUN, [("TrainingStraggler", str(rank))]) for cluster, rank in SLOW.items()]
-    wait_until(lambda: len(site.pager.messages) >= len(told), "Alertmanager does not tell of both", SECONDS)
+    until(lambda: len(site.pager.messages) >= len(told), "Alertmanager does not tell of both", SECONDS)
     assert site.pager.told() == told

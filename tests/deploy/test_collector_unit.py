@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from laggard_cli.demo.servers import free_ports
-from tests.collector.support import COLLECTOR, CONFIGURATIONS, ROOT, agent, collector, named, wait_until
+from tests.collector.support import COLLECTOR, CONFIGURATIONS, ROOT, agent, collector, named
 from tests.deploy import booted
 from tests.exporter.support import TIMEOUT
+from tests.support.waiting import until
 
 UNIT = ROOT / "deploy" / "systemd" / "otelcol-laggard@.service"
 
@@ -67,7 +68,7 @@ def test_systemd_runs_it(tmp_path: Path) -> None:
     body = json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}).encode()
     with booted.booted(tmp_path, name) as machine:
         machine.wait_until_active()
-        wait_until(lambda: push(ports["http"], body), "the agent takes nothing")
+        until(lambda: push(ports["http"], body), "the agent takes nothing")
         pid = machine.main_pid()
         fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         queue = Path("/proc", str(pid), "root", "var/lib/otelcol-laggard/agent")

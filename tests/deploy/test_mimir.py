@@ -17,9 +17,10 @@ from laggard.shared.attributes import IDENTITY
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
-from tests.collector.support import Processes, agent, gateway, named, processes, wait_until
+from tests.collector.support import Processes, agent, gateway, named, processes
 from tests.deploy.mimir import OVERRIDES, TENANT, Mimir, mimirtool
 from tests.rules.engine import RUN, Play, serving
+from tests.support.waiting import until
 
 #: Whoever is slow in each cluster.
 SLOW = {"east": 2, "west": 1}
@@ -87,10 +88,10 @@ def test_a_real_mimir_names_the_slow_rank_of_each_cluster(tmp_path: Path, capsys
             return [labels for labels in alerts if labels["alertname"].startswith("Training")]
 
         live = "run:training_ranks_live:count"
-        wait_until(lambda: len(asked(TENANT, "query", query=live)["result"]) == len(SLOW), "no rule, no run", 120)
+        until(lambda: len(asked(TENANT, "query", query=live)["result"]) == len(SLOW), "no rule, no run", 120)
         for cluster, rank in SLOW.items():
             plays[cluster].data[rank] += 0.05
-        wait_until(lambda: len(verdicts()) == len(SLOW), "no straggler in each cluster", 120)
+        until(lambda: len(verdicts()) == len(SLOW), "no straggler in each cluster", 120)
         names = ("alertname", "cluster", "training_run", "training_rank", "training_phase")
         assert sorted(tuple(found[name] for name in names) for found in verdicts()) == [
             ("TrainingStraggler", cluster, RUN, str(rank), "data") for cluster, rank in SLOW.items()

@@ -15,8 +15,9 @@ import pytest
 
 from laggard_cli.main import main
 from laggard_cli.rules import render
-from tests.collector.support import ROOT, alertmanager, missing, processes, wait_until
+from tests.collector.support import ROOT, alertmanager, missing, processes
 from tests.rules.engine import RUN, Play, Prometheus, free_address, serving
+from tests.support.waiting import until
 
 FILE = ROOT / "deploy" / "prometheus" / "sharded.yml"
 #: As the head of the file says; every other shard is made of the first.
@@ -143,8 +144,8 @@ def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixt
         ]
         play.slow_down()
         # Two slow ranks, and three lost GPUs, by one server and by both shards.
-        wait_until(lambda: found_all(one.firing()), "not all is found", SECONDS)
-        wait_until(
+        until(lambda: found_all(one.firing()), "not all is found", SECONDS)
+        until(
             lambda: told(receiver) == (labels(one.firing()), {"shard-0", "shard-1"}),
             "the shards say something else",
             SECONDS,

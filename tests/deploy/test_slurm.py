@@ -27,11 +27,11 @@ from laggard.shared.phases import RankState
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.run import defaults
-from tests.collector.support import wait_until
 from tests.deploy import booted
 from tests.deploy.slurm_cluster import NODES, ROOT, SCRIPTS, TIMEOUT, Cluster, cluster
 from tests.exporter.ranks.test_pages import prometheus
 from tests.exporter.support import EXPORTER, Exporter, dead_file, fresh, live_rank, running
+from tests.support.waiting import until
 
 PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 
@@ -144,7 +144,7 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
     job = slurm.submit("--account=vision", SCRIPTS / "train.sbatch", program, slurm.folder, **variables)
     run = f"slurm-{job}.0"
     with node_exporters(slurm, exporter_port), prometheus(tmp_path, scrape_configuration(targets)) as server:
-        wait_until(
+        until(
             lambda: len(ranks(slurm)) == 2 and all(rank.steps > 5 for rank in ranks(slurm).values()),
             "the ranks do not train",
             150,
@@ -154,7 +154,7 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
             (0, run, 2, "pretrain"),
             (1, run, 2, "pretrain"),
         }
-        wait_until(lambda: len(asked(server, f'training_steps_total{{training_run="{run}"}} > 5')) == 2, "no steps")
+        until(lambda: len(asked(server, f'training_steps_total{{training_run="{run}"}} > 5')) == 2, "no steps")
         shown = [each["metric"] for each in asked(server, "training_process_up == 1")]
         assert {(each["instance"], each["job"], each["training_run"]) for each in shown} == {
             ("node1", "laggard-exporter", run),
@@ -167,7 +167,7 @@ def test_the_example_job(slurm: Cluster, tmp_path: Path) -> None:
         (slurm.folder / "stop").touch()
         slurm.wait_for(job)
         finished = 'training_process_state{training_state="finished"} == 1'
-        wait_until(lambda: len(asked(server, finished)) == 2, "Prometheus does not see that the ranks have finished")
+        until(lambda: len(asked(server, finished)) == 2, "Prometheus does not see that the ranks have finished")
     assert {rank.state for rank in ranks(slurm).values()} == {RankState.FINISHED}
     stay = leave_behind(slurm, run)
     slurm.settings(keep=0)
@@ -477,8 +477,8 @@ def test_systemd_runs_it(slurm: Cluster, tmp_path: Path) -> None:
     with booted.booted(tmp_path, name) as machine:
         # Systemd forgets a service that has ended well, and keeps one that has failed.
         file = Path("/proc", str(machine.pid), "root", "var/lib/laggard-slurm/nodes.json")
-        wait_until(file.exists, "the service writes no targets")
+        until(file.exists, "the service writes no targets")
         assert [group["targets"] for group in json.loads(file.read_text())] == [["127.0.0.1:9495"], ["127.0.0.2:9495"]]
         status = file.stat()
         assert (status.st_uid, status.st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (65534, 0o644, 0o755)
-        wait_until(lambda: "ActiveState=inactive" in machine.control("show", name), "the service does not end well")
+        until(lambda: "ActiveState=inactive" in machine.control("show", name), "the service does not end well")

@@ -18,9 +18,10 @@ from laggard_cli.errors import CommandError
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
 from tests.collector.pusher import Pusher, lost, stored
-from tests.collector.support import agent, alertmanager, gateway, missing, named, processes, wait_until
+from tests.collector.support import agent, alertmanager, gateway, missing, named, processes
 from tests.deploy.thanos import Thanos
 from tests.rules.engine import RUN, Play, serving
+from tests.support.waiting import until
 
 #: So long may what takes half a minute take on a busy machine.
 SECONDS = 120
@@ -95,7 +96,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         clients = [Prometheus(address) for address in (thanos.url("query"), thanos.url("usual"), plain)]
         for each in clients:
             after.callback(each.close)
-        wait_until(lambda: healthy_stores(thanos) == 3, "Thanos query does not find all")
+        until(lambda: healthy_stores(thanos) == 3, "Thanos query does not find all")
         play.data[2] += 0.05
         query, usual, prometheus = clients
         yield Site(thanos, query, usual, prometheus, ours["http"])
@@ -155,7 +156,7 @@ def refused(whole: set[frozenset[tuple[str, str]]], *servers: Prometheus) -> dic
         said.update({name: text for name, text in now.items() if text})
         return not any(now.values())
 
-    wait_until(all_answer, "Thanos query does not leave out who is dead")
+    until(all_answer, "Thanos query does not leave out who is dead")
     return said
 
 
@@ -177,9 +178,9 @@ def refusal(address: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_same_verdict_as_prometheus(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """The same alert, the same recorded series, label for label, in diagnose and Alertmanager; nothing is missed."""
-    wait_until(lambda: firing(site.plain) == firing(site.query) == [STRAGGLER], "no straggler", SECONDS)
-    wait_until(site.evaluates, "rules fail, or are not evaluated in time")
-    wait_until(lambda: recorded(site.plain) == recorded(site.query), "not the same series are recorded", SECONDS)
+    until(lambda: firing(site.plain) == firing(site.query) == [STRAGGLER], "no straggler", SECONDS)
+    until(site.evaluates, "rules fail, or are not evaluated in time")
+    until(lambda: recorded(site.plain) == recorded(site.query), "not the same series are recorded", SECONDS)
     assert len(recorded(site.query)) > 100
 
     ours, theirs = (diagnosis(each.name, capsys) for each in (site.plain, site.query))
@@ -191,7 +192,7 @@ def test_same_verdict_as_prometheus(site: Site, capsys: pytest.CaptureFixture[st
     assert theirs["ranks"][0]["own_seconds"] == pytest.approx(0.15, rel=0.05)
 
     sent = f"{site.thanos.url('alertmanager', 9093)}/api/v2/alerts"
-    wait_until(lambda: STRAGGLER in [alert["labels"] for alert in httpx.get(sent).json()], "no alert is sent")
+    until(lambda: STRAGGLER in [alert["labels"] for alert in httpx.get(sent).json()], "no alert is sent")
 
 
 def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,10 +201,10 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
     Until Thanos query leaves it out, an answer is an error and not a part of it, even where Thanos would give a part.
     """
     thanos = site.thanos
-    wait_until(lambda: firing(site.query) == [STRAGGLER] and healthy_stores(thanos) == 3, "no straggler")
+    until(lambda: firing(site.query) == [STRAGGLER] and healthy_stores(thanos) == 3, "no straggler")
     begun = since(site.query)
     pusher = Pusher(site.otlp)
-    wait_until(lambda: stored(site.query.name), "nothing arrives")
+    until(lambda: stored(site.query.name), "nothing arrives")
 
     before = measured(site.query)
     assert len(before) > 50
@@ -215,7 +216,7 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
         failed = site.failed()
         # The other one has all of it, and not the half.
         assert diagnosis(site.query.name, capsys)["verdicts"][0]["since"] == begun
-    wait_until(lambda: healthy_stores(thanos) == 3, "Thanos query does not take the member back")
+    until(lambda: healthy_stores(thanos) == 3, "Thanos query does not take the member back")
     assert (firing(site.query), since(site.query), site.failed()) == ([STRAGGLER], begun, failed)
 
     # Agents keep what comes while nobody takes it.
@@ -224,19 +225,19 @@ def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str])
     time.sleep(1)
     pusher.end()
     assert len(pusher.accepted) > 40
-    wait_until(lambda: answers(site.query), "Thanos query does not answer")
+    until(lambda: answers(site.query), "Thanos query does not answer")
     newest = max(pusher.accepted.values())
-    wait_until(lambda: max(stored(site.query.name).values(), default=0) == newest, "the newest does not arrive")
-    wait_until(lambda: pusher.accepted.items() <= stored(site.query.name).items(), lost(pusher, site.query.name))
+    until(lambda: max(stored(site.query.name).values(), default=0) == newest, "the newest does not arrive")
+    until(lambda: pusher.accepted.items() <= stored(site.query.name).items(), lost(pusher, site.query.name))
 
 
 def test_what_is_away_is_no_health(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the ruler, and without Thanos query, diagnose says in one line that it cannot know."""
     ours = site.thanos.url("query")
-    wait_until(lambda: healthy_stores(site.thanos) == 3, "Thanos query does not find all")
+    until(lambda: healthy_stores(site.thanos) == 3, "Thanos query does not find all")
     with site.thanos.away("rule"):
         assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
-        wait_until(lambda: healthy_stores(site.thanos) == 2, "Thanos query does not see that the ruler is away")
+        until(lambda: healthy_stores(site.thanos) == 2, "Thanos query does not see that the ruler is away")
         # For as long as it is away, not only until that is seen.
         assert refusal(ours, capsys).startswith(f"Prometheus at {ours} refuses /api/v1/query: ")
     with site.thanos.away("query"):

@@ -16,8 +16,9 @@ import pytest
 
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.rules import render
-from tests.collector.support import COLLECTOR, ROOT, TIMEOUT, collector, newest_prometheus, wait_until
+from tests.collector.support import COLLECTOR, ROOT, TIMEOUT, collector, newest_prometheus
 from tests.support.cases import usual
+from tests.support.waiting import until
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 QUICK_START = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
@@ -196,6 +197,6 @@ def test_a_way_leads_to_a_verdict(title: str, started: dict[str, Way]) -> None:
         return "TrainingStraggler" in said
 
     with contextlib.suppress(AssertionError):
-        wait_until(named, "no verdict", 150)
+        until(named, "no verdict", 150)
     assert f"run first  {RANKS} of {RANKS} ranks" in said, way.logs() + said
     assert "TrainingStraggler  warning  rank 1, phase data" in said, way.logs() + said

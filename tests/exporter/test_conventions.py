@@ -20,8 +20,9 @@ from tests.exporter.support import dead_file, exporter, fresh, live_rank, open_m
 from tests.exporter.trees import CGROUP_SYSFS, HOST_PROCFS, INFINIBAND_SYSFS, rank_procfs, write_tree
 from tests.fake_amd_smi import fake as amd
 from tests.fake_nvml.fake import EVERYTHING, Scenario
-from tests.support.fake_ras import answer, process, serving, until, world
+from tests.support.fake_ras import answer, process, serving, world
 from tests.support.recorded_job import RecordedJob
+from tests.support.waiting import until
 
 
 def test_names_are_unique() -> None:

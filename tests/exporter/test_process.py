@@ -12,7 +12,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from tests.exporter.support import (
     starting_with,
 )
 from tests.fake_nvml.fake import Scenario
+from tests.support.waiting import until
 
 #: Every way in which a name could break out of its quotes, in the 128 bytes that a name may have.
 HOSTILE_RUN = '"} 1\n# TYPE up gauge\nup{a="\\\\n\\"\r\x00\x1b[2J,\u2028é🚀' + "長" * 26 + "ab"
@@ -194,7 +194,7 @@ def test_the_driver_is_let_go(tmp_path: Path, fake_nvml: Path, scenario: Scenari
         # As systemctl kill does: to every process of the service.
         os.kill(child, signal.SIGUSR1)
         node.process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: not children(node.process.pid))
+        until(lambda: not children(node.process.pid))
         assert "libnvidia-ml" not in Path(f"/proc/{node.process.pid}/maps").read_text()
         samples = node.scrape()
         assert samples['laggard_exporter_collector_success{collector="nvml"}'] == 1
@@ -203,17 +203,9 @@ def test_the_driver_is_let_go(tmp_path: Path, fake_nvml: Path, scenario: Scenari
         assert starting_with(samples, "gpu_") == starting_with(samples, 'gpu_devices{source="pci')
         assert children(node.process.pid) == []
         node.process.send_signal(signal.SIGUSR2)
-        wait_until(lambda: bool(children(node.process.pid)))
+        until(lambda: bool(children(node.process.pid)))
         assert node.scrape()[up] == 1
         assert node.stop() == 0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait, for some seconds at most, until this holds."""
-    end = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def children(pid: int) -> list[int]:

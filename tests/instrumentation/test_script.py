@@ -16,8 +16,8 @@ from laggard._script import Script
 from laggard._steps import Step
 from laggard.shared import statefile
 from laggard.shared.phases import Phase, RankState
-from tests.collector.support import wait_until
 from tests.support.launch import PROGRAMS, Launcher
+from tests.support.waiting import until
 
 _SECOND = 1_000_000_000
 #: A program that a package brings, as a pool's worker.
@@ -95,9 +95,9 @@ def test_a_rank_has_finished_while_a_pool_has_nothing_to_train(launcher: Launche
             return file.state, file.steps
         return None
 
-    wait_until(lambda: stands() == (RankState.FINISHED, 10), "the rank has not finished")
+    until(lambda: stands() == (RankState.FINISHED, 10), "the rank has not finished")
     (tmp_path / "again").touch()
-    wait_until(lambda: stands() == (RankState.RUNNING, 19), "the rank does not go on")
+    until(lambda: stands() == (RankState.RUNNING, 19), "the rank does not go on")
     (tmp_path / "end").touch()
     assert process.wait(30) == 0
     assert stands() == (RankState.FINISHED, 20)

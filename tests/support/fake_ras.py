@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -158,12 +157,3 @@ def serving(said: bytes = b"", **how: Any) -> Generator[FakeRas, None, None]:
             # Who waits in accept() learns of it by a connection.
             with contextlib.suppress(OSError):
                 socket.create_connection((HOST, service.port), timeout=1).close()
-
-
-def until(what: Any, seconds: float = 20.0) -> Any:
-    """Return what a function returns once that is true."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not become true"
-        time.sleep(0.02)
-    return found

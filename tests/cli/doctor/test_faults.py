@@ -20,8 +20,9 @@ from laggard_cli.prometheus import Prometheus
 from laggard_cli.rules import render
 from laggard_cli.rules.profiles import load_profile
 from tests.cli.doctor.site import SEEN, doctor, faults, job, node, prometheus, series
-from tests.collector.support import Processes, missing, processes, wait_until
+from tests.collector.support import Processes, missing, processes
 from tests.support.fake_prometheus import fake_prometheus, firing
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def healthy(started: Processes) -> str:
     started.start("healthy", ["prometheus", "--config.file=prometheus.yml", *more], at=site)
     address = f"http://127.0.0.1:{server}"
     started.wait("healthy", f"{address}/-/ready")
-    wait_until(lambda: series(address, SEEN) == 2, "ranks arrive")
-    wait_until(lambda: not _groups(address, evaluated=False), "every group is evaluated")
+    until(lambda: series(address, SEEN) == 2, "ranks arrive")
+    until(lambda: not _groups(address, evaluated=False), "every group is evaluated")
     return address
 
 
@@ -102,12 +103,10 @@ def ill(started: Processes) -> str:
         ],
     }
     address = prometheus(started, "sick", configuration, texts)
-    wait_until(lambda: series(address, SEEN) == 1, "a rank arrives")
-    wait_until(
-        lambda: series(address, 'training_process_steps_total{training_rank="1"} offset 2s > 0'), "so does not 1"
-    )
-    wait_until(lambda: len(_groups(address, evaluated=False)) <= 1, "the others are evaluated")
-    wait_until(lambda: series(address, "up") == 7, "all are scraped")
+    until(lambda: series(address, SEEN) == 1, "a rank arrives")
+    until(lambda: series(address, 'training_process_steps_total{training_rank="1"} offset 2s > 0'), "so does not 1")
+    until(lambda: len(_groups(address, evaluated=False)) <= 1, "the others are evaluated")
+    until(lambda: series(address, "up") == 7, "all are scraped")
     return address
 
 

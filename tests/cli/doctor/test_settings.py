@@ -18,7 +18,8 @@ from laggard_cli.rules import render
 from laggard_cli.unread import unread
 from tests.cli.doctor.site import SEEN, Node, doctor, faults, job, node, series
 from tests.cli.gate.runs import prometheus_with
-from tests.collector.support import Processes, newest_prometheus, processes, wait_until
+from tests.collector.support import Processes, newest_prometheus, processes
+from tests.support.waiting import until
 
 
 class Site:
@@ -74,7 +75,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def _scraped(address: str, query: str = SEEN) -> None:
-    wait_until(lambda: series(address, query) == 2, "ranks arrive")
+    until(lambda: series(address, query) == 2, "ranks arrive")
 
 
 def test_native_histograms_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +109,7 @@ def test_labels_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture
     """A label by which all rules join is dropped, to save series: doctor and diagnose name it, and what may do that."""
     drop = {"regex": "training_rank", "action": "labeldrop"}
     address = site.server("nameless", scrape={"metric_relabel_configs": [drop]})
-    wait_until(lambda: series(address, "training_step_own_duration_seconds_count") == 1, "ranks arrive")
+    until(lambda: series(address, "training_step_own_duration_seconds_count") == 1, "ranks arrive")
     ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
     assert why == "steps arrive without the label training_rank"
     assert do.startswith("take out what drops or moves labels: labeldrop in metric_relabel_configs; ")
@@ -192,14 +193,14 @@ def test_rules_that_read_another_namespace_are_said(site: Site, capsys: pytest.C
     own = re.sub(r"\b(training_\w+)(?:\{([^}]*)\})?\[", r'\1{\2,namespace="monitoring"}[', text).replace("{,", "{")
     address = site.server("enforced", scrape={}, rules={"normalise.yml": own})
     _scraped(address, "training_process_up offset 4s")
-    wait_until(lambda: series(address, "laggard_rules_info") == 1, "rules are evaluated")
+    until(lambda: series(address, "laggard_rules_info") == 1, "rules are evaluated")
     assert (
         "fault",
         "record nothing of llama, whose metrics are here",
     ) in [found[:2] for found in faults(doctor(address, "--json", code=1, capsys=capsys))["rules"]]
     known = site.server("own", scrape={}, rules={"normalise.yml": text})
     _scraped(known, "training_process_up offset 4s")
-    wait_until(lambda: series(known, "run:training_ranks_live:count") == 1, "the run is recorded")
+    until(lambda: series(known, "run:training_ranks_live:count") == 1, "the run is recorded")
     said = faults(doctor(known, "--json", code=1, capsys=capsys))["rules"]
     assert not any("record nothing" in detail for _, detail, _ in said)
 
@@ -262,7 +263,7 @@ def test_rules_that_are_evaluated_elsewhere(site: Site, capsys: pytest.CaptureFi
     )
     keep = {"source_labels": ["__name__"], "action": "keep", "regex": "laggard_rules_info"}
     site.server("leaf", scrape={}, remote_write=[{"url": f"{address}/api/v1/write", "write_relabel_configs": [keep]}])
-    wait_until(lambda: series(address, "laggard_rules_info") == 1, "what is recorded arrives")
+    until(lambda: series(address, "laggard_rules_info") == 1, "what is recorded arrives")
     found = faults(doctor(address, "--json", code=1, capsys=capsys))
     ((status, detail, do),) = found["rules"]
     assert (status, detail.partition(":")[0]) == ("unknown", "evaluated elsewhere")
@@ -278,7 +279,7 @@ def test_what_arrives_rarely_has_no_other_clock(site: Site, capsys: pytest.Captu
     ]
     address = site.server("rarely", scrape={}, scrape_configs=jobs)
     behind = "timestamp(training_process_last_step_age_seconds) - on (training_run, training_rank) group_left ()"
-    wait_until(lambda: series(address, f"{behind} training_last_step_timestamp_seconds > 5") == 2, "time passes")
+    until(lambda: series(address, f"{behind} training_last_step_timestamp_seconds > 5") == 2, "time passes")
     found = faults(doctor(address, "--json", code=1, capsys=capsys))
     assert found["clocks"] == [("works", "of 2 ranks agree with the server's", "")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -78,11 +78,3 @@ def serving_rank(folder: Path, rank: int, run: str = "run-1", page: str = PAGE) 
         writer.close(unlink=True)
         server.shutdown()
         server.server_close()
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait, for some seconds at most, until this holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.1)

@@ -28,6 +28,17 @@ from tests.exporter.ranks.state_files import (
 )
 from tests.exporter.support import FACTS, NANOSECONDS, as_dict, dead_file, fresh, live_rank, starting_with
 from tests.support.kernel import said
+from tests.support.waiting import until
+
+
+def heard(collector: StateCollector, ranks: int = 1) -> dict[str, float]:
+    """Return the failures once the collector has heard of so many, and how each of them ended."""
+
+    def told() -> dict[str, float]:
+        found = failures(as_dict(collector.collect()))
+        return found if len(found) == ranks and not any("unseen" in series for series in found) else {}
+
+    return until(told)
 
 
 def test_a_killed_rank(tmp_path: Path) -> None:
@@ -116,8 +127,7 @@ def test_when_a_killed_rank_died(tmp_path: Path) -> None:
             ends[rank] = (facts.start_unix_ns + statefile.boottime_ns() - facts.start_boottime_ns) / NANOSECONDS
             process.kill()
             process.wait(10)
-        time.sleep(0.3)
-        told = failures(as_dict(collector.collect()))
+        told = heard(collector, 2)
     series = {rank: failure("forward", "unknown", said(signal.SIGKILL.name), rank=rank) for rank in ends}
     assert told == {series[rank]: pytest.approx(ends[rank], abs=0.05) for rank in ends}
     assert told[series["4"]] < told[series["3"]]
@@ -147,8 +157,7 @@ def test_when_a_rank_died_that_proc_hides(tmp_path: Path) -> None:
         assert failures(as_dict(collector.collect())) == {}
         process.kill()
         process.wait(10)
-        time.sleep(0.2)
-        assert list(failures(as_dict(collector.collect()))) == [failure("other", "unknown", said("SIGKILL"))]
+        assert list(heard(collector)) == [failure("other", "unknown", said("SIGKILL"))]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +181,7 @@ def test_how_a_rank_died_without_a_word(tmp_path: Path, end: int, by: str, with_
         time.sleep(0.2)
         early = failures(as_dict(collector.collect()))
         process.wait(10)
-        time.sleep(0.2)
-        (series,) = failures(as_dict(collector.collect()))
+        (series,) = heard(collector)
     expected = failure("other", by, with_what) if said(with_what) else failure("other", "unknown")
     assert series == expected
     # Of a process whose parent has not asked the kernel says nothing, so nothing is said that would change.
@@ -248,8 +256,7 @@ def test_who_was_killed_for_lack_of_memory(tmp_path: Path) -> None:
         for process in (first, second):
             process.kill()
             process.wait(10)
-        time.sleep(0.2)
-        told = failures(as_dict(collector.collect()))
+        told = heard(collector, 2)
     assert set(told) == {
         failure("other", "unknown", said("SIGKILL")),
         failure("other", "unknown", "out of memory", rank="4"),

@@ -25,8 +25,9 @@ from laggard_exporter.ranks import discovery
 from laggard_exporter.ranks.discovery import TargetFile, Targets
 from laggard_exporter.ranks.endpoints import Endpoints, listeners
 from laggard_exporter.web import ranks
-from tests.exporter.ranks.serving import serving_rank, wait_until
+from tests.exporter.ranks.serving import serving_rank
 from tests.exporter.support import TIMEOUT, Exporter, exporter, fresh, live_rank, parse, promtool_check, starting_with
+from tests.support.waiting import until
 
 ONLY_STATE = ("--collector.disable-defaults", "--collector.state")
 PROC, SYS = Path("/proc"), Path("/sys")
@@ -83,7 +84,7 @@ def test_a_rank_that_does_not_answer_costs_itself(tmp_path: Path) -> None:
     ):
         closed.close()
         stopped.send_signal(signal.SIGSTOP)
-        wait_until(lambda: "T (stopped)" in Path(f"/proc/{stopped.pid}/status").read_text())
+        until(lambda: "T (stopped)" in Path(f"/proc/{stopped.pid}/status").read_text())
         slow.seconds = 30
         started = time.monotonic()
         samples = page_of(node, "1.5")
@@ -168,7 +169,7 @@ def test_a_file_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         socket.create_server(("127.0.0.1", 0)) as server,
         live_rank(tmp_path, fresh(rank=5, metrics_port=server.getsockname()[1])),
     ):
-        wait_until(lambda: targets(path.read_text()) == [(f"127.0.0.1:{server.getsockname()[1]}", "5")])
+        until(lambda: targets(path.read_text()) == [(f"127.0.0.1:{server.getsockname()[1]}", "5")])
         written = path.stat().st_mtime_ns
         time.sleep(0.2)
         assert path.stat().st_mtime_ns == written
@@ -263,8 +264,8 @@ def test_prometheus_finds_ranks_by_their_node(tmp_path: Path) -> None:
             node = urllib.parse.urlsplit(stack.enter_context(exporter(*arguments)).url).netloc
             configuration = _JOBS.format(node=node, file=file, port=direct.port)
             server = stack.enter_context(prometheus(tmp_path, configuration))
-            wait_until(lambda: all(ranks_of(series(server, way)) == {"0", "1"} for way in ways))
-            wait_until(lambda: ranks_of(series(server, "direct")) == {"0"})
+            until(lambda: all(ranks_of(series(server, way)) == {"0", "1"} for way in ways))
+            until(lambda: ranks_of(series(server, "direct")) == {"0"})
             first = series(server, "direct")
             assert len(first) == 7
             for way in ways:
@@ -273,4 +274,4 @@ def test_prometheus_finds_ranks_by_their_node(tmp_path: Path) -> None:
                 assert {labels for labels in found if dict(labels)["training_rank"] == "0"} == first
         # At once, by stale markers: without them rank 1 would be there for five more minutes.
         with serving_rank(state, 2):
-            wait_until(lambda: all(ranks_of(series(server, way)) == {"0", "2"} for way in ways))
+            until(lambda: all(ranks_of(series(server, way)) == {"0", "2"} for way in ways))

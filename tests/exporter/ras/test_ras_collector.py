@@ -20,7 +20,8 @@ from laggard_exporter.ras.collector import AGAIN_SECONDS, SUSPECT_SECONDS, RasCo
 from laggard_exporter.ras.facts import Facts
 from tests.exporter.support import NANOSECONDS, as_dict, fresh, live_rank
 from tests.support import fake_ras
-from tests.support.fake_ras import answer, process, serving, until, world
+from tests.support.fake_ras import answer, process, serving, world
+from tests.support.waiting import until
 
 PROCFS = Path("/proc")
 COMMUNICATOR = "0xf00d 0xb7e7187447156001:0xb8242ed28a71381e"
