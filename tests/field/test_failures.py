@@ -19,6 +19,7 @@ from laggard_cli.prometheus import Prometheus
 from tests.field.live.ends import CULPRIT
 from tests.field.live.launch import job
 from tests.support.kernel import said
+from tests.support.waiting import until
 
 PROGRAM = Path(__file__).parent / "live" / "ends.py"
 #: From the end of the job to the alert.
@@ -119,7 +120,9 @@ def test_an_end_that_was_asked_for_is_no_failure(servers: Servers, prometheus: P
     for _ in range(40):
         assert _failed(prometheus, "request") == _failed(prometheus, "clean") == []
         time.sleep(0.25)
-    assert {"request", "clean"}.isdisjoint(found.run for found in diagnose(prometheus, None))
+    known = [found for found in diagnose(prometheus, None) if found.run in {"request", "clean"}]
+    assert [(found.failure, found.verdicts) for found in known] == [(None, ())] * len(known)
+    until(lambda: {"request", "clean"}.isdisjoint(found.run for found in diagnose(prometheus, None)), "still known")
 
 
 @pytest.mark.field
