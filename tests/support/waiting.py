@@ -13,7 +13,7 @@ def until(found: Callable[[], _Found], otherwise: str = "it did not become so", 
     """Return what a function returns once that is true.
 
     Raises:
-        AssertionError: it was not within so many seconds; with ``otherwise``.
+        AssertionError: it was not true in time; with ``otherwise``.
     """
     end = time.monotonic() + seconds
     while not (answer := found()):

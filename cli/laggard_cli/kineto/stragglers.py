@@ -17,7 +17,7 @@ from laggard_cli.pack import threshold
 BY_TURNS = 0.1
 #: Nobody is compared alone.
 COMPARED = 2
-#: A step that takes more than so many usual ones counts as that: one hiccup would hide that all others are slow too.
+#: Usual steps that one step counts as at most: one hiccup would hide that all others are slow too.
 _HICCUP = 2.0
 #: Six standard deviations, as median absolute deviations: so far apart are means of ranks that only vary.
 _DEVIATIONS = 6 * 1.4826

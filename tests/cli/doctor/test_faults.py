@@ -258,12 +258,12 @@ def test_a_question_that_is_refused_hides_no_other_answer(capsys: pytest.Capture
 
 def test_samples_that_arrive_too_late_for_the_rules_are_said() -> None:
     """Of a run whose newest samples are older than what the rules look back, the age is the reason; not of others."""
-    runs = [({"training_run": "late"}, 1), ({"training_run": "other"}, 1)]
-    ages = [({"training_run": "late"}, 150.0), ({"training_run": "other"}, 59.0)]
+    runs = [({"training_run": "delayed"}, 1), ({"training_run": "other"}, 1)]
+    ages = [({"training_run": "delayed"}, 150.0), ({"training_run": "other"}, 59.0)]
     answers = {"timestamp(training_process_up)": ages, "unless on (cluster, training_run) last_over_time": runs}
     with fake_prometheus(answers, []) as address:
         late, other = ranks.unrecorded(Prometheus(address), load_profile(pack_folder("rules"), "production"))
-    assert late.detail == "look back 1m, and the newest samples of late are 150 s old"
+    assert late.detail == "look back 1m, and the newest samples of delayed are 150 s old"
     assert late.do.startswith("shorten what holds samples up, such as a queue of remote write or of a Collector")
     assert other.detail == "record nothing of other, whose metrics are here"
 

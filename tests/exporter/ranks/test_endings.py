@@ -32,7 +32,7 @@ from tests.support.waiting import until
 
 
 def heard(collector: StateCollector, ranks: int = 1) -> dict[str, float]:
-    """Return the failures once the collector has heard of so many, and how each of them ended."""
+    """Return the failures once the collector has heard how each of some ranks ended."""
 
     def told() -> dict[str, float]:
         found = failures(as_dict(collector.collect()))
