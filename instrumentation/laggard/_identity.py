@@ -102,6 +102,19 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
     )
 
 
+def helps_a_rank(rank: int | None = None, world_size: int | None = None) -> bool:
+    """Return whether a rank has started this process, and not as its peer: to save checkpoints, or to serve a model."""
+    own = from_environment(rank, world_size)
+    above = set(_ancestors())
+    return any(
+        file.alive
+        and file.holder_pid in above
+        # Lightning's first rank starts the others.
+        and (file.facts.world_size != own.world_size or file.facts.rank == own.rank)
+        for _, file in statefile.others(environment.state_directory())
+    )
+
+
 def workload(code: CodeType | None = None) -> str:
     """Return the name of what is trained: that which the environment gives, else the script's; ``code`` is its code."""
     return clip_name(environment.text(environment.LAGGARD_WORKLOAD) or _script.name(code))
@@ -143,7 +156,9 @@ def claim(run: str, rank: int, own: Path, write: Callable[[str], None]) -> str:
     ``write`` puts the name into this process's state file, ``own``.
     """
     with _alone_in(own.parent):
-        taken = {file.facts.run for _, file in statefile.others(own) if file.alive and file.facts.rank == rank}
+        taken = {
+            file.facts.run for _, file in statefile.others(own.parent, own) if file.alive and file.facts.rank == rank
+        }
         name = next(name for name in _names(run) if name not in taken)
         write(name)
     if name != run:
@@ -241,6 +256,20 @@ def _first_number(*variables: str, default: int) -> int:
     return default
 
 
+def _ancestors() -> Iterator[int]:
+    """Yield the processes above this one, the parent first."""
+    process = os.getppid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while process > 1:
+            yield process
+            process = int(_status(process)[1])
+
+
+def _status(pid: int) -> list[str]:
+    """Return the fields of a process's status behind the name of its command, which may hold blanks and parentheses."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 @lru_cache(maxsize=1)
 def _process_start(pid: int) -> tuple[int, int, int]:
     """Return the start of process ``pid``: in clock ticks since boot, and in nanoseconds of boot time and of Unix time.
@@ -250,8 +279,6 @@ def _process_start(pid: int) -> tuple[int, int, int]:
     now = statefile.boottime_ns()
     ticks, started = 0, now
     with contextlib.suppress(OSError, ValueError, IndexError):
-        # The command name may contain blanks and parentheses; the fields that count come after the last one.
-        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(status[19])
+        ticks = int(_status(pid)[19])
         started = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     return ticks, started, ahead_ns(time.time_ns, statefile.boottime_ns) + started

@@ -46,6 +46,9 @@ class Host(Protocol):
     def training_evidence(self, rank: int | None = None, world_size: int | None = None) -> None:
         """Say that this process trains: reporting starts. Cheap once it has started; never raises."""
 
+    def group_evidence(self, rank: int | None, world_size: int | None) -> None:
+        """Say that this process makes a process group, as what trains does. Never raises."""
+
     def training_ended(self) -> None:
         """Say that the rank has ended its training, though not its process. Never raises."""
 

@@ -2,7 +2,8 @@
 
 Hooks are in place from :meth:`Process.start` on, but nothing is opened, served or written before the process proves
 that it trains: by a process group, a backward pass or an optimizer step. So launchers, data workers and inference
-jobs that inherit the environment stay silent.
+jobs that inherit the environment stay silent. In a process that a rank has started a group is no proof: it may save the
+rank's checkpoints, or serve what it trains.
 """
 
 from __future__ import annotations
@@ -135,6 +136,15 @@ class Process:
                 self._start_drain(rank, world_size)
             except Exception:
                 _logger.exception("laggard cannot report from this process; training goes on")
+
+    def group_evidence(self, rank: int | None, world_size: int | None) -> None:
+        """Start reporting, unless a rank has started this process for other work than its own."""
+        try:
+            if self._settled or _identity.helps_a_rank(rank, world_size):
+                return
+        except Exception:
+            _logger.exception("laggard cannot tell whether a rank has started this process; it is taken for one itself")
+        self.training_evidence(rank, world_size)
 
     def training_ended(self) -> None:
         """Report the rank as finished, until another step ends."""

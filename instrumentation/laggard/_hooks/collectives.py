@@ -156,7 +156,7 @@ class CollectivesHook(Hook):
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
                 given = {}
-            host.training_evidence(_not_negative(given.get("rank")), _not_negative(given.get("world_size")))
+            host.group_evidence(_not_negative(given.get("rank")), _not_negative(given.get("world_size")))
 
         return around(self.recorder, init, before)
 

@@ -334,9 +334,9 @@ def read(path: Path) -> Snapshot:
         raise StateFileError(f"state file {path}: {error}") from error
 
 
-def others(own: Path) -> Iterator[tuple[Path, Snapshot]]:
+def others(directory: Path, own: Path | None = None) -> Iterator[tuple[Path, Snapshot]]:
     """Yield the files that other processes of this user keep, or have left, beside the file ``own`` of this process."""
-    for path in own.parent.glob(f"*{SUFFIX}"):
+    for path in directory.glob(f"*{SUFFIX}"):
         # Never its own: to close it once more would drop the lock that says that this process lives.
         if path != own:
             with contextlib.suppress(OSError, StateFileError):
@@ -346,7 +346,7 @@ def others(own: Path) -> Iterator[tuple[Path, Snapshot]]:
 
 def remove_old(own: Path) -> None:
     """Remove what others of this user have left that ended long ago: the exporter's user may not remove them."""
-    for path, file in others(own):
+    for path, file in others(own.parent, own):
         if not file.alive and boottime_ns() - file.last_sign_ns > OLD_NS:
             with contextlib.suppress(OSError):
                 path.unlink()
