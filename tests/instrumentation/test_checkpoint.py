@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_every_way_to_write_and_read_is_one_checkpoint(process: Process, hook: C
         lambda: save_opened(tmp_path / "opened.pt"),
         lambda: checkpoint.save(STATE, checkpoint_id=tmp_path / "distributed", no_dist=True),
         lambda: safetensors.torch.save_file(STATE, tmp_path / "state.safetensors"),
-        lambda: checkpoint.async_save(STATE, checkpoint_id=tmp_path / "async", no_dist=True).result(),
+        lambda: wait([checkpoint.async_save(STATE, checkpoint_id=tmp_path / "async", no_dist=True)]),
     )
     for save in saves:
         save()
@@ -285,6 +286,25 @@ def test_a_background_save_counts_when_it_is_done(hook: CheckpointHook) -> None:
     working.set_result(None)
     assert list(measure(hook)) == [("training.checkpoint.last_save.timestamp",)]
     assert measure(hook) == {}
+
+
+@pytest.mark.parametrize("kind", ["upload", "staging"])
+def test_who_waits_for_a_background_save_is_held_by_it(kind: str, process: Process, hook: CheckpointHook) -> None:
+    """The wait is checkpoint, and of the save's duration; a save that is done leaves its future as it was."""
+    part, upload = Future[int](), Future[int]()
+    response = SimpleNamespace(staging_completion=part, upload_completion=upload)
+    hook._after("save", 0, 0, response if kind == "staging" else part)
+    with pytest.raises(TimeoutError):
+        part.result(timeout=0.001)
+    background = threading.Timer(0.05, part.set_result, [7])
+    background.start()
+    assert part.result() == 7
+    background.join()
+    assert codes(process) == [Phase.CHECKPOINT] * 2
+    go_on(process)
+    (seconds,) = measure(hook)["training.checkpoint.duration", "save"]
+    assert 0.03 < seconds < 1
+    assert "result" not in vars(part)
 
 
 def test_an_error_of_a_save_reaches_the_script(process: Process, hook: CheckpointHook, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from laggard._report import Report
 
 _Operation = Literal["save", "load"]
+_Held = _Operation | Literal["wait"]
+"""What holds the training thread: a wait is for a save in the background, and a part of that."""
 
 #: Phases in which a call may be a checkpoint: between the parts of a step, and where the script says so.
 _BETWEEN = frozenset({Phase.OTHER, Phase.EVALUATION, Phase.CHECKPOINT})
@@ -181,7 +183,7 @@ class CheckpointHook(Hook):
 
     def _wrap(
         self,
-        operation: _Operation,
+        operation: _Held,
         place: Callable[[tuple[Any, ...], dict[str, Any]], Any],
         call: Callable[..., Any],
     ) -> Callable[..., Any]:
@@ -209,7 +211,7 @@ class CheckpointHook(Hook):
             if operation == "load":
                 recorder.edge(started)
             self._running = True
-            token = recorder.begin(Phase.CHECKPOINT) if operation == "save" else None
+            token = recorder.begin(Phase.CHECKPOINT) if operation != "load" else None
             return _Call(started if token is None else token[2], token, buffer)
 
         def after(made: _Call, succeeded: bool, result: Any) -> None:  # noqa: FBT001 - as around calls it
@@ -223,7 +225,12 @@ class CheckpointHook(Hook):
         return around(recorder, call, before, after)
 
     def _after(
-        self, operation: _Operation, started: int, ended: int, result: Any, buffer: io.BytesIO | None = None
+        self,
+        operation: _Held,
+        started: int,
+        ended: int,
+        result: Any,
+        buffer: io.BytesIO | None = None,
     ) -> None:
         """Note a call that succeeded; without a start it was in the background."""
         if operation == "load":
@@ -231,12 +238,26 @@ class CheckpointHook(Hook):
             return
         if started:
             self._wrote(started, ended or perf_counter_ns(), buffer)
+        if operation == "wait":
+            return
         # What async_save returns is done when the background part is: a future, or a pair of them.
+        staging: Any = getattr(result, "staging_completion", None)
         upload: Any = getattr(result, "upload_completion", result)
+        if hasattr(staging, "add_done_callback"):
+            self._follow(staging)
         if hasattr(upload, "add_done_callback"):
+            self._follow(upload)
             upload.add_done_callback(self.guarded(self._uploaded))
         else:
             self._last_save = time.time()
+
+    def _follow(self, part: Any) -> None:
+        """Time who waits for a part of a save in the background, until it is done."""
+        self.replace(part, "result", functools.partial(self._wrap, "wait", _nowhere))
+        part.add_done_callback(self.guarded(self._done))
+
+    def _done(self, part: Any) -> None:
+        self.restore(part, "result")
 
     def _loaded(self, started: int, result: Any) -> None:
         if result is not None and not isinstance(result, (Mapping, self._module_class)):
