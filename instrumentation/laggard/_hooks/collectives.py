@@ -38,6 +38,9 @@ _hook_ids = itertools.count(0x1A66A4D)
 #: Modules that hold `init_process_group` under its name.
 _INIT_MODULES = ("torch.distributed.distributed_c10d", "torch.distributed", "torch.distributed.device_mesh")
 
+#: Packages of engines that serve a model: a group that they make is for that, and the process may never train.
+_ENGINES = frozenset({"vllm", "sglang"})
+
 #: Backends that return a ``Work`` whatever is asked: a post-hook has nothing to say of them.
 _RETURN_WORK = frozenset({"gloo", "mpi"})
 
@@ -152,6 +155,8 @@ class CollectivesHook(Hook):
 
         def before(*args: Any, **kwargs: Any) -> None:
             # Before the call, which waits for all ranks: a rank that never gets past it must be visible.
+            if _is_for_an_engine():
+                return
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
@@ -274,3 +279,13 @@ def _flat(tensors: Any) -> Iterator[Any]:
 
 def _not_negative(number: Any) -> int | None:
     return number if isinstance(number, int) and number >= 0 else None
+
+
+def _is_for_an_engine() -> bool:
+    """Return whether an engine that serves a model calls."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _ENGINES:
+            return True
+        frame = frame.f_back
+    return False

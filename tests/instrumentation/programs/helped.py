@@ -1,4 +1,4 @@
-"""A rank, and a process with a group that it starts: to save its checkpoints, to train, or as its peer."""
+"""A rank, and a process with a group that it starts: to save checkpoints, to train, or as its peer. Or an engine."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ def started(kind: str, store: str) -> None:
 
 if __name__ == "__main__":
     kind, folder = sys.argv[1], Path(sys.argv[2])
+    if kind == "engine":
+        eval("join(store, 0, 1)", {"__name__": "vllm.parallel_state", "join": join, "store": f"{folder}/own"})
+        sys.exit()
     child = mp.get_context("fork").Process(target=started, args=(kind, f"{folder}/peers"))
     child.start()
     join(f"{folder}/{'peers' if kind == 'peer' else 'own'}", 0, 2 if kind == "peer" else 1)
