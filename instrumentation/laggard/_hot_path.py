@@ -11,7 +11,7 @@ methods and wrappers, which the same tests hold both to. ``_native.pyi`` lists t
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import get_ident
+from threading import get_ident, local
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,8 @@ class HotPath:
         #: Until a thread is known to train: the thread of each event, and the one that the phase is of.
         self._threads: list[int] = []
         self._holder = 0
+        #: What each thread that has trained was recorded by.
+        self._trained = local()
         #: Two threads train at once.
         self.contested = False
         #: Who claimed last without being the thread that trains, and how far that one had come by then.
@@ -85,7 +87,7 @@ class HotPath:
     def begin(self, code: int) -> Token | None:
         """Enter a phase: see :class:`laggard._recorder.Recorder`, as for the methods below."""
         started = perf_counter_ns()
-        if not self._is_mine():
+        if not self._begins():
             return None
         if not self.thread:
             self._holder = get_ident()
@@ -134,7 +136,13 @@ class HotPath:
         """Begin a backward pass."""
         self.backwards += 1
         self._evaluating = False
-        return self.claim()
+        before = self.thread
+        first = self.claim()
+        if before not in (0, self.thread):
+            # It takes over from another thread. Its own forward was before that, and begins the step.
+            now = perf_counter_ns()
+            self.add(_FORWARD, now, now)
+        return first
 
     def claim(self) -> bool:
         """Be the thread that trains."""
@@ -148,6 +156,7 @@ class HotPath:
             if last != self._overtaken:
                 return False
         self.thread = me
+        self._trained.here = True
         if (before or self._holder) != me:
             self.phase, self._in_forward = _OTHER, False
         if before:
@@ -209,7 +218,7 @@ class HotPath:
         """
 
         def timed(iterator: Any) -> Any:
-            if not self._is_mine() or self.phase in SWALLOWS_FETCH:
+            if not self._begins() or self.phase in SWALLOWS_FETCH:
                 return call(iterator)
             mark = first if getattr(iterator, "_num_yielded", 1) == 0 else 0
             loader = getattr(iterator, LOADER_ATTRIBUTE, None)
@@ -256,7 +265,7 @@ class HotPath:
             if (
                 current is not call
                 or self._in_forward
-                or not self._is_mine()
+                or not self._begins()
                 or self.phase not in MODULE_PHASES
                 or compiler._is_compiling_flag  # noqa: SLF001 - the public way is a call
                 or (traced.running and isinstance(module, graph))
@@ -332,6 +341,19 @@ class HotPath:
             return result
 
         return wrapper
+
+    def _begins(self) -> bool:
+        """Return whether this thread is recorded from here on.
+
+        One that has trained before goes on where the other stands between its phases: threads of a pool, or learners
+        with a lock, train in turns.
+        """
+        if self._is_mine():
+            return True
+        if self.phase != _OTHER or self.contested or not self.enabled or not hasattr(self._trained, "here"):
+            return False
+        self.thread, self._in_forward = get_ident(), False
+        return True
 
     def _is_mine(self) -> bool:
         return self.thread == get_ident() if self.thread else self.enabled

@@ -70,9 +70,22 @@ static inline int64_t now(void) {
 
 static inline long long this_thread(void) { return (long long)PyThread_get_thread_ident(); }
 
+/* What has recorded this thread as the one that trains. */
+static _Thread_local const HotPath *trained;
+
 /* Whether this thread is recorded: the one that trains, and any until one is known to. */
 static inline int mine(const HotPath *self) {
     return self->thread == 0 ? self->enabled : self->thread == this_thread();
+}
+
+/* The same where something begins. One that has trained before goes on where the other stands between its phases: threads
+   of a pool, or learners with a lock, train in turns. */
+static inline int begins(HotPath *self) {
+    if (mine(self)) return 1;
+    if (trained != self || self->phase != 0 || self->contested || !self->enabled) return 0;
+    self->thread = this_thread();
+    self->in_forward = 0;
+    return 1;
 }
 
 static inline int within(int phases, int phase) { return phases >> phase & 1; }
@@ -168,7 +181,7 @@ static inline void timed(HotPath *self, int64_t since) {
 /* Begin an interval: 1, or 0 on a thread that does not train, or -1 with an exception. */
 static inline int enter(HotPath *self, int64_t code, Token *token) {
     int64_t started = now();
-    if (!mine(self)) return 0;
+    if (!begins(self)) return 0;
     if (self->thread == 0) self->holder = this_thread();
     *token = (Token){started, code, self->phase};
     self->phase = (int)(code & self->phase_bits);
@@ -209,6 +222,7 @@ static int claim(HotPath *self) {
         if (!stands) return 0;
     }
     self->thread = me;
+    trained = self;
     if ((before ? before : self->holder) != me) self->phase = self->in_forward = 0;
     if (before != 0) return 0;
     Py_ssize_t kept = 0;
@@ -223,7 +237,14 @@ static int claim(HotPath *self) {
 static inline int trains(HotPath *self) {
     self->backwards++;
     self->evaluating = 0;
-    return self->thread == this_thread() ? 0 : claim(self);
+    if (self->thread == this_thread()) return 0;
+    int first = claim(self);
+    /* It takes over from another thread. Its own forward was before that, and begins the step. */
+    if (!first && self->thread == this_thread()) {
+        int64_t at = now();
+        append(self, self->forward, at, at);
+    }
+    return first;
 }
 
 static PyObject *token_as_tuple(const Token *token) {
@@ -457,7 +478,7 @@ static PyObject *call_fetch(PyObject *callable, PyObject *const *arguments, size
     HotPath *hot = self->hot;
     int mark = 0;
     Token token;
-    if (PyVectorcall_NARGS(flags) < 1 || !mine(hot) || within(hot->swallows_fetch, hot->phase))
+    if (PyVectorcall_NARGS(flags) < 1 || !begins(hot) || within(hot->swallows_fetch, hot->phase))
         return PyObject_Vectorcall(self->call, arguments, flags, names);
     PyObject *yielded = PyObject_GetAttr(arguments[0], name_num_yielded);
     if (yielded == NULL)
@@ -531,7 +552,7 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
     else if ((call = PyObject_GetAttr(base, name_call)) == NULL)
         return NULL;
     PyObject *result = NULL;
-    if (call != self->call || hot->in_forward || !mine(hot) || !within(hot->module_phases, hot->phase) ||
+    if (call != self->call || hot->in_forward || !begins(hot) || !within(hot->module_phases, hot->phase) ||
         asks(self->asked.forward.compiler, name_is_compiling) ||
         (asks(self->asked.forward.traced, name_running) &&
          PyObject_TypeCheck(module, (PyTypeObject *)self->asked.forward.graph))) {

@@ -114,7 +114,7 @@ class Recorder:
 
     @property
     def thread(self) -> int:
-        """Identity of the thread that trains, 0 until its first backward; no other thread is recorded then."""
+        """Identity of the thread that trains, 0 until its first backward; others are recorded then in turns, or not."""
         return self.path.thread
 
     @thread.setter

@@ -61,6 +61,8 @@ SHAPES: tuple[Shape, ...] = (
     _shape("loader in data set", 12),
     _shape("transforms", 16),
     _shape("loader on a thread", 16, either="data"),
+    _shape("threads in turns, of a pool", 24, "pool"),
+    _shape("threads in turns, with a lock", 24, "lock", missing="data"),
     _shape("stateful loader, no workers", 16, "0", needs=("torchdata",)),
     _shape("stateful loader, two workers", 16, "2", needs=("torchdata",)),
     _shape("rebatched", 24),

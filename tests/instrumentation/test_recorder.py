@@ -299,7 +299,32 @@ def test_training_that_moves_to_another_thread_is_recorded_there_at_once() -> No
     step = [Phase.FORWARD, Phase.OPTIMIZER]
     assert in_turns(recorder, (0, []), (0, step), (1, []), (1, step), (0, []), (0, step)) == [True] * 6
     assert not recorder.contested
-    assert [code for code, _, _ in recorder.drain()] == step * 3
+    # A forward without a length stands for that of the thread which was not known to train.
+    assert [code for code, _, _ in recorder.drain()] == [*step, Phase.FORWARD, *step, Phase.FORWARD, *step]
+
+
+def test_threads_that_train_in_turns_are_recorded_from_their_fetch_on() -> None:
+    """Those of a pool, or learners with a lock: one that has trained goes on where the other is between its phases."""
+    recorder = Recorder()
+    step = [Phase.DATA, Phase.FORWARD, Phase.OPTIMIZER]
+    turns = ((0, []), (1, []), (0, step), (1, step), (1, []), (0, step), (2, step))
+    assert in_turns(recorder, *turns) == [True] * 6 + [False]
+    assert not recorder.contested
+    assert [code for code, _, _ in recorder.drain()] == [Phase.FORWARD, *step * 3]
+
+
+def test_a_thread_goes_on_only_between_the_phases_of_another() -> None:
+    """What it does meanwhile is not recorded, and it stays so once both have trained at once."""
+    recorder = Recorder()
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        for thread in (first, second, first):
+            thread.submit(recorder.trains).result()
+        token = first.submit(recorder.begin, Phase.FORWARD).result()
+        assert second.submit(recorder.begin, Phase.FORWARD).result() is None
+        second.submit(recorder.trains).result()
+        first.submit(recorder.end, token).result()
+        assert recorder.contested
+        assert second.submit(recorder.begin, Phase.FORWARD).result() is None
 
 
 def test_of_two_threads_that_train_at_once_one_is_recorded() -> None:
@@ -321,7 +346,8 @@ def test_of_two_threads_that_train_at_once_one_is_recorded() -> None:
         assert second.submit(recorder.is_mine).result()
         first.submit(recorder.trains).result()
         assert second.submit(recorder.is_mine).result()
-    assert [code for code, _, _ in recorder.drain()] == [Phase.FORWARD] + [Phase.BACKWARD] * 3
+    # The last one stands for the forward of the second thread.
+    assert [code for code, _, _ in recorder.drain()] == [Phase.FORWARD, *[Phase.BACKWARD] * 3, Phase.FORWARD]
 
 
 def test_a_backward_of_a_thread_that_is_not_recorded_hides_none_of_the_other() -> None:

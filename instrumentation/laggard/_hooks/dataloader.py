@@ -105,6 +105,6 @@ class DataLoaderHook(Hook):
 
     def _begin_making(self, loader: Any) -> Token | None:
         recorder = self.recorder
-        if not recorder.is_mine() or recorder.phase in SWALLOWS_FETCH:
+        if recorder.phase in SWALLOWS_FETCH:
             return None
         return recorder.begin(ITERATOR | self._number_of_loader(loader) << IDENTITY_SHIFT)
