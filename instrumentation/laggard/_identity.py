@@ -33,6 +33,9 @@ HOST_KEY = "laggard/host"
 #: Tries, and seconds between them, for the lock of a folder that others hold for a moment.
 _TRIES, _PAUSE_SECONDS = 20, 0.02
 
+#: Slurm gives steps that srun did not number, such as the shell of salloc, the last numbers of 32 bits.
+_RESERVED_STEP_DIGITS = 10
+
 Claim = Callable[[str, int], str]
 """Takes the run that a process would report a rank of; returns the one that it may."""
 
@@ -86,9 +89,8 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
     if rank is None:
         rank = _first_number("RANK", "SLURM_PROCID", default=0)
     if world_size is None:
-        # A batch script has the number of tasks too, and is one process: srun starts the tasks, and numbers the step.
-        tasks = ("SLURM_NTASKS",) if environment.text("SLURM_STEP_ID") else ()
-        world_size = _first_number("WORLD_SIZE", *tasks, default=1)
+        # Of the step, not SLURM_NTASKS: batch scripts and the shell of salloc have that too, and are one process each.
+        world_size = _first_number("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", default=1)
     return Identity(
         run=run_name(_run_from_environment()),
         rank=rank,
@@ -197,6 +199,8 @@ def _run_from_environment() -> str:
     if slurm:
         task = environment.text("SLURM_ARRAY_TASK_ID")
         step = environment.text("SLURM_STEP_ID")
+        if len(step) >= _RESERVED_STEP_DIGITS:
+            step = ""
         return "slurm-" + slurm + (f"_{task}" if task else "") + (f".{step}" if step else "")
     job = environment.text("KUBERNETES_JOB_UID")
     if job:

@@ -26,6 +26,7 @@ VARIABLES = (
     "SLURM_STEP_ID",
     "SLURM_PROCID",
     "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
     "SLURM_LOCALID",
     "KUBERNETES_JOB_UID",
     "TORCHELASTIC_RUN_ID",
@@ -62,6 +63,7 @@ def test_the_workload_is_called_as_what_runs(file: str | None, workload: str, mo
     [
         ({"LAGGARD_RUN": " mine ", "SLURM_JOB_ID": "1"}, "mine"),
         ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "TORCHELASTIC_RUN_ID": "x"}, "slurm-17.0"),
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "4294967290"}, "slurm-17"),  # the shell of salloc
         ({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "15", "SLURM_ARRAY_TASK_ID": "2"}, "slurm-15_2"),
         ({"KUBERNETES_JOB_UID": "uid-1", "TORCHELASTIC_RUN_ID": "x"}, "uid-1"),
         ({"TORCHELASTIC_RUN_ID": "job-9"}, "job-9"),
@@ -86,7 +88,11 @@ def test_rank_and_world_size_come_from_the_script_then_torchrun_then_slurm(monke
     assert _identity.from_environment().world_size == 1, (
         "a batch script is one process, however many tasks it may start"
     )
+    monkeypatch.setenv("SLURM_STEP_ID", "4294967290")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert _identity.from_environment().world_size == 1, "nor does the shell of salloc start any itself"
     monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "16")
     monkeypatch.setenv("RANK", "many")
     identity = _identity.from_environment()
     assert (identity.rank, identity.world_size, identity.local_rank) == (5, 16, 5)
