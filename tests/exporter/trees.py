@@ -99,6 +99,7 @@ CGROUP_SYSFS = {
     "fs/cgroup/cgroup.controllers": "cpu io memory\n",
     "fs/cgroup/job.slice/cpu.max": "150000 100000\n",
     "fs/cgroup/job.slice/memory.max": "1000000\n",
+    "fs/cgroup/job.slice/cpu.stat": "usage_usec 9\nnr_periods 5\nnr_throttled 1\nthrottled_usec 250000\n",
     "fs/cgroup/job.slice/rank3.scope/cpu.max": "max 100000\n",
     "fs/cgroup/job.slice/rank3.scope/memory.max": "2000000\n",
     "fs/cgroup/job.slice/rank3.scope/memory.current": "123456\n",

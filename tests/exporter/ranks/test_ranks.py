@@ -115,9 +115,9 @@ def test_a_kernel_that_does_not_count_run_delay(node: Node) -> None:
 
 
 def test_cgroup(node: Node) -> None:
-    """What the rank's control group cost it, and the least limit of all groups above it."""
+    """What the rank's control group and those above it cost it, and the least limit of all of them."""
     assert read(CgroupCollector(node.files, node.procfs, node.sysfs).collect()) == {
-        "cgroup_throttled_seconds_total": 2.5,
+        "cgroup_throttled_seconds_total": 2.75,
         "cgroup_oom_kills_total": 2,
         "cgroup_memory_used_bytes": 123456,
         'cgroup_pressure_seconds_total{resource="cpu",tasks="some"}': 3,
@@ -135,9 +135,40 @@ def test_a_group_out_of_sight(node: Node, text: str) -> None:
     assert list(CgroupCollector(node.files, node.procfs, node.sysfs).collect()) == []
 
 
-def test_control_groups_of_version_1(node: Node, tmp_path: Path) -> None:
-    """A node without control groups of version 2 is said to be one."""
-    with pytest.raises(UnsupportedError, match="version 2"):
+@pytest.mark.parametrize("unified", [True, False], ids=["beside version 2", "alone"])
+def test_control_groups_of_version_1(node: Node, tmp_path: Path, *, unified: bool) -> None:
+    """Version 1 says the same, but for pressure: time in ns, a quota in two files, a huge number for no limit."""
+    write_tree(
+        node.procfs, {f"{node.pid}/cgroup": "9:cpuacct,cpu:/job/rank3\n8:memory:/job/rank3\n" + "0::/\n" * unified}
+    )
+    sysfs = write_tree(
+        tmp_path / "version-1",
+        {
+            "fs/cgroup/unified/cgroup.controllers": "",
+            "fs/cgroup/cpu/job/cpu.stat": "nr_periods 31\nnr_throttled 18\nthrottled_time 250000000\n",
+            "fs/cgroup/cpu/job/cpu.cfs_quota_us": "150000\n",
+            "fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+            "fs/cgroup/cpu/job/rank3/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+            "fs/cgroup/cpu/job/rank3/cpu.cfs_quota_us": "-1\n",
+            "fs/cgroup/cpu/job/rank3/cpu.cfs_period_us": "100000\n",
+            "fs/cgroup/memory/job/memory.limit_in_bytes": "1000000\n",
+            "fs/cgroup/memory/job/rank3/memory.limit_in_bytes": "9223372036854771712\n",
+            "fs/cgroup/memory/job/rank3/memory.usage_in_bytes": "123456\n",
+            "fs/cgroup/memory/job/rank3/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        },
+    )
+    assert read(CgroupCollector(node.files, node.procfs, sysfs).collect()) == {
+        "cgroup_throttled_seconds_total": 0.25,
+        "cgroup_oom_kills_total": 2,
+        "cgroup_memory_used_bytes": 123456,
+        "cgroup_cpu_limit": 1.5,
+        "cgroup_memory_limit_bytes": 1_000_000,
+    }
+
+
+def test_no_control_groups(node: Node, tmp_path: Path) -> None:
+    """A node without control groups is said to be one."""
+    with pytest.raises(UnsupportedError, match="no control groups"):
         list(CgroupCollector(node.files, node.procfs, tmp_path / "none").collect())
 
 
