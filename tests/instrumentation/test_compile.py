@@ -393,29 +393,20 @@ def named(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-class Trainer:
-    """A class with a compiled method."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.weight = weight
-
-    @torch.compile(backend="aot_eager")
-    def loss(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.weight).sum()
-
-
 def test_compiled_functions_stay_what_they_are() -> None:
     """A compiled function keeps its name, works as a method, and outlives uninstrument; a compiled model pickles."""
     with instrumented() as process:
 
-        class Here(Trainer):
+        class Trainer:
+            weight = torch.ones(3, requires_grad=True)
+
             @torch.compile(backend="aot_eager")
             def loss(self, x: torch.Tensor) -> torch.Tensor:
                 return (x * self.weight).sum()
 
         compiled = torch.compile(named, backend="aot_eager")
         assert compiled.__name__ == "named"
-        here = Here(torch.ones(3, requires_grad=True))
+        here = Trainer()
         here.loss(torch.ones(3)).backward()
         with torch.no_grad():
             here.loss(torch.ones(3))
