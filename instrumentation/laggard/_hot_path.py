@@ -11,6 +11,7 @@ methods and wrappers, which the same tests hold both to. ``_native.pyi`` lists t
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import getitem
 from threading import get_ident, local
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,20 @@ CAPACITY = 65536
 TIMED_SHARE = 13
 
 _OTHER, _FORWARD, _EVALUATION = int(Phase.OTHER), int(Phase.FORWARD), int(Phase.EVALUATION)
+
+
+class Timed:
+    """Runs one function in the place of another. Pickled by value, as a class of a script is, it is that other."""
+
+    def __init__(self, call: Callable[..., Any], run: Callable[..., Any]) -> None:
+        self._call = call
+        self._run = run
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getitem, ((self._call,), 0)
 
 
 class HotPath:
@@ -252,14 +267,14 @@ class HotPath:
         evaluates: Callable[[Any], bool],
         trained: set[type],
     ) -> Callable[..., Any]:
-        """Return what calls an outermost module with a tuple and a dictionary, and times it.
+        """Return what stands in for the ``__call__`` of an outermost module, and times it.
 
         ``found`` gets each such module, ``base`` is the class whose ``__call__`` of that moment is called, and
         ``evaluates`` says whether a module without gradients evaluates. Of the classes that are ``trained`` in training
         mode a module in ``eval()`` mode evaluates with gradients too.
         """
 
-        def timed(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def timed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             # torch.fx puts another one there while it traces, and is left alone then.
             current: Any = call if base is None else base.__call__
             if (
@@ -284,7 +299,7 @@ class HotPath:
                 if found is not None:
                     found(module)
 
-        return timed
+        return Timed(call, timed)
 
     def timed_backward(
         self,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CellType, FunctionType
+from typing import Any
 
 from laggard import _process
 from laggard._hooks import Hook
@@ -31,6 +35,13 @@ def hook_named(process: _process.Process, name: str) -> Hook:
     (hook,) = [part for part in process._parts if part.name == name]
     assert isinstance(hook, Hook)
     return hook
+
+
+def by_value(function: Any) -> Any:
+    """A function as another process gets it from cloudpickle, with nothing of ours in it."""
+    cells = [copy.copy(cell.cell_contents) for cell in function.__closure__]
+    assert not any(getattr(cell, "__module__", "").startswith("laggard.") for cell in cells)
+    return FunctionType(function.__code__, {"sys": sys}, function.__name__, None, tuple(map(CellType, cells)))
 
 
 def steps_of(process: _process.Process) -> list[Step]:

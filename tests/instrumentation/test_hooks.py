@@ -34,7 +34,7 @@ from laggard._hooks.forward import ForwardHook
 from laggard._partition import StepPartition
 from laggard.shared.phases import Phase
 from tests.instrumentation import inside
-from tests.instrumentation.inside import hook_named
+from tests.instrumentation.inside import by_value, hook_named
 
 _CALL = nn.Module.__call__
 
@@ -243,6 +243,14 @@ def test_models_stay_copyable_and_exportable() -> None:
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
+
+
+def test_a_class_that_is_pickled_by_value_calls_what_it_called(process: _process.Process) -> None:
+    """Cloudpickle does it to a script's classes, on the way to Ray's workers or MLflow: nothing of ours is in them."""
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
+    hook._wrap(Model)
+    model, rows = Model(), torch.ones(2, 4)
+    assert torch.equal(by_value(vars(Model)["__call__"])(model, rows), model(x=rows))
 
 
 @pytest.mark.parametrize("name", ["dataloader", "forward", "backward", "optimizer"])

@@ -14,7 +14,7 @@ from torch import nn
 
 import laggard
 from laggard.shared.phases import Phase
-from tests.instrumentation.inside import hook_named, instrumented, steps_of
+from tests.instrumentation.inside import by_value, hook_named, instrumented, steps_of
 from tests.instrumentation.loops import ROWS, loader, network, sgd, update
 from tests.support.measured import measure
 
@@ -78,6 +78,19 @@ def test_an_optimizer_around_another_is_one_update(kind: Callable[[Any], Around]
     assert len(steps) == 6
     assert all(step.phases[Phase.OPTIMIZER] >= least * 10**6 for step in steps[1:])
     assert [vars(kind)["step"] for kind in (Around, Chained)] == before
+
+
+def test_an_optimizer_that_is_pickled_by_value_steps_as_it_did() -> None:
+    """Cloudpickle does it to a script's classes, on the way to Ray's workers."""
+    with instrumented() as process:
+        optimizer_around_another(Around)
+        step = by_value(vars(Around)["step"])
+        process.recorder.drain()
+        model = network()
+        model(ROWS).mean().backward()
+        before = [parameter.clone() for parameter in model.parameters()]
+        step(Around(sgd(model)))
+        assert not all(map(torch.equal, before, model.parameters()))
 
 
 @pytest.mark.timed

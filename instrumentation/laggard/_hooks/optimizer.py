@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from laggard._events import OPTIMIZER_STEP, RESUME, UPDATE, Token, identity_of
 from laggard._hooks.base import Hook, around
 from laggard._hooks.torch_compile_state import show_compiler
+from laggard._hot_path import Timed
 from laggard._part import Host
 from laggard.shared.phases import Phase
 
@@ -136,10 +137,9 @@ class OptimizerHook(Hook):
         recorder = self.recorder
         notify, give_up = self.guarded(self._notify), self.guarded(self._give_up)
 
-        @functools.wraps(step)
-        def timed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
             # Without a backward pass before it is no training of torch's: Keras has other backends too.
-            if not recorder.thread or sys.modules["torch"].compiler.is_compiling():
+            if not recorder.thread:
                 return step(optimizer, *args, **kwargs)
             backwards = recorder.backwards
             token = recorder.begin(code | identity_of(optimizer) if owner is None else code)
@@ -152,6 +152,13 @@ class OptimizerHook(Hook):
                         notify()
                 elif recorder.backwards != backwards:
                     give_up(owner)
+
+        runs = Timed(step, run)
+
+        @functools.wraps(step)
+        def timed(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+            stands_in = step if sys.modules["torch"].compiler.is_compiling() else runs
+            return stands_in(optimizer, *args, **kwargs)
 
         return timed
 
