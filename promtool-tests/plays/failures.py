@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hang import begin_again, failed
+from laggard.shared.phases import RankState
 from scenario import RUNBOOKS, Play, Scenario, ranks
 from world import RUN
 
@@ -120,12 +121,16 @@ def killed_together() -> Scenario:
 
 
 def exporter_forgot() -> Scenario:
-    """What a node exporter said of an end stays said when it restarts, and knows the last sign of life alone."""
-    scenario = Scenario([*ranks(2), *ranks(2, run="run-b")])
+    """What an exporter said of an end, clean or not, holds after its restart, when it knows the last sign of life."""
+    scenario = Scenario([*ranks(2), *ranks(2, run="run-b"), *ranks(2, run="run-c")])
     scenario.after(minutes=3)
     crashed, asked = scenario[1], scenario.world.ranks[3]
     now = scenario.world.now
-    for rank in scenario.world.ranks:
+    # These leave through os._exit(0), of which the kernel tells the exporter.
+    left = scenario.world.ranks[4:]
+    for rank in left:
+        rank.finish()
+    for rank in scenario.world.ranks[:4]:
         rank.alive, rank.failed_at = False, now - 4
     scenario[0].ending = ("exception", "RuntimeError")
     crashed.failed_at, crashed.ending = now - 5, ("unknown", "SIGSEGV")
@@ -135,6 +140,8 @@ def exporter_forgot() -> Scenario:
     scenario.fires(first)
     for rank in (crashed, asked):
         rank.failed_at, rank.ending = now - 6, ("unseen", "")
+    for rank in left:
+        rank.state, rank.failed_at, rank.ending = RankState.RUNNING, now - 1, ("unseen", "")
     for _ in range(3):
         scenario.after(minutes=4)
         scenario.fires(first)
