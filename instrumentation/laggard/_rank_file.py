@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from laggard.shared.statefile import Ending, Facts
 
 _logger = logging.getLogger(__name__)
+
+#: So long training waits for its file, in seconds. Storage that does not answer keeps its caller for ever.
+_PATIENCE = 2.0
 
 
 class RankFile:
@@ -35,7 +39,7 @@ class RankFile:
         #: None without a file.
         self.writer: statefile.StateWriter | None = None
         try:
-            self.writer = statefile.StateWriter(environment.state_directory(), facts)
+            self.writer = _made(facts)
         except statefile.StateFileError as error:
             _logger.warning(
                 "%s; training goes on, but no node exporter sees this rank. Set %s to a folder that this "
@@ -97,3 +101,28 @@ class RankFile:
         self._recorder.words = None
         if writer is not None:
             writer.close(unlink=unlink)
+
+
+def _made(facts: Facts) -> statefile.StateWriter:
+    """Return the file, which another thread makes. Raises :class:`StateFileError`, also where that takes too long."""
+    directory = environment.state_directory()
+    made: list[statefile.StateWriter | Exception] = []
+    #: Whoever has it first decides whether the file is in time.
+    decided = threading.Lock()
+
+    def make() -> None:
+        try:
+            made.append(statefile.StateWriter(directory, facts))
+        except Exception as error:  # who waits raises it again
+            made.append(error)
+        if not decided.acquire(blocking=False) and not isinstance(made[0], Exception):
+            made[0].close(unlink=True)
+
+    thread = threading.Thread(target=make, name="laggard-state-file", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
+    if decided.acquire(blocking=False):
+        raise statefile.StateFileError(f"state folder {directory}: no answer within {_PATIENCE:g} s")
+    if isinstance(made[0], Exception):
+        raise made[0]
+    return made[0]

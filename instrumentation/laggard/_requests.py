@@ -34,6 +34,8 @@ class ControlFile(Part):
         self._trace = trace
         self._profiler = profiler
         self._replies: deque[Reply] = deque()
+        #: Whether the rank has a state file. Without one its folder is not asked again: it may not answer.
+        self._looks = False
         self._seen: tuple[int, int, int] | None = None
         self._handled: deque[str] = deque(maxlen=64)
         #: Of the newest profile, whose request may be taken back.
@@ -41,8 +43,14 @@ class ControlFile(Part):
         #: What was asked of an earlier process of the same rank is not for this one.
         self._not_before = time.time_ns() - _TICK_NS
 
+    def state_file_opened(self, words: memoryview[int]) -> None:  # noqa: ARG002 - as the base has it
+        """Look for requests from now on."""
+        self._looks = True
+
     def report(self, report: Report) -> None:
         """Look for a request, and write replies, also those to earlier ones."""
+        if not self._looks:
+            return
         stem = control.stem(report.identity.run, report.identity.rank)
         directory = environment.state_directory()
         if not self._look(directory / f"{stem}{control.REQUEST_SUFFIX}"):

@@ -54,12 +54,23 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Asked, Asked
     trace, profiler = Asked(), Asked()
     hook = ControlFile(_process.Process(), trace, profiler)  # pyright: ignore[reportArgumentType] - only requests are made
     hook.installed = True
+    hook.state_file_opened(memoryview(bytearray(8)).cast("Q"))
     return trace, profiler, hook
 
 
 def look(hook: ControlFile) -> None:
     """One turn of the drain."""
     hook.report(Reported())  # pyright: ignore[reportArgumentType] - stands for a report
+
+
+def test_without_a_state_file_the_folder_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in which no file could be made may not answer the drain either."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path))
+    profiler = Asked()
+    hook = ControlFile(_process.Process(), Asked(), profiler)  # pyright: ignore[reportArgumentType] - as above
+    control.write(tmp_path / "a%2Fb-3.control", Request("one", "profile"))
+    look(hook)
+    assert profiler.requests == []
 
 
 def test_a_request_is_handled_once_and_answered(asked: tuple[Asked, Asked, ControlFile], tmp_path: Path) -> None:
