@@ -98,6 +98,12 @@ def test_collectives_are_counted_exactly(hooks: str, launcher: Launcher, receive
     assert files[0].groups == files[1].groups
 
 
+def test_a_monitored_barrier_is_a_wait(process: _process.Process) -> None:
+    """Gloo makes it of sends and receives that no hook sees: whoever waits in one would look idle."""
+    dist.monitored_barrier()
+    assert codes(process) == [Phase.COMMUNICATION]
+
+
 def test_a_functional_collective_is_waited_for_where_it_is_used(process: _process.Process) -> None:
     """Issuing is not waiting: the event comes with the first use of the tensor, in eager and in compiled code."""
     group = dist.group.WORLD

@@ -20,12 +20,13 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from laggard._hooks.base import Hook, always, around
+from laggard._hooks.base import Hook, always, around, interval
 from laggard._hooks.functional import WAIT_OPERATORS, WaitOperator
 from laggard._hooks.groups import Groups
 from laggard._hooks.operations import KINDS, METHODS, WORK_OPERATIONS, Kind
 from laggard._hooks.waiting import add_wait, begin_wait, elsewhere, end_wait
 from laggard._part import Host
+from laggard.shared.phases import Phase
 
 if TYPE_CHECKING:
     from laggard._events import Token
@@ -139,6 +140,7 @@ class CollectivesHook(Hook):
                     self.replace(c10d.ProcessGroup, method, wrap)
         self._watch_all(c10d)
         self.replace(c10d.Work, "wait", self._wrap_wait)
+        self.replace(c10d.ProcessGroup, "monitored_barrier", self._wrap_monitored_barrier)
 
     def _patch_functional(self, _module: ModuleType) -> None:
         namespace = sys.modules["torch"].ops._c10d_functional  # noqa: SLF001 - the operators have no public name
@@ -240,6 +242,11 @@ class CollectivesHook(Hook):
             self._waited(work, token[2], end_wait(recorder, exposure, token))
 
         return around(recorder, wait, before, after)
+
+    def _wrap_monitored_barrier(self, barrier: Callable[..., Any]) -> Callable[..., Any]:
+        # Gloo makes it of sends and receives that no hook is told of, and it returns no work.
+        begin = self.recorder.begin
+        return interval(self.recorder, barrier, lambda *_args, **_kwargs: begin(int(Phase.COMMUNICATION)))
 
     def _wrap_operator(self, operator: Callable[..., Any]) -> Callable[..., Any]:
         tensor = sys.modules["torch"].Tensor
