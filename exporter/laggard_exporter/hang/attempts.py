@@ -38,7 +38,8 @@ def of_earlier_moments(dumps: Mapping[int, Dump], members: Mapping[Group, set[in
         for group, number in dump.ended.items():
             ended[group] = max(ended.get(group, 0), number)
     latest = max((dump.span[1] for dump in dumps.values()), default=0) - _GAP_NS
-    earlier = {rank for rank, dump in dumps.items() if 0 < dump.written < latest}
+    # A file that is older than what is in it has its time from another clock, as one from an archive may have.
+    earlier = {rank for rank, dump in dumps.items() if max(1, dump.span[1]) <= dump.written < latest}
     for group, ranks in members.items():
         for rank in ranks & dumps.keys() if not group.gloo and group in ended else ():
             dump = dumps[rank]
@@ -46,6 +47,24 @@ def of_earlier_moments(dumps: Mapping[int, Dump], members: Mapping[Group, set[in
             if first is not None and first < ended[group] and (dump.pending or dump.transfers):
                 earlier.add(rank)
     return earlier
+
+
+def why_going(dumps: Mapping[int, Dump]) -> str:
+    """Return why the job may have been going on when the dumps were written, nothing where it stood still.
+
+    A rank that is a moment late looks like one that never comes. What tells them apart is how long nobody has called
+    anything: longer than calls paused before, or half the time after which torch gives up a collective.
+    """
+    newest = max((dump.span[1] for dump in dumps.values()), default=0)
+    silent = max((dump.written for dump in dumps.values()), default=0) - newest
+    pause = max((dump.pause for dump in dumps.values()), default=0)
+    timeout = max((dump.timeout for dump in dumps.values()), default=0)
+    if not 0 <= silent < min(pause, timeout // 2 or pause):
+        return ""
+    return (
+        f"the newest call is from {silent / 1e9:.2g} s before the dumps were written, and calls paused for "
+        f"{pause / 1e9:.2g} s before: the job may have been going on, so nobody is named for being late"
+    )
 
 
 def _apart(dumps: Iterable[Dump]) -> list[list[Dump]]:

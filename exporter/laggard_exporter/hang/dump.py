@@ -88,6 +88,8 @@ class Dump:
     numbers: Mapping[Group, tuple[int, int]] = field(default_factory=dict[Group, tuple[int, int]])
     #: When the oldest and the newest call of any group were issued, in nanoseconds since 1970; (0, 0) without any.
     span: tuple[int, int] = (0, 0)
+    #: The longest time between two calls that follow one another, in nanoseconds.
+    pause: int = 0
     #: Nanoseconds after which torch gives up a collective.
     timeout: int = 0
     #: Number of the newest collective of each group that is done and that no member can end alone.
@@ -96,7 +98,7 @@ class Dump:
     hidden: bool = False
     #: The rank was in a call of torch.distributed, whatever the recorder shows; `None` where nobody says.
     calling: bool | None = None
-    #: When it was written at the latest, in nanoseconds since 1970; 0 where it stands for now, or nobody says.
+    #: When it was written at the latest, in nanoseconds since 1970; 0 where it stands for now, or nobody knows.
     written: int = 0
     #: The groups that the rank is a member of, as far as the dump lists them, whether it has used them or not.
     groups: tuple[Group, ...] = ()

@@ -30,6 +30,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, cast
 
 from laggard_exporter.hang.dump import DEFAULT_GROUP, Dump, Group, Operation, Transfer
@@ -278,7 +279,7 @@ class Reading:
 
     def dump(self) -> Dump:
         """Return what all of it says."""
-        damaged = self.damaged is not None
+        damaged, created = self.damaged is not None, sorted(self._created)
         if not self._truncated and not damaged:
             for group in self._groups:
                 self._newest.setdefault(group, 0)
@@ -291,7 +292,8 @@ class Reading:
             damaged,
             self._short,
             self._numbers,
-            (min(self._created, default=0), max(self._created, default=0)),
+            (created[0], created[-1]) if created else (0, 0),
+            max((later - call for call, later in pairwise(created)), default=0),
             self._timeout,
             self._ended,
             self._hidden,

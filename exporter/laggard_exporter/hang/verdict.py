@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from laggard_exporter.hang.absent import UNTIMED, why_not_proven
-from laggard_exporter.hang.attempts import of_earlier_attempts, of_earlier_moments
+from laggard_exporter.hang.attempts import of_earlier_attempts, of_earlier_moments, why_going
 from laggard_exporter.hang.dump import Dump, Group, Operation, Transfer
 from laggard_exporter.hang.evidence import Evidence, Wait, everybody_of, evidence_of, members_of, newest_of
 
@@ -38,6 +38,10 @@ class Reason(Enum):
     SIZE = "brings another size than most"
     NO_DUMP = "left no dump"
     GONE = "has ended"
+
+
+#: Reasons that hold at any moment: no call that differs, and no process that has ended, is merely late.
+_NEVER_LATE = {Reason.MISMATCH, Reason.SIZE, Reason.GONE}
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None, *, gone: Collecti
         if not wait.transfer and dumps.keys().isdisjoint(wait.missing):
             _look_at_complete(wait, evidence, found)
     _look_at_absent([each for each in absent if each[0] not in foreign], everybody, evidence, gone, found)
+    _excuse_the_late(dumps, found)
     if not found.culprits:
         _look_for_circle(evidence, found)
         sides_differ = any(_differ(*sides) for sides in evidence.met)
@@ -127,6 +132,13 @@ def judge(dumps: Mapping[int, Dump], ranks: int | None = None, *, gone: Collecti
     ordered = sorted(evidence.waits, key=lambda wait: (-len(wait.waiting), str(wait.group), wait.sequence))
     remarks = dict.fromkeys([*found.remarks, *_excused(found)])
     return Verdict(tuple(culprits), tuple(ordered), tuple(remarks), len(everybody), given)
+
+
+def _excuse_the_late(dumps: Mapping[int, Dump], found: _Found) -> None:
+    going = why_going(dumps)
+    if going:
+        found.remarks.append(going)
+        found.culprits = {rank: each for rank, each in found.culprits.items() if each.reason in _NEVER_LATE}
 
 
 def _excused(found: _Found) -> Iterator[str]:

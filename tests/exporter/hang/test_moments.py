@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard_exporter.hang.dump_file import parse
-from laggard_exporter.hang.verdict import Reason, judge
+from laggard_exporter.hang.verdict import Reason, Verdict, judge
 from tests.exporter.hang.recorder import SECOND, WORLD, Recorder, job, named, verdict
 
 
@@ -154,4 +154,59 @@ def test_a_file_that_was_written_before_others_made_calls_blames_nobody() -> Non
     assert named(judge(dumps)) == {2: Reason.OUTSIDE}
     found = judge({**dumps, 2: replace(dumps[2], written=written)})
     assert (named(found), found.remarks[0]) == ({}, EARLY)
-    assert named(judge({**dumps, 2: replace(dumps[2], written=written + 60 * SECOND)})) == {2: Reason.OUTSIDE}
+    assert named(judge({**dumps, 2: replace(dumps[2], written=written + 600 * SECOND)})) == {2: Reason.OUTSIDE}
+
+
+def written(dumps: dict[int, dict[str, Any]], seconds: float) -> Verdict:
+    """Judge dumps whose files are so many seconds younger than the newest call of all."""
+    parsed = {rank: parse(json.dumps(dump).encode(), rank) for rank, dump in dumps.items()}
+    at = max(dump.span[1] for dump in parsed.values()) + round(seconds * SECOND)
+    return judge({rank: replace(dump, written=at) for rank, dump in parsed.items()})
+
+
+def late(recorder: Recorder, rank: int) -> None:
+    """Rank 2 has not made the call in which the others wait; calls pause for a second."""
+    for _ in range(3):
+        recorder.call("0")
+    if rank != 2:
+        recorder.call("0", state="started")
+
+
+def test_nobody_is_named_for_being_late_in_a_job_that_goes_on() -> None:
+    """Calls had paused for longer than nobody has called anything when the dumps were written."""
+    found = written(job(late), 0.25)
+    assert (named(found), found.remarks[-1]) == (
+        {},
+        (
+            "the newest call is from 0.25 s before the dumps were written, and calls paused for 1 s before: "
+            "the job may have been going on, so nobody is named for being late"
+        ),
+    )
+    assert named(written(job(late), 1.5)) == {2: Reason.OUTSIDE}
+
+
+def test_a_pause_beyond_half_of_the_timeout_keeps_nobody_from_being_named() -> None:
+    """As that of a compilation: a watchdog dumps after the timeout, and then the job stands still."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        recorder.now += 1200 * SECOND
+        late(recorder, rank)
+
+    assert named(written(job(program), 250)) == {}
+    assert named(written(job(program), 590)) == {2: Reason.OUTSIDE}
+
+
+def test_who_calls_something_else_is_named_at_any_moment() -> None:
+    """That is no matter of being late."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        recorder.call("0", "broadcast" if rank == 2 else "all_reduce", state="started")
+
+    assert named(written(job(program), 0.25)) == {2: Reason.MISMATCH}
+
+
+def test_a_file_that_is_older_than_its_own_calls_says_nothing_of_moments() -> None:
+    """An archive may keep times of another time zone."""
+    assert named(written(job(late), -8 * 3600)) == {2: Reason.OUTSIDE}
