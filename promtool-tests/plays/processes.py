@@ -166,7 +166,10 @@ def stopped() -> Scenario:
     scenario.fires(frozen(2, "stopped", "forward"), stalled(2, "forward", "host-a"))
     scenario[2].stopped = scenario[2].lost = False
     resume(scenario)
-    scenario.after(seconds=30)
+    scenario.after(seconds=15)
+    # Nor for one evaluation is it called stopped with a progress of a moment ago.
+    scenario.value('count(ALERTS{alertname="TrainingRankFrozen", alertstate="firing"}) or vector(0)', {"{}": 0})
+    scenario.after(seconds=15)
     scenario.silent()
     return scenario
 
