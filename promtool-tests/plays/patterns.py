@@ -39,8 +39,8 @@ def input_bound() -> Scenario:
         description="Data takes 36.67% of each step (300ms) of run run-a, even on the ranks that are supplied "
         "best: they wait for it, or their workers deliver no faster. Meanwhile ranks are compared by their "
         "other phases.",
-        recommendation="Give the DataLoader more workers or a longer prefetch first: a rank has 2, and 4 would "
-        "keep up; if its workers are busy, move decoding and augmentation out of the step; if they "
+        recommendation="Give the DataLoader more workers (a rank has 2; 4 would keep up) or a longer "
+        "prefetch first; if its workers are busy, move decoding and augmentation out of the step; if they "
         "wait for storage, cache or shard the data set.",
         runbook_url=f"{RUNBOOKS}/TrainingInputBound.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",

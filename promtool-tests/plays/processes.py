@@ -69,10 +69,10 @@ def given_up() -> Scenario:
         ended,
         title="A training run failed.",
         summary="Run run-a failed, 3m 1s ago.",
-        description="Run run-a ended by SIGABRT, 3m 1s ago. It had stood still until then, as "
-        "TrainingStalled told. No rank of the run is left.",
-        recommendation="Find out why it stood still: what TrainingStalled said of it, and the log of the rank that the "
-        "others waited for, if it named one. The ends follow from that.",
+        description="Run run-a ended by SIGABRT, 3m 1s ago. It had made no progress before that, as "
+        "TrainingStalled reported. No rank of the run is left.",
+        recommendation="Find out why it made no progress: read what TrainingStalled said, and the log of the rank "
+        "that the others waited for, if it named one. The ends follow from that.",
         runbook_url=f"{RUNBOOKS}/TrainingRunFailed.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -277,8 +277,9 @@ def restarts() -> Scenario:
         summary="Run run-a has restarted 3 times in the last hour.",
         description="A rank of run run-a has restarted 3 times in the last hour. Each restart costs the work since"
         " the last checkpoint, and the start itself.",
-        recommendation="Read the end of the first log of each attempt: an error that comes back at the same step is in "
-        "the code or the data, one that comes back on the same host is the host's. Stop the restarts until you know.",
+        recommendation="Read, of each attempt, the end of the log of the rank that failed first: an error that "
+        "comes back at the same step is in the code or the data, one that comes back on the same host is the host's. "
+        "Stop the restarts until you know.",
         runbook_url=f"{RUNBOOKS}/TrainingRestartLoop.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

@@ -35,7 +35,7 @@ def rank_without_metrics() -> Scenario:
         summary="Rank 1 of run run-a on host-a trains, but its metrics do not arrive.",
         description="By its state file, the process of rank 1 of run run-a on host host-a runs, but none of its "
         "metrics arrives. It cannot be compared with its peers.",
-        recommendation="Run laggard doctor: it names what is not scraped, and what drops or changes metrics on the "
+        recommendation="Run `laggard doctor`: it names what is not scraped, and what drops or changes metrics on the "
         "way. Else check whether a thread of the process holds the interpreter for long.",
         runbook_url=f"{RUNBOOKS}/TrainingTelemetryDown.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
