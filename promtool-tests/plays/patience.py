@@ -200,7 +200,7 @@ def without_exporter() -> Scenario:
         cost="all of the time",
         description="Run run-a has ended no step for 10m 45s. No node exporter reads the state files of its ranks,"
         " so it is not known which rank the others wait for.",
-        recommendation="Take stacks with `laggard stacks --run run-a` on its hosts. Run laggard-exporter there: "
+        recommendation="Take stacks with `laggard stacks --run 'run-a'` on its hosts. Run laggard-exporter there: "
         "the next stall then names its rank.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",

@@ -209,7 +209,7 @@ def silent() -> Scenario:
         summary="Rank 1 of run run-a on host-a has made no progress for 1m 0s while others go on.",
         description="The process of rank 1 of run run-a on host host-a lives, but has shown no progress for 1m 0s "
         "in phase data, while other ranks go on.",
-        recommendation="Take its stack on its host: `laggard stacks --run run-a --ranks 1`; look for a device "
+        recommendation="Take its stack on its host: `laggard stacks --run 'run-a' --ranks 1`; look for a device "
         "error in dmesg (XID) and for a mount that does not answer.",
         runbook_url=f"{RUNBOOKS}/TrainingRankFrozen.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",

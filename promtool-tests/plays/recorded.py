@@ -40,7 +40,7 @@ def device_that_has_not_begun() -> Scenario:
         description="Run run-a has shown no progress for 1m 0s (limit 15s). The others wait for rank 5 on host "
         "host-b, last seen in phase backward, which flight recorders confirm.",
         recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. A "
-        "process that lives shows where it stands: `laggard stacks --run run-a --ranks 5`.",
+        "process that lives shows where it stands: `laggard stacks --run 'run-a' --ranks 5`.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

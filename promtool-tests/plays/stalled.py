@@ -30,7 +30,7 @@ def stuck_rank() -> Scenario:
         description="Run run-a has shown no progress for 45s (limit 15s). The others wait for rank 2 on host "
         "host-b, last seen in phase forward.",
         recommendation="Look at the rank's process on its host: killed, out of memory, stopped or in a device error. A "
-        "process that lives shows where it stands: `laggard stacks --run run-a --ranks 2`.",
+        "process that lives shows where it stands: `laggard stacks --run 'run-a' --ranks 2`.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )
@@ -243,7 +243,7 @@ def nobody_stands_out() -> Scenario:
         description="Run run-a has shown no progress for 1m 0s (limit 15s). No rank stands out: all wait in the "
         "same collective, or none of them waits for another.",
         recommendation="Look at what all ranks share: the network of the collective, the storage, the file system "
-        "of the data. Take stacks with `laggard stacks --run run-a` on its hosts.",
+        "of the data. Take stacks with `laggard stacks --run 'run-a'` on its hosts.",
         runbook_url="https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStalled.md",
         dashboard_url="/d/laggard-run?var-training_run=run-a",
     )

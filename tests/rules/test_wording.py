@@ -61,3 +61,12 @@ def test_bad_wording_is_seen() -> None:
     for text in ("It took 0.123456 s.", "It took <no value>.", "It took 1e+06.", "It took  3 s.", "It is NaN."):
         assert _BAD.search(text)
     assert not _BAD.search("It took 1.25 times as long: 12.5ms of 3h 2m, 40.01% (limit 5%).")
+
+
+def test_a_command_in_an_alert_quotes_the_name_of_the_run() -> None:
+    """Whoever starts a job chooses its name, and somebody else copies the command into a shell."""
+    said = [" ".join(rule.annotations.get("recommendation", "").split()) for rule in alerts()]
+    after = [text[each.end() :] for text in said for each in re.finditer("--run ", text)]
+    assert after
+    quoted = """'{{ reReplaceAll "'" "'\\\\''" $labels.training_run }}'"""
+    assert [text[: len(quoted)] for text in after] == [quoted] * len(after)

@@ -113,6 +113,11 @@ def _urlquery(value: Any) -> str:
     return urllib.parse.quote_plus(text(value))
 
 
+def _replaced(pattern: str, replacement: str, value: Any) -> str:
+    # A replacement without groups: nothing in it has a meaning.
+    return re.sub(pattern, lambda _: replacement, text(value))
+
+
 def _percentage(value: Any) -> str:
     return f"{_general(100 * float(value))}%"
 
@@ -137,6 +142,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "printf": _printf,
     "print": _print,
     "urlquery": _urlquery,
+    "reReplaceAll": _replaced,
     "humanize": _humanize,
     "humanize1024": _humanize_1024,
     "humanizeDuration": _humanize_duration,

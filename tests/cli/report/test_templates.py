@@ -33,6 +33,7 @@ SAID = {
     "{{ 12345678 | humanize1024 }}B {{ 12345 | humanize }}": "11.77MiB 12.35k",
     '{{ with printf "x{run=%q}" $labels.training_run | query }}{{ . | first | value }}{{ else }}none{{ end }}': "none",
     "/d?run={{ $labels.training_run | urlquery }}": "/d?run=a+%22run%22",
+    """'{{ reReplaceAll "'" "'\\\\''" "it's $1" }}'""": r"""'it'\''s $1'""",
 }
 
 
