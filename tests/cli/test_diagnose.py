@@ -294,20 +294,20 @@ def test_health_and_missing_data_are_told_apart() -> None:
     """No alert is health only where the ranks were compared."""
     ranks = (Rank("0", 0.1, None),)
     facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "data_share": 0.04, "ranks_waiting_known": 3.0}
-    several = tuple(Rank(str(rank), own, None) for rank, own in enumerate((0.102, 0.1, 0.1)))
+    several = tuple(Rank(str(rank), own, 0.01) for rank, own in enumerate((0.102, 0.1, 0.1)))
     text = " ".join(" ".join(rendered([Diagnosis("r", (), facts, several)], 100)).split())
     assert text.partition("rank own")[0] == (
         "run r 3 of 3 ranks data 4% healthy: no alert fires; the slowest rank needs 2.0% more than the median of 3 "
         "ranks; no rank is missing; waiting for data is 4% of a step "
     )
+    early = tuple(replace(rank, wait_seconds=None) for rank in several)
+    assert "not judged: who waits for whom" in " ".join(rendered([Diagnosis("r", (), facts, early)], 100))
     known = {"ranks_live": 1.0, "ranks_waiting_known": 1.0}
     assert "healthy: no alert fires" in " ".join(rendered([Diagnosis("r", (), known, ranks)], 100))
-    assert "not judged: who is slow" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
+    assert "not judged: at least one rank" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ranks)], 100))
     assert "not judged: no own times yet" in " ".join(rendered([Diagnosis("r", (), {"ranks_live": 1.0}, ())], 100))
     assert "not judged: no live rank" in " ".join(rendered([Diagnosis("r", (), {}, ())], 100))
-    assert rendered([], 100) == [
-        "No training run is known to Prometheus now. Where one trains, laggard doctor says why."
-    ]
+    assert " ".join(rendered([], 100)).startswith("No training run is known to Prometheus now.")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_healthy_means_that_all_live_ranks_were_compared(
 ) -> None:
     """Where a rank was left out, it is said beside what is known of the others, and beside a verdict on them."""
     facts = {"ranks_live": 3.0, "ranks_expected": 3.0, "ranks_waiting_known": 2.0}
-    ranks = (Rank("0", 0.101, None), Rank("1", 0.1, None))
+    ranks = (Rank("0", 0.101, 0.01), Rank("1", 0.1, 0.01))
     partly = Diagnosis("r", (), facts, ranks, uncompared=counts, uncompared_ranks=named)
     (missing,) = partly.missing
     assert missing.startswith(said)
@@ -364,10 +364,10 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
     )
     none = replace(early, facts={**known, "straggler_threshold": 1.2}, standing_out={})
     two = {**none.facts, "ranks_live": 2.0}
-    slow = replace(none, facts=two, ranks=(Rank("2", 0.13, None), Rank("0", 0.1, None)))
+    slow = replace(none, facts=two, ranks=(Rank("2", 0.13, 0.0), Rank("0", 0.1, 0.0)))
     assert " ".join(" ".join(rendered([slow], 200)).split()).partition(" rank own")[0] == (
-        "run r 2 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks, and the rules "
-        "do not find, or not yet, that the others wait"
+        "run r 2 ranks no alert fires; the slowest rank needs 30.0% more than the median of 2 ranks; the rules "
+        "have not found so far that the others wait for it"
     )
     late = " ".join(rendered([replace(early, verdicts=(VERDICT,))], 200))
     assert "no verdict yet" not in late
@@ -376,7 +376,7 @@ def test_a_rank_that_stands_out_is_not_called_healthy() -> None:
 def test_a_run_that_ended_after_a_stall_says_so() -> None:
     """No rank that ended first is named, nor looked for: it only waited."""
     ended = Failure("", "", "", "signal", "SIGABRT", "2026-01-05T12:00:00Z", ended_after="stall")
-    assert how_failed(ended).endswith("by SIGABRT, after it had stood still, as TrainingStalled told")
+    assert how_failed(ended).endswith("by SIGABRT, after it had made no progress, as TrainingStalled reported")
 
 
 def test_a_run_that_was_killed_together_names_the_host() -> None:

@@ -83,7 +83,7 @@ def test_a_verdict_that_ends_with_the_ranks_held_to_the_end() -> None:
         (None, 0, 0.0, "not judged: no training was seen"),
         (None, 2, 0.0, "not judged: too short to compare; nothing of the run was recorded"),
         (Diagnosis("r", (), FACTS, ()), 2, 0.0, "not judged: too short to compare; own times need 16 steps"),
-        (Diagnosis("r", (), {"ranks_live": 2.0}, OWN), 2, 90.0, "not judged: who is slow is not said where"),
+        (Diagnosis("r", (), {"ranks_live": 2.0}, OWN), 2, 90.0, "not judged: at least one rank cannot separate"),
         (Diagnosis("r", (), FACTS, OWN), 2, 10.0, "not judged: too short to compare; own times were known for 10 s"),
         (Diagnosis("r", (), FACTS, OWN, standing_out={"1": 3.0}), 2, 10.0, "no verdict yet: rank 1 needs 3 times"),
         (Diagnosis("r", (), FACTS, OWN), 2, 90.0, "healthy: no alert fires"),

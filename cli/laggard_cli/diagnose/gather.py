@@ -32,10 +32,15 @@ _FACTS = {
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
 
-_RUNS = "count by (cluster, training_run) (run:training_ranks_live:count or ALERTS{training_run!=''})"
-#: In which ranks are compared, in each interval as verdicts are; but without data in runs that wait for it as a whole.
+#: Not by an alert that only waits to fire: it may do so of a run that has ended.
+RUNS = (
+    "count by (cluster, training_run) (run:training_ranks_live:count or ALERTS{alertstate='firing',training_run!=''})"
+)
+#: In which ranks are compared, in each interval as verdicts are; but without data in runs that wait for it as a whole,
+#: and for a minute after: who is slow in data would seem to be as fast as the others.
 OWN_TIMES = (
-    "run_rank:training_step_own_seconds:compared unless on (cluster, training_run) run:training_data_limited:info"
+    "run_rank:training_step_own_seconds:compared unless on (cluster, training_run)"
+    " last_over_time(run:training_data_limited:info[2m])"
     " or on (cluster, training_run, training_rank) run_rank:training_step_own_seconds:mean"
 )
 #: Steps of the last minutes that are no measure of the others, by reason, where there are no others.
@@ -83,7 +88,7 @@ def diagnose(
     Raises :class:`CommandError` for a run that is not there, and where none is.
     """
     failed = failures(prometheus, at)
-    runs = sorted({run_of(sample) for sample in prometheus.query(_RUNS, at, by=(_RUN,))} | failed.keys())
+    runs = sorted({run_of(sample) for sample in prometheus.query(RUNS, at, by=(_RUN,))} | failed.keys())
     ranks = _ranks(prometheus, at)
     facts = {name: _by_run(prometheus, series, at) for name, series in _FACTS.items()}
     measured = {name for name, found in ranks.items() if all(rank.wait_seconds is not None for rank in found)}

@@ -166,9 +166,11 @@ class Diagnosis:
             missing.append("no own times yet: they need 16 steps of every rank after the warm-up, within half an hour")
         elif "ranks_waiting_known" not in self.facts:
             missing.append(
-                "who is slow is not said where a rank cannot tell its waiting from its own work; a new run is asked "
-                "for that once a minute"
+                "at least one rank cannot separate its waiting from its own work, or is not known yet to do so; a new "
+                "run is checked once a minute"
             )
+        elif len(self.ranks) > 1 and all(rank.wait_seconds is None for rank in self.ranks):
+            missing.append("who waits for whom is not known yet; waits are recorded once a minute")
         return tuple(missing)
 
 

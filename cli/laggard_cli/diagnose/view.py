@@ -39,7 +39,10 @@ def show(console: Console, diagnoses: list[Diagnosis], silent: str = "") -> None
 def view(diagnoses: list[Diagnosis], silent: str = "", which: str = "slowest") -> RenderableType:
     """Return what is shown of the diagnoses; ``which`` is the word for the ranks that come first."""
     if not diagnoses:
-        return Text("No training run is known to Prometheus now. Where one trains, laggard doctor says why.")
+        return Text(
+            "No training run is known to Prometheus now. Where one trains, laggard doctor says why. "
+            "Where one has ended, --run NAME shows how."
+        )
     return Group(*(_one(_printable(diagnosis), silent, which) for diagnosis in diagnoses))
 
 
@@ -153,7 +156,7 @@ def how_failed(failure: Failure) -> str:
         else "without a word, as by SIGKILL, a fault in native code or os._exit",
     )
     if failure.ended_after:
-        return f"failed {told(failure.at)} {how}, after it had stood still, as TrainingStalled told"
+        return f"failed {told(failure.at)} {how}, after it had made no progress, as TrainingStalled reported"
     where = f" on host {failure.host}" if failure.host else ""
     if not failure.rank:
         only = f", only rank {failure.only} is known to have failed" if failure.only else ""
@@ -186,7 +189,7 @@ def why_healthy(diagnosis: Diagnosis) -> str:
         reasons.append(f"the slowest rank needs {own[-1] / median - 1:.1%} more than the median of {len(own)} ranks")
         if own[-1] / median > facts.get("straggler_threshold", math.inf):
             # The waits beside it may show more than the rules have found by now.
-            reasons = ["no alert fires", f"{reasons[-1]}, and the rules do not find, or not yet, that the others wait"]
+            reasons = ["no alert fires", f"{reasons[-1]}; the rules have not found so far that the others wait for it"]
     if facts.get("ranks_live", 0) == facts.get("ranks_expected"):
         reasons.append("no rank is missing")
     if "data_share" in facts:
