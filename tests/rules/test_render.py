@@ -272,3 +272,14 @@ def test_a_pack_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixtur
         "name another folder\n"
     )
     assert {path.name: path.read_bytes() for path in pack.glob("*.yml")} == before
+
+
+def test_what_an_update_leaves_behind_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of the pack that this version has no more would be evaluated beside it; a site's own files may stay."""
+    group = "groups:\n  - name: {}\n    rules: []\n"
+    for name, first in (("alert-gone.yml", "laggard-alert"), ("dcgm.yml", "laggard-optional-dcgm"), ("own.yml", "own")):
+        (tmp_path / name).write_text(group.format(first), encoding="utf-8")
+    assert main(["rules", "render", "--output", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == (
+        f"laggard rules render: remove alert-gone.yml from {tmp_path}: rules of another version or form\n"
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from laggard_cli.errors import CommandError
 from laggard_cli.labels import add_labels, parse_names
+from laggard_cli.nearby import listed
 from laggard_cli.rules.beside import alertmanager, dashboards
 from laggard_cli.rules.check import mistakes, overridable
 from laggard_cli.rules.formats import FORMATS
@@ -18,6 +20,8 @@ from laggard_cli.terminal import printable
 
 #: What a pack has that is rendered, and what is rendered from it has not: a checkout has both names, ``rules``.
 _SOURCE = "profiles.yaml"
+#: A group of the pack, in each form that is YAML; not of those that a site adds to it.
+_GROUP = re.compile(r"^\s*- name: laggard-(?!optional-)", re.MULTILINE)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +100,11 @@ def _render(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     _write("--output", folder, texts)
     print(f"{len(texts)} rule files of profile {options.profile} in {folder}")
+    if left := _left_behind(folder, texts):
+        print(
+            printable(f"laggard rules render: remove {listed(left)} from {folder}: rules of another version or form"),
+            file=sys.stderr,
+        )
     if options.dashboards:
         boards = dashboards(labels)
         _write("--dashboards", options.dashboards, boards)
@@ -105,6 +114,12 @@ def _render(options: argparse.Namespace) -> int:
         _write("--alertmanager", file.parent, {file.name: alertmanager(labels)})
         print(f"Alertmanager's configuration in {file}")
     return 0
+
+
+def _left_behind(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Return the files of the pack that an update has not written: a server that loads all would evaluate them too."""
+    others = (path for path in sorted(folder.glob("*.y*ml")) if path.name not in texts and path.is_file())
+    return [path.name for path in others if _GROUP.search(path.read_text(encoding="utf-8", errors="replace"))]
 
 
 def _write(flag: str, folder: Path, texts: Mapping[str, str]) -> None:
