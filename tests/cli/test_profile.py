@@ -95,7 +95,10 @@ def state(tmp_path: Path) -> Path:
     [
         (["--steps", "0"], "--steps 0 is not 1 to 1000"),
         (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
-        (["--state-dir", "/nowhere"], "--output must be a folder, got /nowhere"),
+        (
+            ["--state-dir", "/nowhere"],
+            "--output is missing: the state folder /nowhere, its default, is not on this host",
+        ),
         (["--output", "/nowhere"], "--output must be a folder, got /nowhere"),
         ([], "--run is needed: no run is alive in {state}"),
         (["--run", "r"], "--run 'r' is not on this host: no run is alive in {state}"),

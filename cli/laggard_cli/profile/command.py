@@ -80,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
     directory = state_directory(options).absolute()
     output: Path = (options.output or directory).absolute()
     if not output.is_dir():
+        if options.output is None:
+            raise CommandError(f"--output is missing: the state folder {output}, its default, is not on this host")
         raise CommandError(f"--output must be a folder, got {output}")
     live = live_run(options.local_folder)
     # A local run's server knows of its ranks alone.

@@ -74,8 +74,9 @@ def run(options: argparse.Namespace) -> int:
         tell("drawing")
         size = write(page(report))
     print(printable(report.judged.headline))
+    verdicts = f"{len(report.told)} verdict{'' if len(report.told) == 1 else 's'}"
     print(
-        f"{options.output}: {size / 1024:.0f} KiB; {len(report.told)} verdicts; {server.queries} queries, "
+        f"{options.output}: {size / 1024:.0f} KiB; {verdicts}; {server.queries} queries, "
         f"{server.samples} samples, {time.monotonic() - began:.1f} s"
     )
     return 0
