@@ -277,7 +277,7 @@ def restarts() -> Scenario:
         summary="Run run-a has restarted 3 times in the last hour.",
         description="A rank of run run-a has restarted 3 times in the last hour. Each restart costs the work since"
         " the last checkpoint, and the start itself.",
-        recommendation="Read, of each attempt, the end of the log of the rank that failed first: an error that "
+        recommendation="In each attempt, read the end of the log of the rank that failed first: an error that "
         "comes back at the same step is in the code or the data, one that comes back on the same host is the host's. "
         "Stop the restarts until you know.",
         runbook_url=f"{RUNBOOKS}/TrainingRestartLoop.md",
