@@ -222,7 +222,7 @@ def _failure(rank: Rank, deaths: Deaths) -> Iterator[Sample]:
     ended = file.ended_ns
     if not ended:
         by = "unseen"
-        ended = max(file.phase_entered_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
+        ended = max(file.phase_entered_ns, file.last_step_ns, file.facts.start_boottime_ns, deaths.lived_ns(file))
     if file.asked_by in _REQUESTS and with_what not in _FAULTS and ended - file.asked_ns < _GRACE_SECONDS * NANOSECONDS:
         by, with_what = "request", signal.Signals(file.asked_by).name
     unix = (file.facts.start_unix_ns + ended - file.facts.start_boottime_ns) / NANOSECONDS

@@ -113,6 +113,14 @@ def test_who_was_asked_to_end(tmp_path: Path, ending: Ending, seconds: int, by: 
     assert series == failure("communication", by, with_what)
 
 
+def test_an_unseen_end_is_no_earlier_than_the_last_step(tmp_path: Path) -> None:
+    """A script that names its steps and no phase may be in one phase from its start on; its steps are signs of life."""
+    start = FACTS.start_boottime_ns
+    dead_file(tmp_path, words={statefile.STEPS: 9, statefile.LAST_STEP: start + 7 * NANOSECONDS})
+    told = failures(collect(tmp_path, start + 60 * NANOSECONDS))
+    assert told == {failure("other", "unseen"): FACTS.start_unix_ns / NANOSECONDS + 7}
+
+
 def test_when_a_killed_rank_died(tmp_path: Path) -> None:
     """The kernel's word on the end of a process counts to the millisecond, however late the next scrape is."""
     collector = StateCollector(tmp_path)
