@@ -23,7 +23,7 @@ def of_earlier_attempts(dumps: Mapping[int, Dump]) -> set[int]:
     """Return the ranks whose dumps are of an earlier attempt than the newest one."""
     newest: list[Dump] = []
     earlier: set[int] = set()
-    for together in reversed(_apart(dump for dump in dumps.values() if dump.span[1])):
+    for together in reversed(_apart(dump for dump in _comparable(dumps).values() if dump.span[1])):
         if newest and _repeat(together, newest):
             earlier |= {dump.rank for dump in together}
         else:
@@ -37,9 +37,9 @@ def of_earlier_moments(dumps: Mapping[int, Dump], members: Mapping[Group, set[in
     for dump in dumps.values():
         for group, number in dump.ended.items():
             ended[group] = max(ended.get(group, 0), number)
-    latest = max((dump.span[1] for dump in dumps.values()), default=0) - _GAP_NS
-    # A file that is older than what is in it has its time from another clock, as one from an archive may have.
-    earlier = {rank for rank, dump in dumps.items() if max(1, dump.span[1]) <= dump.written < latest}
+    comparable = _comparable(dumps)
+    latest = max((dump.span[1] for dump in comparable.values()), default=0) - _GAP_NS
+    earlier = {rank for rank, dump in comparable.items() if 0 < dump.written < latest}
     for group, ranks in members.items():
         for rank in ranks & dumps.keys() if not group.gloo and group in ended else ():
             dump = dumps[rank]
@@ -65,6 +65,14 @@ def why_going(dumps: Mapping[int, Dump]) -> str:
         f"the newest call is from {silent / 1e9:.2g} s before the dumps were written, and calls paused for "
         f"{pause / 1e9:.2g} s before: the job may have been going on, so nobody is named for being late"
     )
+
+
+def _comparable(dumps: Mapping[int, Dump]) -> dict[int, Dump]:
+    """Return the dumps whose times are of one clock: a file that is older than what is in it has its own from another.
+
+    So has one from an archive of another time zone, or of a host whose clock is ahead.
+    """
+    return {rank: dump for rank, dump in dumps.items() if not 0 < dump.written < dump.span[1]}
 
 
 def _apart(dumps: Iterable[Dump]) -> list[list[Dump]]:

@@ -210,3 +210,15 @@ def test_who_calls_something_else_is_named_at_any_moment() -> None:
 def test_a_file_that_is_older_than_its_own_calls_says_nothing_of_moments() -> None:
     """An archive may keep times of another time zone."""
     assert named(written(job(late), -8 * 3600)) == {2: Reason.OUTSIDE}
+
+
+def test_a_host_whose_clock_is_ahead_makes_no_other_dump_an_earlier_one() -> None:
+    """Its file has the time of the folder that all dumps lie in."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.now += 3600 * SECOND * (rank == 0)
+        late(recorder, rank)
+
+    parsed = {rank: parse(json.dumps(dump).encode(), rank) for rank, dump in job(program).items()}
+    at = parsed[1].span[1] + 700 * SECOND
+    assert named(judge({rank: replace(dump, written=at) for rank, dump in parsed.items()})) == {2: Reason.OUTSIDE}
