@@ -165,6 +165,14 @@ def test_excluded_steps_keep_their_reasons() -> None:
     assert left_out == {"warmup": [0, 1, 1, 1, 1], "first_batch": [0, 0, 1, 1, 2]}
 
 
+def test_only_the_end_of_a_line_ends_one(tmp_path: Path) -> None:
+    """A mark of the byte order is none of it, and what else Unicode ends lines with may stand in a label."""
+    path = tmp_path / "dump.om"
+    line = 'training_loss{training_run="r\u2028s"} 1 '
+    path.write_bytes(f"\ufeff{line}1000\r\n{line}1015\r\n# EOF\r\n".encode())
+    assert [dict(series.labels) for series in read([path]).series] == [{"training_run": "r\u2028s"}]
+
+
 def step_line(**changes: Any) -> str:
     """A step as ``dump_trace`` writes it, with some values changed."""
     step = {"run": "r", "rank": 0, "step": 1, "started_unix_ns": 10**18, "duration_ns": 10**8, "phases_ns": {"data": 1}}
@@ -193,6 +201,16 @@ def step_line(**changes: Any) -> str:
             "line 1: the time of training_steps_total must be in seconds, got '1700000000000'; Prometheus' text format",
         ),
         ("a.jsonl", '{"run": "r", "rank": "0"}\n', "line 1: 'rank' must be of type int"),
+        (
+            "a.jsonl",
+            '{"metric": {"__name__": "training_steps_total"}, "values": [1], "timestamps": [1700000000000]}\n',
+            "line 1: no step: it has 'metric', 'values', 'timestamps' and not 'run', 'rank'",
+        ),
+        (
+            "a.txt",
+            '{__name__="training_steps_total", training_run="r"} 5 1700000000000\n',
+            "line 1: the time of training_steps_total must be in seconds, got '1700000000000'",
+        ),
         (
             "a.json",
             '{"otherData": {"run": "r"}, "traceEvents": []}\n',

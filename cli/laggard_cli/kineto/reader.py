@@ -149,8 +149,10 @@ class _Text:
                 cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _CUT
                 if not cut or len(self._text) - self._position > _MAX_VALUE:
                     raise CommandError(f"{self._path}: no JSON after {count} events: {error.msg}") from None
-            except RecursionError:
-                raise CommandError(f"{self._path}: no JSON after {count} events: nested too deeply") from None
+            except (RecursionError, ValueError) as error:
+                # Python reads no number of more than 4300 digits.
+                why = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+                raise CommandError(f"{self._path}: no JSON after {count} events: {why}") from None
             else:
                 # A number may go on behind the cut.
                 if end < len(self._text) or not self._more():

@@ -100,7 +100,9 @@ def read(path: Path) -> Trace:
         raise CommandError(f"{path}: no trace of torch's profiler: it has no {EVENTS}")
     events = columns.events()
     if not (events.kind != Kind.FUNCTION).any():
-        raise CommandError(f"{path}: no operators and no kernels among {columns.count} events; was the profiler on?")
+        raise CommandError(
+            f"{path}: no operators and no kernels of torch among {columns.count} events; was torch's profiler on?"
+        )
     distributed = facts.get("distributedInfo")
     info = cast("dict[str, Any]", distributed) if isinstance(distributed, dict) else {}
     base = facts.get("baseTimeNanoseconds")

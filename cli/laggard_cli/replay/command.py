@@ -145,7 +145,8 @@ def read(paths: list[Path]) -> Recording:
     steps: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for path in paths:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            # Not at what else Unicode takes for the end of a line: labels may hold it.
+            lines = path.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = (
                 error.strerror if isinstance(error, OSError) else "neither a recording nor a trace of torch's profiler"

@@ -157,7 +157,7 @@ def _labels(text: str, start: int) -> tuple[list[tuple[str, str]], int]:
             value, position = _quoted(text, position + len(name) + 2)
             pairs.append((name, value))
         if text.startswith(",", position):
-            position += 1
+            position = len(text) - len(text[position + 1 :].lstrip(" "))
         elif not text.startswith("}", position):
             raise ValueError(f"comma or brace expected at {text[position : position + 20]!r}")
     return pairs, position + 1

@@ -68,6 +68,11 @@ def parse_step(line: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - one kind of error for the whole line
     step = cast("dict[str, Any]", content)
+    if step and not step.keys() & _FIELDS.keys():
+        raise ValueError(
+            f"no step: it has {', '.join(map(repr, list(step)[:3]))} and not {', '.join(map(repr, _FIELDS))}; "
+            "of a server's data promtool tsdb dump-openmetrics makes a recording"
+        )
     for name, kind in _FIELDS.items():
         if type(step.get(name)) is not kind:
             raise ValueError(f"{name!r} must be of type {kind.__name__}")
