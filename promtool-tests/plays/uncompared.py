@@ -71,7 +71,7 @@ def rarer_scrapes() -> Scenario:
     scenario = Scenario(ranks(4))
     scenario[3].every = 240
     scenario.after(minutes=13)
-    _expect(scenario, (3, "rare_scrapes"), compared=3)
+    _expect(scenario, (3, "outside_window"), compared=3)
     return scenario
 
 
@@ -136,7 +136,7 @@ def without_an_exporter() -> Scenario:
     scenario.value(_COMPARED, {f'{{training_run="{RUN}"}}': 3})
     scenario.value(
         f"{_NAMES}{{{MINE}}}",
-        {f'{_NAMES}{{training_run="{RUN}", training_rank="2", training_reason="rare_scrapes"}}': 1},
+        {f'{_NAMES}{{training_run="{RUN}", training_rank="2", training_reason="outside_window"}}': 1},
     )
     return scenario
 

@@ -313,7 +313,7 @@ def test_health_and_missing_data_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("named", "counts", "said"),
     [
-        ({"2": "rare_scrapes"}, {"rare_scrapes": 1}, "1 of 3 ranks is not compared: rank 2 (scraped too rarely for"),
+        ({"2": "outside_window"}, {"outside_window": 1}, "1 of 3 ranks is not compared: rank 2 (no recent step: "),
         # Recorded each minute, so a rank may be gone since.
         ({}, {}, "1 of 3 ranks is not compared"),
         ({"2": "no_metrics", "3": "no_steps", "10": "no_steps"}, {"no_metrics": 1, "no_steps": 2},

@@ -411,7 +411,7 @@ def test_who_is_compared_by_now_is_not_called_uncompared(tmp_path: Path) -> None
     reasons = [
         ({**labels, "training_reason": reason}, 1.0)
         for labels, _ in of_ranks
-        for reason in ("few_steps", "rare_scrapes")
+        for reason in ("few_steps", "outside_window")
     ]
     begun = {
         "run:training_ranks_live:count or": [(run, 1.0)],
@@ -419,15 +419,17 @@ def test_who_is_compared_by_now_is_not_called_uncompared(tmp_path: Path) -> None
         "run:training_signal_available:count": [(run, 4.0)],
         "run_rank_reason:training_rank_uncompared:info": reasons,
         "run_reason:training_ranks_uncompared:count": [
-            ({**run, "training_reason": reason}, 4.0) for reason in ("few_steps", "rare_scrapes")
+            ({**run, "training_reason": reason}, 4.0) for reason in ("few_steps", "outside_window")
         ],
         "run_rank:training_step_own_seconds:mean": of_ranks[:3],
         "run_rank_phase:training_wait_seconds:mean": of_ranks,
     }
     with fake_prometheus(begun, [firing("LaggardWatchdog", "", severity="info")]) as url:
         (found,) = json.loads(ask(("diagnose", "--json"), url, tmp_path)[1])["runs"]
-    assert found["missing"] == ["1 of 4 ranks is not compared: rank 3 (scraped too rarely for the window that decides)"]
-    assert found["uncompared"] == {"rare_scrapes": 1}
+    assert found["missing"] == [
+        "1 of 4 ranks is not compared: rank 3 (no recent step: scraped too rarely, or standing still)"
+    ]
+    assert found["uncompared"] == {"outside_window": 1}
     # The counts follow the names, by minutes with vmalert and Thanos' ruler by remote write.
     begun |= {"run_rank_reason:training_rank_uncompared:info": [], "run_rank:training_step_own_seconds:mean": of_ranks}
     with fake_prometheus(begun, [firing("LaggardWatchdog", "", severity="info")]) as url:

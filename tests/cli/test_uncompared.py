@@ -61,11 +61,11 @@ def test_a_rank_that_is_scraped_rarely(seconds: int, tmp_path: Path, capsys: pyt
         def named() -> bool:
             nonlocal found
             found = diagnosis()
-            return found["uncompared_ranks"] == {"3": "rare_scrapes"} and found["uncompared"] == {"rare_scrapes": 1}
+            return found["uncompared_ranks"] == {"3": "outside_window"} and found["uncompared"] == {"outside_window": 1}
 
         wait_until(named, 90)
         assert sorted(each["rank"] for each in found["ranks"]) == ["0", "1", "2"]
-        why = "1 of 4 ranks is not compared: rank 3 (scraped too rarely for the window that decides)"
+        why = "1 of 4 ranks is not compared: rank 3 (no recent step: scraped too rarely, or standing still)"
         assert found["missing"] == [why]
         assert main(["diagnose", "--prometheus", server.address]) == 0
         said = " ".join(capsys.readouterr().out.split())

@@ -15,7 +15,7 @@ _REASONS = {
     "no_metrics": "none of its metrics has arrived for 5 minutes",
     "no_steps": "no step that counts has ended for 5 minutes",
     FEW_STEPS: "fewer than 16 steps of every rank in half an hour",
-    "rare_scrapes": "scraped too rarely for the window that decides",
+    "outside_window": "no recent step: scraped too rarely, or standing still",
     NO_SIGNAL: "cannot tell its waiting from its own work",
 }
 
