@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from time import perf_counter_ns
 from types import SimpleNamespace
@@ -257,17 +258,21 @@ def test_a_part_of_a_distributed_tensor_is_refused(log: Log, caplog: pytest.LogC
 
 
 @pytest.mark.timed
-def test_a_call_costs_less_than_two_microseconds(log: Log) -> None:
-    """With plain numbers, in a hot loop: the best of several rounds."""
+def test_a_call_costs_less_than_to_write_its_numbers_as_json(log: Log) -> None:
+    """With plain numbers, in a hot loop: the best of several rounds, side by side."""
 
-    def cost() -> float:
+    def write(**numbers: float) -> None:
+        json.dumps(numbers)
+
+    def cost(call: Callable[..., None]) -> int:
         log._entries.clear()
         began = perf_counter_ns()
         for _ in range(2000):
-            laggard.log(loss=1.5, samples=8)
-        return (perf_counter_ns() - began) / 2000
+            call(loss=1.5, samples=8)
+        return perf_counter_ns() - began
 
-    assert min(cost() for _ in range(10)) < 2000
+    rounds = [(cost(laggard.log), cost(write)) for _ in range(10)]
+    assert min(own for own, _ in rounds) < min(other for _, other in rounds)
 
 
 def test_inside_a_compiled_graph_nothing_is_logged_and_the_graph_stays_whole(log: Log) -> None:
