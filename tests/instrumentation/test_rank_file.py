@@ -23,7 +23,7 @@ def test_training_goes_on_where_the_folder_does_not_answer(
 
     def made_late(*arguments: object) -> statefile.StateWriter:
         assert answers.wait(10)
-        return file(*arguments)  # pyright: ignore[reportArgumentType]
+        return file(*arguments)  # pyright: ignore[reportArgumentType] - passed on
 
     monkeypatch.setenv(LAGGARD_STATE_DIR, str(tmp_path))
     monkeypatch.setattr(_rank_file, "_PATIENCE", 0.05)
