@@ -114,6 +114,9 @@ class StepPartition:
         self._optimizers: dict[int, int] = {}
         #: An optimizer has updated twice, so that all that update in a step are known.
         self._repeats = False
+        #: The optimizer that updated last, and those of which two updates followed one another.
+        self._newest = -1
+        self._alone: set[int] = set()
         #: Nothing was trained since the newest update; and where that ended, if it ever has.
         self._idle = True
         self._restarted: int | None = None
@@ -267,11 +270,16 @@ class StepPartition:
     def _update(self, optimizer: int, at: int, finished: list[Step]) -> None:
         """Take an update. The second one of an optimizer is of the next step, if the loop started over in between."""
         before = self._updated.get(optimizer)
-        if optimizer in self._optimizers:
-            self._repeats = True
-        elif self._repeats and self._open is not None and not self._open.fetched:
-            # One that comes when all that update in a step are known takes the place of another.
+        if optimizer == self._newest:
+            self._alone.add(optimizer)
+        known = optimizer in self._optimizers
+        self._repeats |= known
+        # One that comes when all that update in a step are known takes the place of another. So does one of two that each
+        # update again and again by themselves: of tasks in turns, or of epochs of an actor and of its critic.
+        replaces = self._repeats if not known else {optimizer, self._newest} <= self._alone
+        if replaces and self._open is not None and not self._open.fetched:
             before = max(self._updated.values(), default=None)
+        self._newest = optimizer
         # A loop that never shows where it starts over, as one without gradients, does so where it has updated.
         restarted = before if self._restarted is None else self._restarted
         if before is not None and restarted is not None and before <= restarted and not self._explicit:
@@ -321,6 +329,7 @@ class StepPartition:
         if len(self._optimizers) > 1:
             gone = self._number - _OPTIMIZER_MEMORY
             self._optimizers = {optimizer: number for optimizer, number in self._optimizers.items() if number > gone}
+            self._alone &= self._optimizers.keys()
         first_batch = _label(step, ended) if step.segments else 0
         intervals = flatten(step.intervals, step.started, ended)
         phases = _NOTHING[:]

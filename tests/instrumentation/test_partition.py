@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from laggard._events import (
     COMPILATION,
     EVALUATION_FORWARD,
@@ -368,6 +370,31 @@ def test_optimizers_that_take_turns_are_one_step_without_a_loader() -> None:
     steps = StepPartition(warmup_steps=0).feed(events)
     assert [(step.started, step.ended) for step in steps] == [(0, 100), (100, 200), (200, 300)]
     assert [phases(step) for step in steps] == [{FORWARD: 20, BACKWARD: 20, OPTIMIZER: 20, OTHER: 40}] * 3
+
+
+@pytest.mark.parametrize(
+    ("updates", "steps"),
+    [
+        # Tasks with an optimizer each, the third where the first one was in memory; epochs of an actor and its critic.
+        ((1, 1, 1, 2, 2, 2, 1, 1, 1), 9),
+        # A critic that updates three times for each update of a generator, which is of its last step.
+        ((1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 2), 9),
+        ((1, 2, 1, 2, 1, 2), 3),
+    ],
+    ids=["each by itself", "one by itself", "in turns"],
+)
+def test_of_two_optimizers_that_go_on_by_themselves_each_update_is_a_step(updates: tuple[int, ...], steps: int) -> None:
+    """Neither is of a step of the other. One that never updates twice in succession is."""
+    events: list[Event] = []
+    for place, optimizer in enumerate(updates):
+        at = 100 * place
+        events += [
+            (FORWARD, at, at + 10),
+            (BACKWARD, at + 10, at + 20),
+            (of(OPTIMIZER_STEP, optimizer), at + 20, at + 30),
+        ]
+    partition = StepPartition(warmup_steps=0)
+    assert len(partition.feed(events) + partition.finish()) == steps
 
 
 def test_a_forward_behind_the_update_is_of_the_step_whose_batch_it_has() -> None:
