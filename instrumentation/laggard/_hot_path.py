@@ -267,14 +267,14 @@ class HotPath:
         evaluates: Callable[[Any], bool],
         trained: set[type],
     ) -> Callable[..., Any]:
-        """Return what stands in for the ``__call__`` of an outermost module, and times it.
+        """Return what calls an outermost module with a tuple and a dictionary, and times it.
 
         ``found`` gets each such module, ``base`` is the class whose ``__call__`` of that moment is called, and
         ``evaluates`` says whether a module without gradients evaluates. Of the classes that are ``trained`` in training
         mode a module in ``eval()`` mode evaluates with gradients too.
         """
 
-        def timed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def timed(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             # torch.fx puts another one there while it traces, and is left alone then.
             current: Any = call if base is None else base.__call__
             if (

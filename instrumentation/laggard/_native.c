@@ -518,15 +518,35 @@ static void report_to(PyObject *function, PyObject *const *arguments, size_t cou
     Py_XDECREF(answer);
 }
 
-/* `__call__` of an outermost module. Without a function of its own to call, it calls what its base has at that moment:
-   torch.fx puts another one there while it traces, and is left alone then. */
-static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *names) {
+/* Call a method with a tuple and a dictionary, as the interpreter does, but without a tuple that has the object too. */
+static PyObject *call_method(PyObject *call, PyObject *object, PyObject *arguments, PyObject *named) {
+    PyObject *few[8], **stack = few;
+    Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+    /* The first place is the callee's, to put an object of its own there. */
+    if (count + 2 > (Py_ssize_t)(sizeof(few) / sizeof(*few)))
+        stack = PyMem_Malloc((size_t)(count + 2) * sizeof(*stack));
+    if (stack == NULL) return PyErr_NoMemory();
+    stack[1] = object;
+    for (Py_ssize_t index = 0; index < count; index++) stack[index + 2] = PyTuple_GET_ITEM(arguments, index);
+    size_t flags = (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET;
+    PyObject *result = PyObject_VectorcallDict(call, stack + 1, flags, named);
+    if (stack != few) PyMem_Free(stack);
+    return result;
+}
+
+/* `__call__` of an outermost module: called with the module, a tuple and a dictionary. Without a function of its own to
+   call, it calls what its base has at that moment: torch.fx puts another one there while it traces, and is left alone
+   then. */
+static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, size_t flags, PyObject *Py_UNUSED(names)) {
     Timed *self = (Timed *)callable;
     HotPath *hot = self->hot;
     Token token;
     PyObject *found = self->asked.forward.found, *base = self->asked.forward.base, *call;
-    if (PyVectorcall_NARGS(flags) < 1) return PyObject_Vectorcall(self->call, arguments, flags, names);
-    PyObject *module = arguments[0];
+    if (PyVectorcall_NARGS(flags) != 3 || !PyTuple_Check(arguments[1]) || !PyDict_Check(arguments[2])) {
+        PyErr_SetString(PyExc_TypeError, "forward(module, arguments, named)");
+        return NULL;
+    }
+    PyObject *module = arguments[0], *given = arguments[1], *named = arguments[2];
     if (base == Py_None)
         call = Py_NewRef(self->call);
     else if ((call = PyObject_GetAttr(base, name_call)) == NULL)
@@ -536,7 +556,7 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
         asks(self->asked.forward.compiler, name_is_compiling) ||
         (asks(self->asked.forward.traced, name_running) &&
          PyObject_TypeCheck(module, (PyTypeObject *)self->asked.forward.graph))) {
-        result = PyObject_Vectorcall(call, arguments, flags, names);
+        result = call_method(call, module, given, named);
         Py_DECREF(call);
         return result;
     }
@@ -559,13 +579,13 @@ static PyObject *call_forward(PyObject *callable, PyObject *const *arguments, si
         if (code == self->codes.forward.evaluation) hot->evaluating = 1;
         hot->in_forward = 1;
         Py_INCREF(callable);
-        result = PyObject_Vectorcall(call, arguments, flags, names);
+        result = call_method(call, module, given, named);
         hot->in_forward = 0;
         if (leave(hot, &token) < 0) Py_CLEAR(result);
         if (found != Py_None) report_to(found, &module, 1, &result);
         Py_DECREF(callable);
     } else if (recorded == 0) {
-        result = PyObject_Vectorcall(call, arguments, flags, names);
+        result = call_method(call, module, given, named);
     }
     Py_DECREF(call);
     return result;

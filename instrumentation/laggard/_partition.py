@@ -274,8 +274,8 @@ class StepPartition:
             self._alone.add(optimizer)
         known = optimizer in self._optimizers
         self._repeats |= known
-        # One that comes when all that update in a step are known takes the place of another. So does one of two that each
-        # update again and again by themselves: of tasks in turns, or of epochs of an actor and of its critic.
+        # One that comes when all that update in a step are known takes the place of another. So does one of two that
+        # each update again and again by themselves: of tasks in turns, or of epochs of an actor and of its critic.
         replaces = self._repeats if not known else {optimizer, self._newest} <= self._alone
         if replaces and self._open is not None and not self._open.fetched:
             before = max(self._updated.values(), default=None)

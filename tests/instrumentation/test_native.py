@@ -103,7 +103,7 @@ def test_what_is_native_keeps_nothing_that_it_is_given(recorder: Recorder, nativ
                         call(given)
                 for more in ((), tuple(range(30))):
                     with suppress(StopIteration):
-                        forward(given, *more, named=True)
+                        forward(given, more, {"named": True})
             assert native.step_begins(running, optimizer, OPTIMIZER_STEP)
             assert not native.step_begins(running, optimizer, OPTIMIZER_STEP)
             assert native.step_ends(running, optimizer)

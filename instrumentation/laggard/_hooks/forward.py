@@ -249,7 +249,8 @@ class ForwardHook(Hook):
         # torch's profiler looks in the frame for a local called self, and ends the process where there is none.
         @functools.wraps(call)
         def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in for the method
-            return timed(self, *args, **kwargs)
+            # Pickled by value, as a class of a script is, the one is the other.
+            return call(self, *args, **kwargs) if timed is call else timed(self, args, kwargs)
 
         # What a compiler follows is not timed, and has to be a function of Python for it.
         show_compiler(call, __call__)
