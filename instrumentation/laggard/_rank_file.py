@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: So long training waits for its file, in seconds. Storage that does not answer keeps its caller for ever.
+#: How long training waits for its file, in seconds. Storage that does not answer keeps its caller for ever.
 _PATIENCE = 2.0
 
 

@@ -158,7 +158,7 @@ def test_a_file_that_was_written_before_others_made_calls_blames_nobody() -> Non
 
 
 def written(dumps: dict[int, dict[str, Any]], seconds: float) -> Verdict:
-    """Judge dumps whose files are so many seconds younger than the newest call of all."""
+    """Judge dumps whose files are younger by these seconds than the newest call of all."""
     parsed = {rank: parse(json.dumps(dump).encode(), rank) for rank, dump in dumps.items()}
     at = max(dump.span[1] for dump in parsed.values()) + round(seconds * SECOND)
     return judge({rank: replace(dump, written=at) for rank, dump in parsed.items()})
