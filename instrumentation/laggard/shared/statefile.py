@@ -335,7 +335,7 @@ def read(path: Path) -> Snapshot:
 
 
 def others(directory: Path, own: Path | None = None) -> Iterator[tuple[Path, Snapshot]]:
-    """Yield the files that other processes of this user keep, or have left, beside the file ``own`` of this process."""
+    """Yield the files of a folder that processes of this user keep, or have left, but for ``own``, this process's."""
     for path in directory.glob(f"*{SUFFIX}"):
         # Never its own: to close it once more would drop the lock that says that this process lives.
         if path != own:
