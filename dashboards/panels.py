@@ -82,6 +82,14 @@ def top(expr: str, count: int = FEW) -> str:
     return f"({expr.format(at='')}) and topk({count}, {expr.format(at=' @ end()')})"
 
 
+def newest(labels: str, series: str) -> str:
+    """Return what a join finds one of for each of some labels: the newest.
+
+    A server that starts again shows for five minutes what it recorded before, beside what it records now.
+    """
+    return f"topk by ({labels}) (1, timestamp({series})) ^ 0"
+
+
 def threshold(name: str, legend: str = "threshold") -> Query:
     """Return the line that an alert compares with: the run's own where it overrides one."""
     expr = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.board import GPU, Board, Row, Variable
 from dashboards.boards.verdicts import verdict_list
-from dashboards.panels import COARSE, GREEN, GREY, ORANGE, RED, Query, listing, number, series
+from dashboards.panels import COARSE, GREEN, GREY, ORANGE, RED, Query, listing, newest, number, series
 
 _GPU = 'uuid=~"$uuid"'
 #: What stands out, of the GPUs that are chosen: the same in all plots. A query over time of thousands takes seconds.
@@ -21,9 +21,8 @@ _STANDS_OUT = (
 )
 _SHOWN = Variable("shown", "Shown", " or ".join(_STANDS_OUT), label_shown="uuid")
 _MEDIAN = {"median of all": GREY}
-_PLACE = (
-    "on (cluster, uuid) group_left (host_name, training_run, training_rank) topk by (cluster, uuid) "
-    "(1, gpu:training_place:info)"
+_PLACE = "on (cluster, uuid) group_left (host_name, training_run, training_rank) " + newest(
+    "cluster, uuid", "gpu:training_place:info"
 )
 
 

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from dashboards.board import CLUSTER, RUN, Board, Row, Variable
 from dashboards.boards.verdicts import verdict_timeline
-from dashboards.panels import FEW, GREEN, GREY, MOST_SERIES, ORANGE, PURPLE, RED, Query, listing, series, timeline
+from dashboards.panels import (
+    FEW,
+    GREEN,
+    GREY,
+    MOST_SERIES,
+    ORANGE,
+    PURPLE,
+    RED,
+    Query,
+    listing,
+    newest,
+    series,
+    timeline,
+)
 
 _RUN = 'cluster="$cluster", training_run="$training_run"'
+_RANK = "cluster, training_run, training_rank"
 #: What has ended cleanly is gone as well, and nobody's fault.
 _ENDED = '(max by (training_rank) (training_process_state{{{}, training_state="finished"}}) == 1)'
 #: The ranks that panels show: first those that died, then those that are stopped, did not arrive, or wait for nobody.
@@ -40,13 +54,11 @@ HANG = Board(
                     "Ranks that the others wait for",
                     "Ranks that are not inside of the collective in which the others wait, with where they are.",
                     Query(
-                        f"topk({MOST_SERIES}, run_rank:training_process_behind:info{{{_RUN}}} * on "
-                        f"(cluster, training_run, "
-                        "training_rank) group_left (host_name, training_phase) "
-                        f"run_rank:training_process_place:last{{{_RUN}}} ^ 0 * on (cluster, training_run, "
-                        f"training_rank) "
-                        "group_left () max by (cluster, training_run, training_rank) "
-                        f"(training_process_phase_age_seconds{{{_RUN}}}))",
+                        f"topk({MOST_SERIES}, run_rank:training_process_behind:info{{{_RUN}}} "
+                        f"* on ({_RANK}) group_left (host_name, training_phase) "
+                        f"{newest(_RANK, f'run_rank:training_process_place:last{{{_RUN}}}')} "
+                        f"* on ({_RANK}) group_left () "
+                        f"max by ({_RANK}) (training_process_phase_age_seconds{{{_RUN}}}))",
                         "For",
                     ),
                     {"training_rank": "Rank", "host_name": "Host", "training_phase": "Phase"},

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dashboards.board import CLUSTER, RUN, Board, Row, Variable
 from dashboards.boards.verdicts import straggler_score
-from dashboards.panels import COARSE, MOST_SERIES, PHASES, STRAGGLER_SCORE, Query, heat_map, listing, series, top
+from dashboards.panels import (
+    COARSE,
+    MOST_SERIES,
+    PHASES,
+    STRAGGLER_SCORE,
+    Query,
+    heat_map,
+    listing,
+    newest,
+    series,
+    top,
+)
 
 _RUN = 'cluster="$cluster", training_run="$training_run"'
 _OWN = f"run_rank:training_step_own_seconds:mean{{{_RUN}}}"
@@ -17,8 +28,6 @@ _SLOWEST = Variable(
 )
 _SHOWN = f'{_RUN}, training_rank=~"$slowest"'
 _WAITS = f'{_SHOWN}, training_phase="communication"'
-#: The host of each rank, to name it in a legend.
-_HOST = "on (cluster, training_run, training_rank) group_left (host_name) run_rank:training_place:info{{{}}}"
 #: What the ranks of the fastest peer group need: a rank that is slow stands out against it, and so does a slow stage.
 _PEERS = (
     "/ on (cluster, training_run) group_left () "
@@ -33,9 +42,15 @@ _FIRST = (
 )
 
 
+def _on_its_host(of: str, shown: str) -> str:
+    """Return a query for ranks with the host of each, to name it in a legend."""
+    labels = "cluster, training_run, training_rank"
+    return f"{of} * on ({labels}) group_left (host_name) {newest(labels, f'run_rank:training_place:info{{{shown}}}')}"
+
+
 def _rows(of: str) -> Query:
     """Return a row for each of the ranks shown."""
-    return Query(f"{of} * {_HOST.format(_SHOWN)}", "rank {{training_rank}} {{host_name}}")
+    return Query(_on_its_host(of, _SHOWN), "rank {{training_rank}} {{host_name}}")
 
 
 RANKS = Board(
@@ -50,7 +65,7 @@ RANKS = Board(
                     "Own time now",
                     "What a rank does itself in a step, the longest first: data, copies, forward, backward, optimizer "
                     "and other. The others wait for the rank on top.",
-                    Query(f"topk({MOST_SERIES}, {_OWN}) * {_HOST.format(_RUN)}", "Own time"),
+                    Query(_on_its_host(f"topk({MOST_SERIES}, {_OWN})", _RUN), "Own time"),
                     {"training_rank": "Rank", "host_name": "Host", "training_peer_group": "Peer group"},
                     unit="s",
                 ).span(8),

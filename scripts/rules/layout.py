@@ -213,6 +213,8 @@ def _of_call(head: str, arguments: Sequence[Node], width: int) -> list[str]:
         if len(lines[0]) <= width:
             above = [*lines, end] if end.strip(")") else [*lines[:-1], lines[-1] + end]
             return [*above[:-1], f"{above[-1]},", f"{_INDENTATION}{', '.join(map(_flat, behind))})"]
+    if before and all(map(_is_literal, before)):
+        head, arguments = f"{head}{', '.join(map(_flat, before))},", [last]
     return [head, *(_INDENTATION + line for line in _listed(arguments, width - len(_INDENTATION))), ")"]
 
 
@@ -231,14 +233,13 @@ def _is_literal(node: Node) -> bool:
 
 
 def _listed(arguments: Sequence[Node], width: int) -> list[str]:
-    """Return the lines of arguments with their commas: literals share one."""
+    """Return the lines of arguments with their commas: literals share one, and a number alone follows an expression."""
     lines: list[str] = []
-    literal = False
     for i, each in enumerate(arguments):
         *first, last = _lines(each, "", width - 1)
         last += "," if i < len(arguments) - 1 else ""
-        after, literal = literal, _is_literal(each)
-        if after and literal:
+        alone = len(arguments) == i + 1 and _is_literal(each) and last[0] != '"'
+        if i and _is_literal(each) and (alone or _is_literal(arguments[i - 1])) and len(f"{lines[-1]} {last}") <= width:
             lines[-1] += f" {last}"
         else:
             lines += [*first, last]

@@ -7,7 +7,7 @@ labels then meets two series where it must meet one, and Prometheus drops all th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import promql_parser as promql
 
@@ -19,20 +19,26 @@ PATH = ("job", "instance", "replica")
 _COUNTERS = ("_total", "_sum", "_count", "_bucket")
 
 
-def series(rules: Iterable[Rule], labels: Mapping[str, frozenset[str]], recorded: frozenset[str]) -> Iterator[str]:
+def series(
+    rules: Iterable[Rule],
+    labels: Mapping[str, frozenset[str]],
+    recorded: frozenset[str],
+    path: Collection[str] = PATH,
+) -> Iterator[str]:
     """Yield each series once, in the notation of Prometheus.
 
     Args:
         rules: that read them; every selector of theirs finds some.
         labels: of each name.
         recorded: names that rules give, which need no input.
+        path: labels that the way to the server adds.
     """
     found: set[str] = set()
     for rule in rules:
         for selector in selectors(rule.expr):
             for name in _names(selector, labels):
                 if name not in recorded:
-                    found.update(_variants(name, selector, labels[name]))
+                    found.update(_variants(name, selector, {*labels[name], *path}))
     yield from sorted(found)
 
 
@@ -48,10 +54,10 @@ def _names(selector: promql.VectorSelector, labels: Mapping[str, frozenset[str]]
     return [name for name in labels if re.fullmatch(pattern, name)]
 
 
-def _variants(name: str, selector: promql.VectorSelector, labels: frozenset[str]) -> Iterator[str]:
+def _variants(name: str, selector: promql.VectorSelector, labels: Iterable[str]) -> Iterator[str]:
     """Yield a series that the selector finds, and for each label that it leaves open one with another value."""
     asked = {each.name: each for each in selector.matchers.matchers if each.name != "__name__"}
-    base = {label: "a" for label in {*labels, *PATH} if label not in ("laggard_adapter", "le")}
+    base = {label: "a" for label in labels if label not in ("laggard_adapter", "le")}
     base |= {label: found for label, each in asked.items() if (found := _matching(each)) is not None}
     yield _written(name, base)
     for label in base:
