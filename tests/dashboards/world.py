@@ -23,7 +23,10 @@ from lab.evaluation.scenarios import SCENARIOS
 from tests.dashboards.left_out import left_out
 from tests.rules.engine import free_address
 from tests.rules.pack import selectors
+from tests.support.cases import EVERY_CASE
 
+#: What takes hours of simulated time: half of the cost of all, for one panel each.
+LONG = {"slower_than_before": "laggard-run: Against the past", "slow_epochs": "laggard-data: Start of an epoch"}
 #: What is wrong with the runs, one each.
 FAULTS = (
     "slow_backward",
@@ -35,12 +38,11 @@ FAULTS = (
     "bursts",
     "restarted",
     "gpu_lost",
-    "slower_than_before",
-    "slow_epochs",
     "memory_short",
     "healthy",
     "slow_stage",
     "unmeasured",
+    *(LONG if EVERY_CASE else ()),
 )
 RANKS = 8
 #: Seconds between two points of a plot.
