@@ -44,6 +44,12 @@ SKEW = (
     f"(max by ({_WHO}) (timestamp(training_process_last_step_age_seconds)) "
     f"- max by ({_WHO}) (training_process_last_step_age_seconds))"
 )
+#: How many ranks of a run the rules have never seen, and do miss; and how many it has.
+_MISSING = (
+    f"max by ({CLUSTER}, {_RUN}) (run:training_ranks_missing:count) and on ({CLUSTER}, {_RUN}) "
+    f'ALERTS{{alertname="TrainingRankMissing", alertstate="firing", {_RANK}=""}}'
+)
+_EXPECTED = f"max by ({CLUSTER}, {_RUN}) (run:training_ranks_expected:max)"
 #: Between the clock of this machine and the server's: an answer takes time too.
 _SKEW_SECONDS = 5.0
 #: Labels that metrics of ours carry besides those that may be renamed, and that a target often has too.
@@ -147,7 +153,19 @@ def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Ite
             f"no node exporter shows {_named(server, unseen)}: a stall or a death of them has no rank",
             "run laggard-exporter on their hosts, scrape it, and let it read their LAGGARD_STATE_DIR",
         )
-    if not silent and not unseen and not apart and not told:
+    if missed := server.query(_MISSING, by=(_RUN,)):
+        of = {run_of(sample): sample.value for sample in server.query(_EXPECTED, by=(_RUN,))}
+        each = sorted(
+            f"{sample.value:.0f} of {of.get(run_of(sample), 0):.0f} ranks of run {run_of(sample)}" for sample in missed
+        )
+        yield Finding(
+            "ranks",
+            FAULT,
+            f"the rules have never seen {some(each)}",
+            "list the hosts of all ranks in the scrape jobs; of servers that share targets (hashmod, shards of the "
+            "operator) each must scrape whole runs: docs/deploy.md, shards",
+        )
+    if not silent and not unseen and not apart and not missed and not told:
         yield Finding(
             "ranks", WORKS, f"{count(len(seen), 'rank')} seen, metrics of all arrive" if seen else "no rank trains now"
         )

@@ -256,6 +256,21 @@ def test_a_question_that_is_refused_hides_no_other_answer(capsys: pytest.Capture
     )
 
 
+def test_ranks_that_nobody_scrapes_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """A shard that has half of the targets, or a list without a host: how many ranks of which run the rules miss."""
+    runs = [({"training_run": run}, 4) for run in ("llama", "opus")]
+    sizes = [({"training_run": run}, 8) for run in ("llama", "opus")]
+    answers = {"run:training_ranks_missing:count": runs, "run:training_ranks_expected:max": sizes}
+    with fake_prometheus(answers, []) as address:
+        found = faults(doctor(address, "--json", code=1, capsys=capsys))
+    ((status, detail, do),) = found["ranks"]
+    assert (status, detail) == (
+        "fault",
+        "the rules have never seen 4 of 8 ranks of run llama, 4 of 8 ranks of run opus",
+    )
+    assert do.startswith("list the hosts of all ranks in the scrape jobs; of servers that share targets (hashmod,")
+
+
 def test_samples_that_arrive_too_late_for_the_rules_are_said() -> None:
     """Of a run whose newest samples are older than what the rules look back, the age is the reason; not of others."""
     runs = [({"training_run": "delayed"}, 1), ({"training_run": "other"}, 1)]
