@@ -37,6 +37,8 @@ _ABOUT_THE_QUESTION = "PromQL"
 _NOT_NOW: dict[int, str] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "is not ready",
     HTTPStatus.TOO_MANY_REQUESTS: "is asked too often; try again later",
+    HTTPStatus.BAD_GATEWAY: "does not answer the proxy before it; try again later",
+    HTTPStatus.GATEWAY_TIMEOUT: "does not answer the proxy before it in time; try a shorter time or one run",
 }
 #: A server may round the times that it is asked for.
 _TOLERANCE_SECONDS = 1.0
@@ -236,7 +238,9 @@ class Prometheus:
             if code in _NOT_NOW:
                 raise CommandError(f"Prometheus at {self.name} {_NOT_NOW[code]}: HTTP {code} at /{path}") from error
             reason = f"HTTP {code}" if httpx.codes.is_error(code) else "no JSON"
-            login = "; a login page needs a token by --http.config.file" if "html" in kind else ""
+            # A page with the code of an error is a proxy's own.
+            asks = "html" in kind and not httpx.codes.is_error(code)
+            login = "; a login page needs a token by --http.config.file" if asks else ""
             raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}{login}") from error
         known = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
         if httpx.codes.is_error(code) or (known and known.get("status") != "success"):

@@ -252,7 +252,18 @@ REFUSED = {
     "not found": (Answer(b'{"message":"Not found"}', 404), "refuses /api/v1/query: HTTP 404"),
     "too many requests": (Answer(b"slow down", 429), "is asked too often; try again later: HTTP 429 at /api/v1/query"),
     "a start": (Answer(b"Service Unavailable", 503), "is not ready: HTTP 503 at /api/v1/query"),
-    "a gateway": (Answer(HTML, 502, {"Content-Type": "text/html"}), "does not answer as Prometheus: HTTP 502"),
+    "a gateway": (
+        Answer(HTML, 502, {"Content-Type": "text/html"}),
+        "does not answer the proxy before it; try again later: HTTP 502 at /api/v1/query\n",
+    ),
+    "a gateway that waits no longer": (
+        Answer(HTML, 504, {"Content-Type": "text/html"}),
+        "does not answer the proxy before it in time; try a shorter time or one run: HTTP 504 at /api/v1/query\n",
+    ),
+    "an error page": (
+        Answer(HTML, 500, {"Content-Type": "text/html"}),
+        "does not answer as Prometheus: HTTP 500 at /api/v1/query\n",
+    ),
     "its own words": (
         Answer(b'{"status":"error","error":"many\\nlines\\u001b[2J"}', 422),
         "refuses /api/v1/query: many\\nlines\\x1b[2J",
