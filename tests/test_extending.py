@@ -148,7 +148,7 @@ def test_the_backend_reads_gpus_of_another_vendor(tmp_path: Path) -> None:
         finally:
             exporter.terminate()
     said = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("gpu_"))
-    working, hanging = 'uuid="PCI-0000:03:00.0"', 'uuid="PCI-0000:04:00.0"'
+    working, hanging = 'uuid="PCI-h-0000:03:00.0"', 'uuid="PCI-h-0000:04:00.0"'
     expected = {
         f"gpu_up{{{working}}}": "1.0",
         f"gpu_up{{{hanging}}}": "0.0",

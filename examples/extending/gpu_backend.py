@@ -74,7 +74,7 @@ class XeCollector(GpuCollector[Device]):
 
     def _identify(self, index: int, seconds: float | None) -> Device | None:
         address = self._session.query(Request("address", index), seconds)
-        uuid = f"PCI-{address}"
+        uuid = f"PCI-{self._host}-{address}"
         return address and Device(uuid, (uuid, str(index), "", address, "", "", "", ""), index, address)
 
 

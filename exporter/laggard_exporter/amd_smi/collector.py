@@ -148,10 +148,11 @@ class AmdSmiCollector(GpuCollector[AmdDevice]):
         if not facts["pci_bus_id"]:
             return None
         found = _UNIQUE_ID.fullmatch(facts["serial"].lower())
-        # As ROCm calls it; a GPU of a desktop may have no identity of its own.
+        # As ROCm calls it; a GPU of a desktop or a virtual machine may have no identity of its own, and each host has a
+        # GPU at the same address.
         digits = found[1].zfill(16) if found and int(found[1], 16) else ""
         facts["serial"] = digits
-        uuid = f"GPU-{digits}" if digits else f"PCI-{facts['pci_bus_id']}"
+        uuid = f"GPU-{digits}" if digits else f"PCI-{self._host}-{facts['pci_bus_id']}"
         labels = (facts[label] for label in ("name", "pci_bus_id", "serial", "vbios"))
         node = facts["numa_node"].removeprefix("-1")
         return AmdDevice(

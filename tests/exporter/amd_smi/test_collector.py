@@ -198,10 +198,10 @@ def test_processes(fake_amd_smi: Path, amd_scenario: amd.Scenario, tmp_path: Pat
 
 
 def test_gpus_without_an_identity(amd_gpus: GpuProbe, amd_scenario: amd.Scenario) -> None:
-    """A GPU without unique id, as one of a desktop, is called by its place on the bus."""
+    """A GPU without unique id, as one of a desktop, is called by its host and its place on the bus there."""
     amd_scenario.write("0 amdsmi_get_gpu_asic_info.asic_serial 0x0000000000000000")
     samples = amd_gpus.collect()
-    assert starting_with(samples, "gpu_up") == {gpu("gpu_up", "PCI-0000:05:00.0"): 1, gpu("gpu_up", IDLE): 1}
+    assert starting_with(samples, "gpu_up") == {gpu("gpu_up", "PCI-node-1-0000:05:00.0"): 1, gpu("gpu_up", IDLE): 1}
 
 
 @pytest.mark.parametrize(
