@@ -23,10 +23,19 @@ _NATIVE = (
     f"group by ({CLUSTER}, {RUN}) (training_step_own_duration_seconds)"
     f" unless on ({CLUSTER}, {RUN}) training_step_own_duration_seconds_count"
 )
-#: Own times without one of the labels by which all rules join.
-_UNNAMED = (
-    f'group by ({_WHO}) (training_step_own_duration_seconds_count{{{RUN}=""}}'
-    f' or training_step_own_duration_seconds_count{{{_RANK}=""}})'
+#: Without which labels nobody can tell apart what arrives of every rank.
+_LABELS = {
+    "training_step_own_duration_seconds_count": (RUN, _RANK),
+    "training_phase_duration_seconds_sum": ("training_phase",),
+    "training_signal_available": ("training_signal",),
+    "training_rank_state": ("training_state",),
+    "training_process_state": ("training_state",),
+}
+_GONE = "gone"
+_UNNAMED = " or ".join(
+    f'group by ({CLUSTER}, {RUN}, {_GONE}) (label_replace({series}{{{label}=""}}, "{_GONE}", "{label}", "", ""))'
+    for series, labels in _LABELS.items()
+    for label in labels
 )
 #: Runs of whose ranks a gauge says when a step ended, and no counter that one did.
 _UNCOUNTED = (
@@ -102,10 +111,12 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
             "set always_scrape_classic_histograms: true in the scrape job; where ranks push, take out "
             "convert_histograms_to_nhcb and OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
         )
-    for sample in server.query(_UNNAMED, at):
-        gone = " and ".join(label for label in (RUN, _RANK) if not sample.labels.get(label))
-        found[_run(sample.labels)] = Unread(
-            f"steps arrive without the label {gone}",
+    gone: dict[Run, set[str]] = {}
+    for sample in server.query(_UNNAMED, at, by=(_GONE,)):
+        gone.setdefault(_run(sample.labels), set()).add(sample.labels[_GONE])
+    for run, labels in gone.items():
+        found[run] = Unread(
+            f"series arrive without the label{'s' * (len(labels) > 1)} {some(sorted(labels))}",
             "take out what drops or moves labels: labeldrop in metric_relabel_configs; attributes, redaction, "
             "group_by_attrs, or an aggregation in a Collector",
         )

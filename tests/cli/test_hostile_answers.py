@@ -409,10 +409,11 @@ def test_why_metrics_do_not_arrive_stands_beside_the_alert(tmp_path: Path) -> No
     assert out.startswith(
         "run r 4 ranks steps arrive as training.steps, and the rules read training_steps_total; take out"
     )
-    nameless = {'training_step_own_duration_seconds_count{training_run=""}': [({"training_run": "r"}, 1.0)]}
+    without = {"training_run": "r", "gone": "training_rank"}
+    nameless = {'training_step_own_duration_seconds_count{training_run=""}': [(without, 1.0)]}
     with fake_prometheus({**nameless, **known}, down) as url:
         out = " ".join(ask(("diagnose",), url, tmp_path)[1].split())
-    assert "steps arrive without the label training_rank; take out what drops or moves labels: " in out
+    assert "series arrive without the label training_rank; take out what drops or moves labels: " in out
 
 
 def test_who_is_compared_by_now_is_not_called_uncompared(tmp_path: Path) -> None:
