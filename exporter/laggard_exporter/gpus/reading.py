@@ -43,8 +43,7 @@ class TableReader:
                 continue
             if raw == reading.unknown:
                 return None
-            # Written so that a NaN is rejected too.
-            if not reading.minimum <= raw <= reading.maximum:
+            if not reading.holds(raw):
                 self.rejected[reading.family.name] += 1
                 return None
             return raw

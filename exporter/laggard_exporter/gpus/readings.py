@@ -26,6 +26,9 @@ class Call(NamedTuple):
         return Request(self.function, device, self.arguments)
 
 
+#: What a register reads that is not there, as of a device that left the bus.
+ALL_ONES = (1 << 32) - 1
+
 S_co = TypeVar("S_co", covariant=True)
 
 
@@ -48,6 +51,11 @@ class Reading(Generic[S_co]):
     unknown: int | None = None
     states: tuple[str, ...] = ()
     detail: bool = False
+
+    def holds(self, raw: float) -> bool:
+        """Return whether a raw value can be true."""
+        # Written so that a NaN is none.
+        return self.minimum <= raw <= self.maximum and raw != ALL_ONES
 
     @property
     def counts(self) -> bool:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from laggard_exporter.gpus import conventions as names
 from laggard_exporter.gpus.child_process import Request
+from laggard_exporter.gpus.readings import Reading
 from laggard_exporter.nvml.library import FIELD_VALUES, FieldValues, Nvml
-from laggard_exporter.samples import Family
 
 STATE_FUNCTION = "nvmlDeviceGetNvLinkState"
 
@@ -42,11 +42,12 @@ _ERRORS = {
 
 _TRANSMIT, _RECEIVE = 202, 204
 
-#: Counters that are summed over the links, with family and further labels.
-COUNTERS: dict[int, tuple[Family, tuple[str, ...]]] = {
-    **{number: (names.GPU_NVLINK_ERRORS, (error,)) for number, error in _ERRORS.items()},
-    _RECEIVE: (names.GPU_NVLINK_RECEIVE, ()),
-    _TRANSMIT: (names.GPU_NVLINK_TRANSMIT, ()),
+_MOST = (1 << 62) - 1
+_FAMILIES = {_RECEIVE: names.GPU_NVLINK_RECEIVE, _TRANSMIT: names.GPU_NVLINK_TRANSMIT}
+#: Counters that are summed over the links.
+COUNTERS: dict[int, Reading[int]] = {
+    **{n: Reading(names.GPU_NVLINK_ERRORS, (n,), (1, 1), _MOST, (error,)) for n, error in _ERRORS.items()},
+    **{n: Reading(family, (n,), (1, 1), _MOST) for n, family in _FAMILIES.items()},
 }
 
 #: The total of all links in the table; where a GPU has it, the same per link is not asked for.
@@ -97,12 +98,12 @@ class Links:
             return []
         return [Request(STATE_FUNCTION, index, (link,)) for link in range(self.count)]
 
-    def counters(self, values: Sequence[float | None]) -> Iterator[tuple[Family, tuple[str, ...], float]]:
-        """Yield family, further labels and the sum over the links of each counter that is complete."""
+    def counters(self, values: Sequence[float | None]) -> Iterator[tuple[Reading[int], list[float]]]:
+        """Yield the values of all links, of each counter that is complete."""
         for number, places in self._places.items():
             found = [value for value in values[places] if value is not None]
             if number in COUNTERS and len(found) == places.stop - places.start:
-                yield *COUNTERS[number], sum(found)
+                yield COUNTERS[number], found
 
     def states(self, values: Sequence[float | None], answers: list[Any]) -> dict[str, int]:
         """Return how many links are active and inactive; nothing where a link does not tell."""

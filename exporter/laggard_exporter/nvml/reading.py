@@ -93,7 +93,7 @@ class Reader:
         row.raw, row.samples = None, ()
         reading, labels, first = row.reading, row.labels, raw
         source = reading.sources[0]
-        if raw is None or not reading.minimum <= raw <= reading.maximum:
+        if raw is None or not reading.holds(raw):
             found = self._checked(reading, answers)
             if found is None:
                 return
@@ -119,8 +119,7 @@ class Reader:
                 continue
             if raw == reading.unknown:
                 return None
-            # Written so that a NaN is rejected too.
-            if not reading.minimum <= raw <= reading.maximum:
+            if not reading.holds(raw):
                 self.rejected[reading.family.name] += 1
                 return None
             return source, raw
@@ -182,8 +181,12 @@ class Reader:
                 yield Sample(names.GPU_FAN_SPEED, (uuid, str(number)), percent / 100)
 
     def _links(self, device: NvidiaDevice, answers: Answers) -> Iterator[Sample]:
-        for family, labels, raw in device.links.counters(answers.link_values):
-            value = self._counters.widen((family, device.uuid, labels), raw)
+        for reading, found in device.links.counters(answers.link_values):
+            family, labels = reading.family, reading.labels
+            if not all(map(reading.holds, found)):
+                self.rejected[family.name] += 1
+                continue
+            value = self._counters.widen((family, device.uuid, labels), sum(found))
             yield Sample(family, (device.uuid, *labels), value)
         for state, count in device.links.states(answers.link_values, answers.links).items():
             yield Sample(names.GPU_NVLINK_LINKS, (device.uuid, state), count)

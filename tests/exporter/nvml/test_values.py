@@ -217,6 +217,12 @@ GARBAGE = {
     "nvmlDeviceGetTemperatureV.0 65535": gpu("gpu_temperature_celsius", sensor="gpu"),
     "nvmlDeviceGetClockInfo.1 4294967295": gpu("gpu_clock_hertz", clock="sm"),
     "nvmlDeviceGetMemoryInfo_v2 18446744073709551615 1 1 1": gpu("gpu_memory_capacity_bytes"),
+    # Registers of a device that left the bus.
+    "field.4 3 4294967295": gpu("gpu_ecc_volatile_errors_total", severity="uncorrected"),
+    "field.94 1 4294967295": gpu("gpu_pcie_replays_total"),
+    "field.180 1 4294967295": gpu("gpu_pcie_errors_total", error="fatal"),
+    "field.161.3 3 4294967295": gpu("gpu_nvlink_errors_total", error="replay"),
+    "field.162.3 3 0xFFFFFFFFFFFFFFFF": gpu("gpu_nvlink_errors_total", error="recovery"),
 }
 
 
