@@ -188,7 +188,8 @@ On each host `laggard-exporter`, and jobs by `laggard run`. Then ask what is mis
 laggard doctor --prometheus http://localhost:9090
 ```
 
-After an update of laggard, write rules and dashboards again, and have Prometheus load them (`kill -HUP`):
+After an update of laggard, write rules and dashboards again, and have Prometheus load them (`kill -HUP`). Then
+update hosts and jobs.
 
 ```sh
 laggard rules render {arguments} --output rules --dashboards grafana/dashboards
