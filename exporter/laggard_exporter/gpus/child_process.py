@@ -221,11 +221,13 @@ class Child:
         return DiedError(self._current(), code)
 
     def _current(self) -> Request:
-        """Return the call that the child is at: one of the oldest requests that are not answered."""
-        first, pending = next(iter(self._sent.items()))
+        """Return the call that the child is at, or the first that it has not begun."""
         number, index = PROGRESS.unpack_from(self._progress)
-        requests = pending.batch.requests
-        return requests[min(index, len(requests) - 1) if number == first else 0]
+        if number not in self._sent:
+            number, index = next(iter(self._sent)), 0
+        # All before it are answered, though perhaps not read yet.
+        requests = self._sent[number].batch.requests
+        return requests[min(index, len(requests) - 1)]
 
     def close(self) -> bool:
         """End the child and return whether it is gone. Events that it sent before are in :attr:`events`."""

@@ -7,16 +7,19 @@ broken one is shown but its identity, and when the fault is over everything is a
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from laggard_exporter.gpus import collector, worker
-from laggard_exporter.gpus.child_process import Child
+from laggard_exporter.gpus.child_process import Batch, Child, DiedError, Request
 from laggard_exporter.nvml import answers
 from laggard_exporter.nvml.child.activity import SHORTEST_WINDOW
+from laggard_exporter.nvml.library import NVML, start
 from tests.exporter.gpus.support import GROUP_SECONDS, LATER, about, failures, status, timed, timeouts
 from tests.exporter.nvml.support import BUSY, IDLE, LOST, gpu
 from tests.exporter.support import TIMEOUT, GpuProbe, lasting, starting_with
@@ -202,6 +205,24 @@ def test_all_gpus_are_lost(probe: GpuProbe, scenario: Scenario) -> None:
     assert probe.incomplete == ""
     scenario.write()
     assert lasting(timed(probe, later=31)) == lasting(before)
+
+
+def test_the_call_that_ends_the_process_is_known(fake_nvml: Path, scenario: Scenario) -> None:
+    """Who asks a process that has ended meanwhile learns which call ended it, also before older answers are read."""
+    scenario.write("0 nvmlDeviceGetUtilizationRates !abort")
+    child = start({**os.environ, **scenario.environment(fake_nvml)})
+    try:
+        begin = Batch([NVML.init, Request("nvmlDeviceGetHandleByIndex", None, (0,))])
+        child.receive(child.send(begin, TIMEOUT), time.monotonic() + TIMEOUT)
+        utilization = "nvmlDeviceGetUtilizationRates"
+        child.send(Batch([Request("nvmlDeviceGetCount")]), TIMEOUT)
+        child.send(Batch([Request("nvmlSystemGetDriverVersion"), Request(utilization, 0)]), TIMEOUT)
+        child.process.wait(TIMEOUT)
+        with pytest.raises(DiedError) as died:
+            child.send(Batch([Request(utilization, 1)]), TIMEOUT)
+    finally:
+        child.close()
+    assert died.value.request == Request(utilization, 0)
 
 
 def test_the_library_ends_its_process(probe: GpuProbe, scenario: Scenario) -> None:
