@@ -106,28 +106,17 @@ def test_other_names_are_said(site: Site, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_labels_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """A label by which all rules join is dropped, to save series: doctor and diagnose name it, and what may do that."""
-    drop = {"regex": "training_rank", "action": "labeldrop"}
+    """Labels are dropped, to save series: doctor and diagnose name them, those of one metric too, and the cause."""
+    drop = {"regex": "training_(rank|phase|signal|state)", "action": "labeldrop"}
     address = site.server("nameless", scrape={"metric_relabel_configs": [drop]})
     until(lambda: series(address, "training_step_own_duration_seconds_count") == 1, "ranks arrive")
+    until(lambda: series(address, "training_process_state") == 1, "and what the exporter sees of them")
     ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
-    assert why == "series arrive without the label training_rank"
+    lost = "training_phase, training_rank, training_signal, training_state"
+    assert why == f"series arrive without the labels {lost}"
     assert do.startswith("take out what drops or moves labels: labeldrop in metric_relabel_configs; ")
     assert main(["diagnose", "--prometheus", address]) == 2
     assert capsys.readouterr().err == f"laggard diagnose: error: Prometheus at {address}: {why}; {do}\n"
-
-
-def test_labels_of_one_metric_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """Labels that tell phases, signals and states apart: without them no wait and no end of a rank is known."""
-    drop = {"regex": "training_(phase|signal|state)", "action": "labeldrop"}
-    address = site.server("plain", scrape={"metric_relabel_configs": [drop]})
-    until(lambda: series(address, 'training_phase_duration_seconds_sum{training_phase=""}') == 2, "ranks arrive")
-    until(
-        lambda: series(address, 'training_process_state{training_state=""}') == 2, "and what the exporter sees of them"
-    )
-    ((_, why, do),) = faults(doctor(address, "--json", code=1, capsys=capsys))["names"]
-    assert why == "series arrive without the labels training_phase, training_signal, training_state"
-    assert do.startswith("take out what drops or moves labels: labeldrop in metric_relabel_configs; ")
 
 
 def test_counters_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
