@@ -1,6 +1,7 @@
 """Whose a fetch is: training data or an evaluation's. It is decided by the loader, never by what comes next.
 
-A batch lives from its fetch to the next fetch of the same loader, or to the end of it. An iterator one of whose batches
+A batch lives from its fetch to the next fetch of the same loader, or to the end of it; batches that are all fetched
+before the first is used live to the next fetch of any. An iterator one of whose batches
 lived through a backward pass, an update or the end of a named step is training data, for good. An iterator a batch of
 which saw forwards and nothing else is an evaluation's. Until one of the two is known, and if neither is, it is data.
 """
@@ -59,6 +60,8 @@ class Loaders:
         self._before: Reading | None = None
         #: There was a forward since.
         self._forwarded = False
+        #: The reading whose end was found last: its batches may be used now, until the next fetch.
+        self._ended: Reading | None = None
 
     @property
     def open(self) -> bool:
@@ -68,6 +71,9 @@ class Loaders:
     def fetch(self, loader: int) -> Reading:
         """Take a fetch; ``loader`` is 0 where its loader is not known. Return the reading that it is of."""
         self._forwarded = False
+        ended, self._ended = self._ended, None
+        if ended is not None and ended.loader not in self._trained and not ended.recorded:
+            ended.end_batch()
         if loader and loader in self._trained:
             # Another batch that has only been looked at, of a loader that never trained, leads to nothing any more.
             for other in self._undecided:
@@ -101,21 +107,21 @@ class Loaders:
             return None
         self._close(newest)
         if not newest.loader and before is not None:
-            self.newest = before
+            self.newest = newest = before
             self._close(before)
-            return before
+        self._ended = newest
         return newest
 
     def forward(self, *, gradients: bool) -> None:
-        """Take a forward. All batches that are out may have a part in it."""
+        """Take a forward. All batches that are out may have a part in it, and those of an iterator just read whole."""
         self._forwarded = True
-        for reading in self._undecided:
+        for reading in (*self._undecided, *filter(None, [self._ended])):
             reading.looked |= not gradients
             reading.recorded |= gradients
 
     def train(self, *, backward: bool) -> None:
         """Take a backward pass, an update or the end of a named step: the batches that are out lead to it."""
-        newest = self.newest
+        newest, self._ended = self.newest, None
         if backward and newest is not None and newest.gradients and not (newest.open or self._forwarded):
             # The loss of a whole pass, whose backward follows its end.
             newest.training, newest.evaluation = True, False

@@ -49,6 +49,8 @@ class Loop:
     evaluates_every: int
     evaluated: int
     """Batches of an evaluation."""
+    collects: bool
+    """Whether an evaluation fetches all of its batches, and finds their end, before it uses the first."""
     leaves_early: bool
     two_evaluated: bool
     """Whether an evaluation goes through two loaders side by side."""
@@ -66,27 +68,32 @@ class Loop:
     """Host work behind each call."""
 
 
-LOOPS = st.builds(
-    Loop,
-    epochs=st.integers(1, 3),
-    batches=st.integers(2, 5),
-    accumulated=st.integers(1, 3),
-    fetches_first=st.booleans(),
-    two_loaders=st.booleans(),
-    labels=st.sampled_from(["", "between", "after"]),
-    optimizers=st.integers(1, 2),
-    evaluates_every=st.integers(1, 4),
-    evaluated=st.integers(1, 4),
-    leaves_early=st.booleans(),
-    two_evaluated=st.booleans(),
-    in_training_mode=st.booleans(),
-    gradients=st.booleans(),
-    forces=st.booleans(),
-    sanity_check=st.booleans(),
-    makes=st.sampled_from(["", "each", "together"]),
-    gap=st.integers(0, 3),
-    # A single batch is an evaluation's where training is known, and has no gradients.
-).filter(lambda loop: loop.evaluated > 1 or not (loop.sanity_check or loop.gradients))
+LOOPS = (
+    st.builds(
+        Loop,
+        epochs=st.integers(1, 3),
+        batches=st.integers(2, 5),
+        accumulated=st.integers(1, 3),
+        fetches_first=st.booleans(),
+        two_loaders=st.booleans(),
+        labels=st.sampled_from(["", "between", "after"]),
+        optimizers=st.integers(1, 2),
+        evaluates_every=st.integers(1, 4),
+        evaluated=st.integers(1, 4),
+        collects=st.booleans(),
+        leaves_early=st.booleans(),
+        two_evaluated=st.booleans(),
+        in_training_mode=st.booleans(),
+        gradients=st.booleans(),
+        forces=st.booleans(),
+        sanity_check=st.booleans(),
+        makes=st.sampled_from(["", "each", "together"]),
+        gap=st.integers(0, 3),
+        # A single batch is an evaluation's where training is known, and has no gradients.
+    )
+    .filter(lambda loop: loop.evaluated > 1 or loop.collects or not (loop.sanity_check or loop.gradients))
+    .filter(lambda loop: not (loop.collects and (loop.leaves_early or loop.two_evaluated or loop.gradients)))
+)
 
 
 @dataclass
@@ -148,14 +155,18 @@ class Script:
         self.evaluating = True
         if loop.makes == "together":
             self.make(*loaders)
+        if loop.collects:
+            for number in range(loop.evaluated):
+                self.fetch(VALIDATION, 0 if number else FIRST_BATCH)
+            self.fetch(VALIDATION, EXHAUSTED)
         for number in range(loop.evaluated):
-            for loader in loaders:
+            for loader in [] if loop.collects else loaders:
                 self.fetch(loader, 0 if number else FIRST_BATCH)
             without = NO_GRAD_FORWARD if loop.in_training_mode else EVALUATION_FORWARD
             self.call(Phase.FORWARD if loop.gradients else without, 11, Phase.EVALUATION)
             if loop.forces:
                 self.call(GRADIENT, 5, Phase.EVALUATION)
-        if not loop.leaves_early:
+        if not (loop.leaves_early or loop.collects):
             self.fetch(loaders[0], EXHAUSTED)
 
     def use(self) -> None:
