@@ -129,8 +129,9 @@ class Loaders:
             trained = [reading for reading in self._undecided if not reading.evaluation]
             # An evaluation that was left before its end has a batch out too. It stays one, but where nothing else can
             # have led to this, and where its batches were fetched in turn with others that did.
-            alone = not (self._trained or trained)
             if newest is not None and newest.evaluation:
+                out = any(reading.open and reading.training for reading in self._readings.values())
+                alone = not (trained or out) and _NO_LOADER not in self._trained
                 # What an evaluation has read before may be trained on now: folds, data of a next task.
                 used = newest.inherited and newest.recorded and not newest.looked
                 if alone or used or newest.loader in self._trained:

@@ -300,7 +300,8 @@ def test_a_pass_whose_loss_is_summed_is_training(validates: bool) -> None:  # no
     assert spent[:2] == [trained, {**trained, Phase.EVALUATION: 70} if validates else trained]
 
 
-def test_what_an_evaluation_has_read_is_trained_on_later() -> None:
+@pytest.mark.parametrize("teachers", [0, 1])
+def test_what_an_evaluation_has_read_is_trained_on_later(teachers: int) -> None:
     """Folds, clients of a federation, data of a next task: an iterator is training data from its first batch on."""
     events: list[Event] = []
     now = 0
@@ -315,14 +316,14 @@ def test_what_an_evaluation_has_read_is_trained_on_later() -> None:
         events.extend([(Phase.DATA | loader << IDENTITY_SHIFT, now, now + 5), (EXHAUSTED, now + 5, now + 5)])
         now += 5
 
-    training = (Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP)
+    training = (*[EVALUATION_FORWARD] * teachers, Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP)
     go_through(LABELLED, *training)
     go_through(VALIDATION, EVALUATION_FORWARD)
     for _ in range(2):
         go_through(VALIDATION, *training)
     steps = StepPartition(warmup_steps=0).feed([*events, (Phase.DATA | VALIDATION << IDENTITY_SHIFT, now, now + 10)])
     assert [step.phases[Phase.EVALUATION] for step in steps] == [0, 25, 0]
-    assert [step.phases[Phase.FORWARD] for step in steps] == [10] * 3
+    assert [step.phases[Phase.FORWARD] for step in steps] == [10 + 10 * teachers] * 3
 
 
 def test_a_named_step_trains_whatever_it_updates_with() -> None:
