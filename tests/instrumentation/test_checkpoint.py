@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import pickle
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,14 +136,37 @@ IN_MEMORY: dict[str, tuple[Any, bool]] = {
 }
 
 
+@pytest.mark.parametrize("writer", [torch, pickle])
 @pytest.mark.parametrize("name", IN_MEMORY)
-def test_state_that_goes_to_memory_is_a_checkpoint(process: Process, hook: CheckpointHook, name: str) -> None:
+def test_state_that_goes_to_memory_is_a_checkpoint(
+    process: Process, hook: CheckpointHook, name: str, writer: Any
+) -> None:
     """A buffer that takes the state of a module or an optimizer is one, a copy of anything else is none."""
     saved, counted = IN_MEMORY[name]
-    torch.save(saved, io.BytesIO())
+    (writer.save if writer is torch else writer.dump)(saved, io.BytesIO())
     go_on(process)
     assert (Phase.CHECKPOINT in codes(process)) is counted
     assert counts(hook) == ({"save": 1} if counted else {})
+
+
+def test_state_that_becomes_bytes_is_a_checkpoint(process: Process, hook: CheckpointHook) -> None:
+    """A script that writes them itself has safetensors make bytes of a model, and of any other tensors too."""
+    safetensors.torch.save(MODEL.state_dict())
+    go_on(process)
+    assert (codes(process), counts(hook)) == ([Phase.CHECKPOINT, Phase.DATA], {"save": 1})
+    safetensors.torch.save(STATE)
+    go_on(process)
+    assert (codes(process), counts(hook)) == ([Phase.DATA], {})
+
+
+def test_what_pickle_writes_is_searched_for_state_in_no_time(hook: CheckpointHook) -> None:
+    """A replay buffer of lists in lists is looked at in part."""
+    nested: Any = 0
+    for _ in range(6):
+        nested = [nested] * 64
+    began = time.thread_time()
+    assert not hook._is_state({"replay": nested})
+    assert time.thread_time() - began < 0.1
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER])
@@ -163,31 +188,53 @@ def checkpoints(process: Process) -> tuple[int, int]:
     return sum(phase == Phase.CHECKPOINT for phase, _, _ in step.intervals), step.phases[Phase.CHECKPOINT] // 10**6
 
 
-def write_out(buffer: io.BytesIO) -> None:
-    """Take 50 ms, as a disk does."""
-    assert buffer.getvalue()
+class Upload:
+    """A file of an object store, that is sent when it is closed."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    def write(self, data: bytes) -> int:
+        """Take some bytes."""
+        self._size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Send nothing yet."""
+
+    def tell(self) -> int:
+        """Return how many bytes there are."""
+        return self._size
+
+
+def write_out(buffer: Any) -> None:
+    """Take 50 ms, as a disk does, or an upload."""
+    assert buffer.tell()
     time.sleep(0.05)
 
 
-def save_in_function() -> None:
+def save_in_function(make: Callable[[], Any] = io.BytesIO) -> None:
     """Lightning's way: the buffer is gone at the end."""
-    buffer = io.BytesIO()
+    buffer = make()
     torch.save(MODEL.state_dict(), buffer)
     write_out(buffer)
 
 
 @pytest.mark.timed
-def test_writing_a_buffer_out_is_part_of_the_checkpoint(process: Process, hook: CheckpointHook) -> None:
+@pytest.mark.parametrize("make", [io.BytesIO, Upload])
+def test_writing_a_buffer_out_is_part_of_the_checkpoint(
+    process: Process, hook: CheckpointHook, make: Callable[[], Any]
+) -> None:
     """Until the buffer is gone, or until training goes on where it is kept; what follows is the script's again."""
     go_on(process)
-    save_in_function()
+    save_in_function(make)
     time.sleep(0.05)
     go_on(process)
     assert checkpoints(process) == (1, pytest.approx(50, abs=15))
     assert measure(hook)["training.checkpoint.duration", "save"] == [pytest.approx(0.05, abs=0.015)]
 
     go_on(process)
-    kept = io.BytesIO()
+    kept = make()
     torch.save(MODEL.state_dict(), kept)
     write_out(kept)
     go_on(process)

@@ -1,17 +1,17 @@
-"""Checkpoints: ``torch.save`` and ``torch.load``, distributed checkpoints, safetensors and torch_checkpointing.
+"""Checkpoints: ``torch.save`` and ``torch.load``, distributed checkpoints, safetensors, torch_checkpointing and pickle.
 
 What counts, since these functions are used for much else:
 
 - Not what happens inside a batch fetch, a forward, a backward or an optimizer step: a data set that loads its
   samples with ``torch.load`` is data loading.
-- A save into memory (``BytesIO``) only when it is the state of a module or of an optimizer. Copies for other processes
-  go through memory too.
+- A save into memory (``BytesIO``, ``safetensors.torch.save``) or by pickle only when it is the state of a module or of
+  an optimizer. Copies for other processes go through memory too.
 - A load only when it returns a mapping or a module: a state dict or a model, not a shard of tensors. Not from memory.
 - Of nested calls the outermost.
 
 A checkpoint ends when training goes on. The files that are written until then are one checkpoint, with what lies
-between them, waits for peers included. A buffer in memory is written out by its owner. Until it is gone, or until
-training goes on, that is the checkpoint too.
+between them, waits for peers included. What is no file of the system's, such as a buffer in memory or a file of
+fsspec's, is written out by its owner. Until it is gone, or until training goes on, that is the checkpoint too.
 
 Only the training thread is measured. A save on another thread, to a path, moves the time of the last save.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -66,8 +67,10 @@ _DISTRIBUTED_FUNCTIONS: dict[str, _Operation] = {"save": "save", "async_save": "
 _MANAGER = ("torch_checkpointing.checkpoint_manager", "CheckpointManager")
 #: safetensors' own functions, the inner one for those who took the outer ones before they were patched.
 _SAFETENSORS: dict[str, _Operation] = {"save_file": "save", "serialize_file": "save", "load_file": "load"}
-#: How deep a checkpoint's mappings and lists are searched for state, and how many entries of each.
-_DEPTH, _ENTRIES = 4, 64
+#: What the system writes out by itself.
+_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
+#: How deep a checkpoint's mappings and lists are searched for state, how many entries of each, and of all at a depth.
+_DEPTH, _ENTRIES, _LEVEL = 4, 64, 1024
 #: Checkpoints kept until they are reported; a process that never trains reports none.
 _MAX_PENDING = 256
 
@@ -82,8 +85,8 @@ class _Save:
         self.ended = started
         #: One recorded interval covers it.
         self.whole = True
-        #: The memory that was written to and has not been written out, as far as that can be told.
-        self.buffer: ref[io.BytesIO] | None = None
+        #: What was written to and has not been written out, as far as that can be told.
+        self.buffer: ref[Any] | None = None
         self.held_back = False
         #: Up to here its time is reported.
         self.reported = started
@@ -94,7 +97,7 @@ class _Call(NamedTuple):
 
     started: int = 0
     token: Token | None = None
-    buffer: io.BytesIO | None = None
+    buffer: Any = None
     elsewhere: bool = False
 
 
@@ -163,6 +166,9 @@ class CheckpointHook(Hook):
         for owner in (torch, torch.serialization):
             self.replace(owner, "save", save)
             self.replace(owner, "load", load)
+        dump = functools.cache(functools.partial(self._wrap, "save", _second, of_anything=True))
+        for owner in (pickle, sys.modules["_pickle"]):
+            self.replace(owner, "dump", dump)
 
     def _patch_distributed(self, modules: tuple[str, ...], _package: ModuleType) -> None:
         for name, operation in _DISTRIBUTED_FUNCTIONS.items():
@@ -175,6 +181,7 @@ class CheckpointHook(Hook):
         for name, operation in _SAFETENSORS.items():
             if hasattr(module, name):
                 self.replace(module, name, functools.partial(self._wrap, operation, _nowhere))
+        self.replace(module, "save", functools.partial(self._wrap, "save", _nowhere, of_anything=True))
 
     def _patch_manager(self, module: ModuleType) -> None:
         manager = getattr(module, _MANAGER[1])
@@ -186,7 +193,10 @@ class CheckpointHook(Hook):
         operation: _Held,
         place: Callable[[tuple[Any, ...], dict[str, Any]], Any],
         call: Callable[..., Any],
+        *,
+        of_anything: bool = False,
     ) -> Callable[..., Any]:
+        """Time a function; with ``of_anything`` it is used for much else, and counts where it saves state."""
         recorder = self.recorder
         took = self.guarded(self._after)
 
@@ -198,14 +208,15 @@ class CheckpointHook(Hook):
             if get_ident() != (recorder.thread or main_thread().ident):
                 # An open file may be one of many that a writer of distributed checkpoints fills at a time.
                 elsewhere = operation == "save" and (where is None or isinstance(where, (str, os.PathLike)))
-                return _Call(elsewhere=True) if elsewhere else None
-            buffer = where if isinstance(where, io.BytesIO) else None
+                return _Call(elsewhere=True) if elsewhere and not of_anything else None
+            unsure = of_anything or isinstance(where, io.BytesIO)
             if (
                 self._running
                 or recorder.phase not in _BETWEEN
-                or (buffer is not None and not (operation == "save" and self._saves_state(args, kwargs)))
+                or (unsure and not (operation == "save" and self._saves_state(args, kwargs)))
             ):
                 return None
+            buffer = where if hasattr(where, "write") and not isinstance(where, _FILES) else None
             # What a load is turns out afterwards; it ends a save.
             started = perf_counter_ns()
             if operation == "load":
@@ -230,7 +241,7 @@ class CheckpointHook(Hook):
         started: int,
         ended: int,
         result: Any,
-        buffer: io.BytesIO | None = None,
+        buffer: Any = None,
     ) -> None:
         """Note a call that succeeded; without a start it was in the background."""
         if operation == "load":
@@ -268,7 +279,7 @@ class CheckpointHook(Hook):
         self.recorder.add(RESUME, ended, ended)
         self._finish("load", ended - started)
 
-    def _wrote(self, started: int, ended: int, buffer: io.BytesIO | None) -> None:
+    def _wrote(self, started: int, ended: int, buffer: Any) -> None:
         """Take a file into the checkpoint that is being written."""
         save = self._save
         if save is None:
@@ -278,9 +289,12 @@ class CheckpointHook(Hook):
         else:
             save.whole = False
         save.ended = ended
-        save.buffer = None if buffer is None else ref(buffer, self.guarded(self._let_go))
+        save.buffer = None
+        if buffer is not None:
+            with suppress(TypeError):  # not every class has references that are weak
+                save.buffer = ref(buffer, self.guarded(self._let_go))
 
-    def _let_go(self, buffer: ref[io.BytesIO]) -> None:
+    def _let_go(self, buffer: ref[Any]) -> None:
         """Take note that a buffer is gone: what was in it is written."""
         save = self._save
         if save is not None and save.buffer is buffer and get_ident() == (self.recorder.thread or main_thread().ident):
@@ -335,26 +349,29 @@ class CheckpointHook(Hook):
 
     def _saves_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         with suppress(Exception):  # a mapping of the script's own is asked
-            return self._is_state(args[0] if args else kwargs.get("obj"))
+            return self._is_state(args[0] if args else kwargs.get("obj", kwargs.get("tensors")))
         return False
 
-    def _is_state(self, saved: Any, depth: int = _DEPTH) -> bool:
+    def _is_state(self, saved: Any) -> bool:
         """Return whether this is or holds the state of a module or of an optimizer, by its form."""
-        if isinstance(saved, (self._module_class, self._parameter_class)):
-            return True
-        if isinstance(saved, Mapping):
-            mapping = cast("Mapping[Any, Any]", saved)
-            if hasattr(mapping, "_metadata") or "param_groups" in mapping:
-                return True
-            entries = list(islice(mapping.items(), _ENTRIES))
-            if any(isinstance(value, self._tensor_class) and "." in str(name) for name, value in entries):
-                return True
-            values = [value for _, value in entries]
-        elif isinstance(saved, (list, tuple)) and depth < _DEPTH:
-            values = list(islice(cast("Iterable[Any]", saved), _ENTRIES))
-        else:
-            return False
-        return depth > 0 and any(self._is_state(value, depth - 1) for value in values)
+        level: list[Any] = [saved]
+        for depth in range(_DEPTH + 1):
+            inside: list[Any] = []
+            for value in level:
+                if isinstance(value, (self._module_class, self._parameter_class)):
+                    return True
+                if isinstance(value, Mapping):
+                    mapping = cast("Mapping[Any, Any]", value)
+                    if hasattr(mapping, "_metadata") or "param_groups" in mapping:
+                        return True
+                    entries = list(islice(mapping.items(), _ENTRIES))
+                    if any(isinstance(entry, self._tensor_class) and "." in str(name) for name, entry in entries):
+                        return True
+                    inside += [entry for _, entry in entries]
+                elif isinstance(value, (list, tuple)) and depth:
+                    inside += islice(cast("Iterable[Any]", value), _ENTRIES)
+            level = inside[:_LEVEL]
+        return False
 
     def _uploaded(self, upload: Any) -> None:
         if not upload.cancelled() and upload.exception() is None:
