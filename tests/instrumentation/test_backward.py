@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from laggard._events import GRADIENT
+from laggard._events import CODE_BITS, GRADIENT, OPTIMIZER_STEP
 from laggard.shared.phases import Phase
 from tests.instrumentation.inside import instrumented
 from tests.instrumentation.loops import run_engine
@@ -60,3 +60,17 @@ def test_a_gradient_alone_is_no_proof_of_training(monkeypatch: pytest.MonkeyPatc
         assert (proofs, process.recorder.thread) == ([], 0)
         x.sum().backward()
         assert (proofs, process.recorder.thread) == ([True], threading.get_ident())
+
+
+def test_a_loop_whose_backward_passes_run_on_other_threads_has_its_steps() -> None:
+    """As on the pool of a server: each update is seen, and each forward but the first."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with instrumented() as process:
+        for _ in range(3):
+            thread = threading.Thread(target=model(torch.ones(1, 2)).sum().backward)
+            thread.start()
+            thread.join()
+            optimizer.step()
+        codes = [code & CODE_BITS for code, began, ended in process.recorder.drain() if ended > began]
+    assert codes == [Phase.BACKWARD, OPTIMIZER_STEP, *[Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP] * 2]

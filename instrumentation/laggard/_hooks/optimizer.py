@@ -212,6 +212,11 @@ class OptimizerHook(Hook):
 
     def _before(self, optimizer: Any) -> None:
         recorder = self.recorder
+        if not recorder.thread:
+            self.host.training_evidence()
+            recorder.claim()
+        elif recorder.thread != get_ident() and recorder.phase == Phase.OTHER and not recorder.contested:
+            recorder.claim()  # whose backward passes run on other threads trains in turns with them
         running = self._steps()
         if running:
             self._forget_raised(running)
@@ -219,9 +224,6 @@ class OptimizerHook(Hook):
             if any(outer == id(optimizer) for outer, _, _ in running):
                 running.append((id(optimizer), None, 0))
                 return
-        if not recorder.thread:
-            self.host.training_evidence()
-            recorder.claim()
         token = recorder.begin(OPTIMIZER_STEP | identity_of(optimizer))
         started = 0
         if token is None:
