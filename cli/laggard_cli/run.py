@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from laggard.shared import environment
 from laggard_cli.errors import CommandError
 
 _LAUNCHER = "opentelemetry-instrument"
+_PROPAGATORS = "OTEL_PROPAGATORS"
 _FOLDER = "laggard-runs"
 #: Of a program, which the kernel reads to learn by what it is started.
 _FIRST_LINE = 256
@@ -92,6 +94,7 @@ def run(options: argparse.Namespace) -> NoReturn:
         raise CommandError(f"{_LAUNCHER} is not installed: pip install 'laggard[otel]'")
     command = _startable(command)
     variables = {**os.environ, **defaults(dict(os.environ), options.name, options.workload)}
+    _leave_out_propagators(variables)
     if options.local:
         # It needs packages that the rest of this command does without.
         from laggard_cli.local_run.command import run as run_local  # noqa: PLC0415 - as above
@@ -144,6 +147,22 @@ def _lacks_laggard(interpreter: str) -> bool:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(probe, capture_output=True, timeout=_PROBE_SECONDS, check=False).returncode == 1
     return False
+
+
+def _leave_out_propagators(variables: dict[str, str]) -> None:
+    """Leave out propagators that are not installed. The launcher would end with a traceback before the job begins."""
+    named = [name.strip() for name in variables.get(_PROPAGATORS, "").split(",")]
+    installed = {entry.name for entry in entry_points(group="opentelemetry_propagator")} if any(named) else set[str]()
+    kept = [name for name in named if name in installed or name.lower() == "none"]
+    missing = [name for name in named if name and name not in kept]
+    if missing:
+        variables[_PROPAGATORS] = ",".join(kept) or "none"
+        print(
+            f"laggard run: {_PROPAGATORS} must name propagators that are installed, got {', '.join(missing)}; the job "
+            "runs without; to have them, install their packages beside laggard",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def defaults(present: dict[str, str], run: str | None, workload: str | None) -> dict[str, str]:

@@ -135,6 +135,19 @@ def test_a_python_without_laggard_is_named(first_line: str, lacks: bool, tmp_pat
     assert done.stderr == (said if lacks else "")
 
 
+def test_a_job_runs_without_a_propagator_that_is_not_installed() -> None:
+    """A platform sets one for all of its jobs. OpenTelemetry's launcher ends where it is missing."""
+    show = "import os; print(os.environ['OTEL_PROPAGATORS'])"
+    command = [Path(sys.executable).with_name("laggard"), "run", sys.executable, "-c", show]
+    variables = {**os.environ, "OTEL_PROPAGATORS": "baggage, of_a_mesh"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "baggage\n")
+    assert done.stderr == (
+        "laggard run: OTEL_PROPAGATORS must name propagators that are installed, got of_a_mesh; the job runs without; "
+        "to have them, install their packages beside laggard\n"
+    )
+
+
 def test_a_server_that_is_not_prometheus_is_said_without_the_password(
     not_prometheus: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
