@@ -62,8 +62,8 @@ def _is_clear(wait: Wait, evidence: Evidence) -> bool:
     """Return whether at least two ranks work on a collective and bring the same to it, as far as that can be seen."""
     pending = evidence.pending[wait.group, wait.sequence]
     calls = [pending[rank] for rank in _at_work(wait, evidence)]
-    same = len({(str(call), call.parts) for call in calls}) == 1
-    return same and len(calls) >= _PEERS and bool(calls[0].shape or calls[0].parts or "barrier" in calls[0].name)
+    same = len({str(call) for call in calls}) == 1
+    return same and len(calls) >= _PEERS and bool(calls[0].shape or "barrier" in calls[0].name)
 
 
 def _groups(rank: int, evidence: Evidence) -> set[Group]:

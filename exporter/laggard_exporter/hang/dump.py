@@ -41,12 +41,11 @@ class Operation:
     #: Number of the collective in its group, the same on all members.
     sequence: int
     name: str
-    #: Types and sizes in which all members must agree, by the side of the collective, as far as the dump says them.
+    #: In what all members must agree, as far as the dump says it: types and sizes by the side of the collective, and
+    #: the parts of a coalesced call.
     shape: tuple[tuple[str, str], ...]
     #: A device has begun to work on it. Never with gloo, which does not say.
     started: bool
-    #: Of a coalesced call, a mark of what is coalesced.
-    parts: str = ""
 
     def __str__(self) -> str:
         return " ".join((self.name, ", ".join(map(" ".join, self.shape)))).rstrip()

@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, cast
 
 from laggard_exporter.hang.dump import DEFAULT_GROUP, Dump, Group, Operation, Transfer
@@ -137,7 +137,9 @@ class Reading:
         self._add_transfers(transfers, active=none_done and gaps)
         self._add_unsure(ordered if hooked else [])
         for each in calls.values():
-            self._add_calls(each)
+            # Of the oldest call that is left, some parts may have made room for newer entries.
+            whole = not (truncated or self.damaged) or each[0] is not ordered[0]
+            self._add_calls(each, whole=whole)
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
         status: Any = part.get("pg_status")
         counters = cast("dict[str, Any]", status) if isinstance(status, dict) and not hooked else {}
@@ -168,14 +170,14 @@ class Reading:
             ended = entry.get("time_discovered_completed_ns")
             done = not (retired and created and timeout and isinstance(ended, int) and ended - created > timeout)
         else:
-            done = retired and not learns_ends
+            done = retired and not (learns_ends and state)
         return _Call(
             Operation(group, sequence, operation, _shape(operation, entry), state != "scheduled"),
             done=done,
             transfer=bool(entry.get("is_p2p", operation.startswith(("send ", "recv ")))),
         )
 
-    def _add_calls(self, calls: list[_Call]) -> None:
+    def _add_calls(self, calls: list[_Call], *, whole: bool) -> None:
         """Take the calls of one number, of which the newest speaks for all."""
         operation = calls[-1].operation
         group, sequence = operation.group, operation.sequence
@@ -191,9 +193,9 @@ class Reading:
             if _NEEDS_ALL.match(operation.name):
                 self._ended[group] = max(self._ended.get(group, 0), sequence)
         else:
-            parts = " ".join(str(call.operation) for call in calls[:-1])
-            mark = f"{zlib.crc32(parts.encode()):08x}" if parts else ""
-            self._open.setdefault(group, []).append(replace(operation, parts=mark))
+            parts = [str(call.operation) for call in calls[:-1]]
+            shape = (("of", _runs(parts)),) if parts and whole else operation.shape
+            self._open.setdefault(group, []).append(replace(operation, shape=shape))
 
     def _add_transfers(self, transfers: Mapping[tuple[Group, Any], list[_Call]], *, active: bool) -> None:
         """Take the sends and receives by group and number, or those of them that a dump of active calls has."""
@@ -231,7 +233,7 @@ class Reading:
             if done:
                 self._transfers.pop((group, name), None)
             else:
-                shape = " ".join(what for side, what in call.operation.shape if side == "input")
+                shape = " ".join(what for side, what in call.operation.shape if side.startswith("input"))
                 self._transfers.setdefault((group, name), Transfer(group, number, name, peer, shape))
 
     def _direction(self, group: Group, name: str) -> tuple[str, int | None]:
@@ -375,11 +377,20 @@ def _shape(operation: str, entry: Mapping[str, Any]) -> tuple[tuple[str, str], .
     found: list[tuple[str, str]] = []
     for side in sides:
         sizes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
-        if sizes and types:
+        if sizes:
             elements = [math.prod(each) for each in cast("list[Any]", sizes)]
-            kinds = " ".join(sorted({str(each) for each in cast("list[Any]", types)}))
-            found.append((side, f"{kinds}[{_amounts(elements)}]"))
+            kinds = " ".join(sorted({str(each) for each in cast("list[Any]", types or [])}))
+            # Torch 2.4 records no types: another side, so that nobody differs by what another dump leaves out.
+            found.append((side if types else f"{side} elements", f"{kinds}[{_amounts(elements)}]"))
     return tuple(found)
+
+
+def _runs(parts: list[str]) -> str:
+    """Return the parts of a coalesced call as text: the first few in full, all of them in a mark."""
+    runs = [f"{len(list(same))} x {part}" for part, same in groupby(parts)]
+    if len(runs) <= _SHOWN_SIZES:
+        return " + ".join(runs)
+    return f"{len(parts)} calls, {zlib.crc32(' '.join(parts).encode()):08x}"
 
 
 def _amounts(elements: list[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from laggard_exporter.hang.dump_file import parse
@@ -65,11 +65,11 @@ class Recorder:
         self._handed[group] = self.issued[group]
         self._entry(group, name, state, p2p=False, sizes=[[size]], out=[[size * ranks]])
 
-    def coalesced(self, group: str, parts: int, *, end: str | None = "completed") -> None:
-        """Issue collectives together; without an end the rank is still among them."""
+    def coalesced(self, group: str, parts: int | Iterable[int], *, end: str | None = "completed") -> None:
+        """Issue as many collectives together, or those of these sizes; without an end the rank is still among them."""
         self.issued[group] = self.issued.get(group, 0) + 1
-        for part in range(parts):
-            self._entry(group, "_broadcast_oop", "scheduled", p2p=False, sizes=[[100 + part]], out=[[100 + part]])
+        for size in range(100, 100 + parts) if isinstance(parts, int) else parts:
+            self._entry(group, "_broadcast_oop", "scheduled", p2p=False, sizes=[[size]], out=[[size]])
         if end is not None:
             self._handed[group] = self.issued[group]
             self._entry(group, "ALLGATHER_coalesced", end, p2p=False, sizes=[], out=[])

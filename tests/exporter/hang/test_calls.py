@@ -215,3 +215,51 @@ def test_members_may_have_parts_of_their_own_size(
         entry |= {"input_sizes": inputs[rank], "output_sizes": outputs[rank]}
         entry |= {f"{side}_dtypes": ["Float"] * len(entry[f"{side}_sizes"]) for side in ("input", "output")}
     assert named(verdict(dumps)) == ({3: Reason.SIZE} if differs else {})
+
+
+@pytest.mark.parametrize(
+    ("odd", "most"),
+    [
+        ([100, 101], [100, 101, 102]),
+        ([100, 101, 90], [100, 101, 102]),
+        (list(range(1, 60)), list(range(1, 61))),
+    ],
+    ids=["one part fewer", "another size", "many parts"],
+)
+def test_who_coalesces_something_else_is_named(odd: list[int], most: list[int]) -> None:
+    """The end that torch records for a coalesced call has no sizes: its parts have them."""
+    dumps = job(lambda each, rank: each.coalesced("0", odd if rank == 2 else most, end="started"))
+    found = verdict(dumps)
+    assert named(found) == {2: Reason.SIZE}
+    mine, usual = found.culprits[0].difference.split(", most ")
+    assert mine.startswith("ALLGATHER_coalesced of ")
+    assert usual.startswith("ALLGATHER_coalesced of ")
+    # Parts that a ring has lost are no difference.
+    dumps[2]["entries"] = dumps[2]["entries"][-2:]
+    assert named(verdict(dumps)) == {}
+
+
+def test_sizes_are_compared_where_a_dump_has_no_types() -> None:
+    """As torch 2.4 records; beside a dump that has types nobody differs."""
+    dumps = job(lambda each, rank: each.call("0", state="started", size=60 if rank == 2 else 64))
+    for dump in dumps.values():
+        for entry in dump["entries"]:
+            del entry["input_dtypes"], entry["output_dtypes"]
+    found = verdict(dumps)
+    assert named(found) == {2: Reason.SIZE}
+    difference = "all_reduce input elements [60], output elements [60]"
+    assert found.culprits[0].difference == f"{difference}, most {difference.replace('60', '64')}"
+
+
+def test_a_call_without_a_state_is_over_where_it_is_retired() -> None:
+    """A missing state does not say that the call was given up."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        if rank != 1:
+            recorder.call("0", state="started")
+
+    dumps = job(program)
+    for entry in dumps[0]["entries"]:
+        del entry["state"]
+    assert named(verdict(dumps)) == {1: Reason.OUTSIDE}
