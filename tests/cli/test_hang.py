@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -78,7 +79,7 @@ def test_json_has_the_same_facts(tmp_path: Path, capsys: pytest.CaptureFixture[s
             }
         ],
         "remarks": [],
-        "left_out": {"notes.txt": "the name does not end with a rank"},
+        "left_out": {"notes.txt": "the name does not say of which rank it is"},
     }
 
 
@@ -120,6 +121,69 @@ def test_of_two_dumps_of_a_rank_the_newer_counts(tmp_path: Path) -> None:
     dumps, left_out = collect(tmp_path)
     assert sorted(dumps) == [0, 1]
     assert left_out == {"old_rank_1": "rank 1 has a newer dump"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nccl_trace_rank_{}",
+        "dump.{}",
+        "rank_{}.host1.json",
+        "host_rank0_{}",
+        "node1_local_rank_0_rank_{}.pickle",
+        "RANK{}_of_4.pkl",
+        "nccl_trace_rank_{}_2026-03-01T13-06-53",
+        "node-{}/nccl_trace_rank_{}",
+        "rank_{}.json.gz",
+    ],
+)
+def test_a_name_says_the_rank_as_people_write_it(tmp_path: Path, name: str) -> None:
+    """Behind the word rank, else at the end; in a folder for each host too, and compressed by gzip."""
+    RecordedJob({"0": tuple(range(4))}, [("0", "all_reduce")]).write(tmp_path, as_pickle=True)
+    for rank in range(4):
+        path = tmp_path / name.replace("{}", f"{rank}")
+        path.parent.mkdir(exist_ok=True)
+        content = (tmp_path / f"nccl_trace_rank_{rank}").read_bytes()
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    dumps, left_out = collect(tmp_path)
+    assert (sorted(dumps), left_out) == ([0, 1, 2, 3], {})
+    assert all(dump.rank == rank for rank, dump in dumps.items())
+
+
+def test_what_else_ranks_leave_beside_their_dumps_takes_no_dumps_place(tmp_path: Path) -> None:
+    """Newer logs, copies and archives are left out with the reason."""
+    RecordedJob({"0": (0, 1)}, [("0", "all_reduce")]).write(tmp_path, as_pickle=True)
+    for name in ("rank_0.log", "dumps.tar.gz"):
+        (tmp_path / name).write_text("step 1")
+    for name in ("nccl_trace_rank_1~", ".nccl_trace_rank_1.swp"):
+        (tmp_path / name).write_bytes((tmp_path / "nccl_trace_rank_0").read_bytes())
+    (tmp_path / "fr_rank_1.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04")
+    dumps, left_out = collect(tmp_path)
+    assert sorted(dumps) == [0, 1]
+    assert left_out == {
+        ".nccl_trace_rank_1.swp": "the name does not say of which rank it is",
+        "dumps.tar.gz": "an archive: unpack it here",
+        "fr_rank_1.zst": "compressed by zstd: unpack it",
+        "nccl_trace_rank_1~": "the name does not say of which rank it is",
+        "rank_0.log": "neither JSON nor a pickle that can be read (JSONDecodeError)",
+    }
+
+
+def test_attempts_in_folders_of_their_own_are_not_mixed(tmp_path: Path) -> None:
+    """The newer one is judged, without what only the older one has."""
+    for attempt in range(2):
+        folder = tmp_path / f"attempt_{attempt}"
+        folder.mkdir()
+        RecordedJob({"0": (0, 1, 2)}, [("0", "all_reduce")]).write(folder, as_pickle=True)
+        for file in folder.iterdir():
+            os.utime(file, (1000 + attempt, 1000 + attempt))
+    (tmp_path / "attempt_1" / "nccl_trace_rank_2").unlink()
+    dumps, left_out = collect(tmp_path)
+    assert sorted(dumps) == [0, 1]
+    assert (
+        left_out["attempt_0/nccl_trace_rank_2"] == "rank 2 is of another job, and 'attempt_1/nccl_trace_rank_' is newer"
+    )
 
 
 def test_of_two_jobs_the_newer_is_judged_and_never_a_mixture(

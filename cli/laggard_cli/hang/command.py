@@ -25,26 +25,26 @@ from laggard_cli.local import choose
 from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable_lines
 from laggard_exporter.hang.dump import Dump
-from laggard_exporter.hang.dump_file import MAX_RANKS, DumpError, rank_of, read
+from laggard_exporter.hang.dump_file import MAX_RANKS, DumpError, rank_in, read
 from laggard_exporter.hang.verdict import judge
 
 #: Dumps come from elsewhere: what reads them gets so much memory and no more.
 _READER_BYTES = 4 * 2**30
 #: A dump that laggard wrote: when its process started, where the rank stood, and the stem of the rank's files.
 _OWN_NAME = re.compile(
-    rf"{own_dumps.PREFIX}(?P<start>[0-9a-f]+)-[0-9a-f]+-(?P<word>[0-9a-f]+)-(?P<stem>(?P<run>.+)-\d+)"
+    rf"{own_dumps.PREFIX}(?P<start>[0-9a-f]+)-[0-9a-f]+-(?P<word>[0-9a-f]+)-(?P<stem>(?P<run>.+)-(?P<rank>\d+))"
     + re.escape(own_dumps.SUFFIX)
 )
-_RANK_AT_END = re.compile(r"\d+(?:\.\w+)?$")
+_ARCHIVE = re.compile(r"\.(?:zip|tgz|tar(?:\.\w+)?)$")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = (
         "Example:\n  laggard hang /tmp/dumps\n"
-        "Reads what TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names, one file a rank, the rank at the "
-        "end of its name; pickle or JSON. What ncclras -f json wrote there is evidence. Exit code 0 with a culprit, "
-        "1 without. docs/hang.md says how it judges."
+        "Reads what TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names, one file a rank, the rank in its "
+        "name; pickle or JSON, gzip too, in DUMP_DIR or in folders of hosts there. What ncclras -f json wrote there is "
+        "evidence. Exit code 0 with a culprit, 1 without. docs/hang.md says how it judges."
     )
     parser.add_argument("folder", type=Path, metavar="DUMP_DIR", help="folder of flight-recorder dumps")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks of the job (default: those the dumps speak of)")
@@ -92,10 +92,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder; where none is of a rank, those of ranks in its folders too: each host's, say."""
     try:
-        return sorted(path for path in folder.iterdir() if path.is_file())
+        everything = sorted(folder.iterdir())
     except OSError as error:
         raise CommandError(f"{folder}: {error.strerror}") from error
+    found = [path for path in everything if path.is_file()]
+    if not any(_rank_and_job(path.name) for path in found):
+        for below in everything:
+            with contextlib.suppress(OSError):
+                found += sorted(path for path in below.iterdir() if path.is_file() and _rank_and_job(path.name))
+    return found
 
 
 def _answers(folder: Path) -> list[Path]:
@@ -122,22 +129,30 @@ def collect(folder: Path, answers: Collection[Path] = ()) -> tuple[dict[int, Dum
     for path in _files(folder):
         if path.name.endswith(statefile.SUFFIX) or path.name == live.FILE or path in answers:
             continue
-        rank = rank_of(path)
-        why = _unfit(path.name, rank, starts)
-        if rank is None or why:
-            left_out[path.name] = why
+        said = _rank_and_job(path.name)
+        why = _unfit(path.name, said, starts)
+        if said is None or why:
+            left_out[_shown(path, folder)] = why
             continue
-        newest = jobs.setdefault(_job(path.name), {})
+        rank, job = said
+        newest = jobs.setdefault(f"{_shown(path, folder).removesuffix(path.name)}{job}", {})
         older, newest[rank] = sorted((newest.get(rank, path), path), key=lambda each: each.stat().st_mtime_ns)
         if older != newest[rank]:
-            left_out[older.name] = f"rank {rank} has a newer dump"
-    chosen = _newest_job(jobs, left_out)
+            left_out[_shown(older, folder)] = f"rank {rank} has a newer dump"
+    read = _read_all([(path, rank) for files in jobs.values() for rank, path in files.items()])
+    # Logs and traces of ranks may lie beside their dumps.
+    of_dumps = {
+        job: files for job, files in jobs.items() if any(isinstance(read[each], Dump) for each in files.values())
+    }
+    chosen = _newest_job(of_dumps, folder, left_out)
     dumps: dict[int, Dump] = {}
-    for rank, found in _read_all(chosen).items():
-        if isinstance(found, Dump):
-            dumps[rank] = found
-        else:
-            left_out[chosen[rank].name] = found
+    for files in (chosen, *(files for job, files in jobs.items() if job not in of_dumps)):
+        for rank, path in files.items():
+            found = read[path]
+            if isinstance(found, Dump):
+                dumps[rank] = found
+            else:
+                left_out[_shown(path, folder)] = found
     if not dumps and not answers:
         raise CommandError(f"{folder}: no dump of a flight recorder in it{_first(left_out)}")
     return dumps, left_out
@@ -147,10 +162,21 @@ def _first(left_out: Mapping[str, str]) -> str:
     return next((f": {name}: {why}" for name, why in left_out.items()), "")
 
 
-def _unfit(name: str, rank: int | None, starts: Mapping[str, int]) -> str:
+def _shown(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder))
+
+
+def _rank_and_job(name: str) -> tuple[int, str] | None:
+    """Return the rank that a file's name says, and what is equal in the names of one job or attempt."""
+    own = _OWN_NAME.fullmatch(name)
+    return (int(own["rank"]), own["run"]) if own else rank_in(name)
+
+
+def _unfit(name: str, said: tuple[int, str] | None, starts: Mapping[str, int]) -> str:
     """Return why a dump of this name is not read, nothing where it is."""
-    if rank is None:
-        return "the name does not end with a rank"
+    if said is None:
+        return "an archive: unpack it here" if _ARCHIVE.search(name) else "the name does not say of which rank it is"
+    rank = said[0]
     if rank >= MAX_RANKS:
         return f"rank {rank} is beyond the {MAX_RANKS} that a job may have"
     own = _OWN_NAME.fullmatch(name)
@@ -177,13 +203,7 @@ def _processes(folder: Path) -> Iterator[statefile.Snapshot]:
             yield statefile.read(path)
 
 
-def _job(name: str) -> str:
-    """Return what the names of the dumps of one job or attempt begin with."""
-    own = _OWN_NAME.fullmatch(name)
-    return own["run"] if own else _RANK_AT_END.sub("", name)
-
-
-def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> dict[int, Path]:
+def _newest_job(jobs: dict[str, dict[int, Path]], folder: Path, left_out: dict[str, str]) -> dict[int, Path]:
     """Return the dumps by rank of the newest name, and of others that have no rank in common with newer ones.
 
     A name may have the host in it, so that those of one job are several. What has a rank in common is another job.
@@ -197,7 +217,7 @@ def _newest_job(jobs: dict[str, dict[int, Path]], left_out: dict[str, str]) -> d
             continue
         for rank, path in files.items():
             newer = "has a newer dump" if rank in chosen else f"is of another job, and {newest_first[0]!r} is newer"
-            left_out[path.name] = f"rank {rank} {newer}"
+            left_out[_shown(path, folder)] = f"rank {rank} {newer}"
     return chosen
 
 
@@ -236,15 +256,16 @@ def _gone(folder: Path, ranks: int | None) -> set[int]:
     }
 
 
-def _read_all(paths: dict[int, Path]) -> dict[int, Dump | str]:
+def _read_all(files: list[tuple[Path, int]]) -> dict[Path, Dump | str]:
     """Read in processes of their own: many at once, and none takes this one down."""
-    if not paths:
+    if not files:
         return {}
-    workers = min(len(paths), os.cpu_count() or 1)
+    workers = min(len(files), os.cpu_count() or 1)
+    paths = [path for path, _ in files]
     try:
         with ProcessPoolExecutor(workers, initializer=_limit) as pool:
             chunk = max(1, min(64, len(paths) // workers))
-            return dict(zip(paths, pool.map(_read, paths.values(), paths, chunksize=chunk), strict=True))
+            return dict(zip(paths, pool.map(_read, *zip(*files, strict=True), chunksize=chunk), strict=True))
     except BrokenProcessPool as error:
         raise CommandError("a process that reads dumps was killed; is there enough memory?") from error
 

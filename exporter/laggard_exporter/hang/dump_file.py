@@ -1,17 +1,19 @@
 """Files of dumps of torch's flight recorder, as JSON or as the pickle that a watchdog writes, of NCCL and of gloo.
 
 A dump lists a rank's newest collectives with their state. It does not say which rank wrote it: the name of the file
-does, by the digits at its end. One that laggard had written may hold the dumps of several recorders, NCCL's and gloo's,
-under `dumps`. What pickles may contain is limited to containers, text and numbers; anything else that
-a pickle can do is refused before it happens.
+does, by the digits behind the word rank, else by those at its end. One that laggard had written may hold the dumps of
+several recorders, NCCL's and gloo's, under `dumps`. What pickles may contain is limited to containers, text and
+numbers; anything else that a pickle can do is refused before it happens.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import pickle
 import re
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -25,8 +27,21 @@ MAX_BYTES = 256 * 2**20
 #: No job has more ranks. Whoever says so, a file's name, a group in a dump or a flag, must not make us count to it.
 MAX_RANKS = 2**20
 
-_RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?$")
+#: The word rank, unless it counts something else than the ranks of the job.
+_RANK_WORD = re.compile(r"(local|node|group|host)?[-_.]?rank[-_=]?(\d+)", re.IGNORECASE)
+_RANK_AT_END = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?(?:\.gz)?$", re.IGNORECASE)
+#: What editors and copies leave beside a file, which may be older or half of it.
+_LEFT_OVER = re.compile(r"\..*|.*(?:~|\.(?:bak|old|orig|part|swp|tmp))")
 _PICKLE_MARK = b"\x80"
+_GZIP_MARK = b"\x1f\x8b"
+#: How files begin that are compressed otherwise.
+_COMPRESSED = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK": "zip",
+}
 #: What a dump has at least one of.
 _KEYS = {"entries", "pg_config", "pg_status"}
 
@@ -35,10 +50,16 @@ class DumpError(Exception):
     """A file is no dump that can be read. The message says why, without the path."""
 
 
-def rank_of(path: Path) -> int | None:
-    """Return the rank that a file's name ends with, `None` if it ends otherwise."""
-    found = _RANK.search(path.name)
-    return int(found[1]) if found else None
+def rank_in(name: str) -> tuple[int, str] | None:
+    """Return the rank that a file's name says, and the rest of the name; `None` where it says none, or several."""
+    if _LEFT_OVER.fullmatch(name):
+        return None
+    words = [found for found in _RANK_WORD.finditer(name) if not found[1]]
+    if len({int(found[2]) for found in words}) == 1:
+        start, end = words[-1].span(2)
+        return int(words[-1][2]), name[:start] + name[end:]
+    found = None if words else _RANK_AT_END.search(name)
+    return (int(found[1]), name[: found.start()]) if found else None
 
 
 def read(path: Path, rank: int) -> Dump:
@@ -51,9 +72,25 @@ def read(path: Path, rank: int) -> Dump:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise DumpError(f"{size} bytes are more than the {MAX_BYTES} that are read")
-        return parse(path.read_bytes(), rank)
+        return parse(_unpacked(path.read_bytes()), rank)
     except OSError as error:
         raise DumpError(error.strerror or str(error)) from error
+
+
+def _unpacked(content: bytes) -> bytes:
+    how = next((how for mark, how in _COMPRESSED.items() if content.startswith(mark)), "")
+    if how:
+        raise DumpError(f"compressed by {how}: unpack it")
+    if not content.startswith(_GZIP_MARK):
+        return content
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            unpacked = file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DumpError(f"the compressed file is damaged: {error}") from error
+    if len(unpacked) > MAX_BYTES:
+        raise DumpError(f"unpacked it has more than the {MAX_BYTES} bytes that are read")
+    return unpacked
 
 
 def parse(content: bytes, rank: int) -> Dump:
