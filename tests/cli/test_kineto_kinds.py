@@ -249,6 +249,36 @@ def test_a_straggler_is_named_whatever_the_marks_and_the_version(
     ]
 
 
+_OF_PYTHON = (
+    '{"ph": "X", "cat": "python_function", "name": "NAME", "pid": 1, "tid": 1, "ts": 1, "dur": 1\n, "args": {ARGS}}'
+)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        _OF_PYTHON.replace("NAME", '{"device": "cpu"}(12): run'),
+        _OF_PYTHON.replace("ARGS", '"CallFrom": "{"device": "cpu"}:2", "Python id": 41'),
+        _OF_PYTHON.replace("NAME", r"C:\Users\users\train.py(3): step"),
+        _OF_PYTHON.replace("python_function", "cpu_op").replace("NAME", r"C:\Users\users\train.py(3): step"),
+        _OF_PYTHON.replace("ARGS", '"memory bandwidth (GB/s)": inf, "occupancy %": -nan'),
+        _OF_PYTHON.replace("ARGS", '"Process Group Description": , "Process Group Ranks": "[]"'),
+        _OF_PYTHON.replace("NAME", "a\x01\n"),
+    ],
+    ids=["quotes", "quotes of a caller", "Windows", "Windows' operator", "no number", "no value", "control"],
+)
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_what_torch_writes_beside_json_is_read(event: str, place: str, tmp_path: Path) -> None:
+    """Torch escapes neither quotes in the names of generated code nor the paths of Windows."""
+    paths = write(Job([Work(), Work(), Work(backward=64), Work()]), tmp_path)
+    for path in paths:
+        document = json.loads(path.read_text())
+        document["traceEvents"].insert(0 if place == "first" else len(document["traceEvents"]), "HERE")
+        path.write_text(json.dumps(document).replace('"HERE"', event.replace("ARGS", "")))
+    found = judge(read_run(paths)).diagnosis.verdicts
+    assert [(verdict.alert, verdict.rank) for verdict in found] == [("TrainingStraggler", "2")]
+
+
 @pytest.mark.parametrize("form", ["array", "mark of byte order"])
 def test_other_forms_of_the_file_are_read(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The format permits the array alone; editors of Windows write a mark of the byte order."""

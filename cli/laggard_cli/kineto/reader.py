@@ -27,6 +27,13 @@ _GZIP = b"\x1f\x8b"
 #: The events alone, the other form that the format has.
 _EVENTS_ALONE = re.compile(rb'\[\s*\{[^{}]*"ph"\s*:')
 _SPACE = re.compile(r"[ \t\r\n]*")
+#: Where an event ends that is no JSON: before the next one, or before the end of all.
+_END = re.compile(r'\}(?=\s*(?:,\s*\{\s*"(?:ph|name|cat)"|\]\s*(?:[,}]|\Z)))')
+#: What torch writes and JSON has not: numbers that are none, values that are missing, backslashes of Windows.
+_NO_VALUE = re.compile(r"(?<=:)\s*(?:-?(?:inf|nan))?\s*(?=[,}])")
+_BACKSLASH = re.compile(r"\\\\|\\(?![\"\\/bfnrt]|u[0-9a-fA-F]{4})")
+#: A call of Python's, which is in no phase. Torch does not escape the quotes in the name of generated code.
+_FUNCTION = re.compile(r'"cat"\s*:\s*"python_function"')
 
 
 def is_trace(path: Path) -> bool:
@@ -78,7 +85,7 @@ def _events(text: _Text) -> Iterator[tuple[str, Any]]:
     """Yield the events of an array, behind its bracket."""
     count = 0
     while not text.accept("]"):
-        yield EVENTS, text.value(count)
+        yield EVENTS, text.value(count, event=True)
         count += 1
         if not text.accept(","):
             text.expect("]")
@@ -119,7 +126,8 @@ class _Text:
         self._position = 0
         # Names of kernels and files may hold anything.
         self._letters = codecs.getincrementaldecoder("utf-8-sig")("replace")
-        self._decoder = json.JSONDecoder()
+        # Nor does torch escape control characters.
+        self._decoder = json.JSONDecoder(strict=False)
 
     def accept(self, letter: str) -> bool:
         """Return whether the next letter is this one, and go behind it if it is."""
@@ -139,19 +147,23 @@ class _Text:
             found = self._text[self._position : self._position + 20]
             raise CommandError(f"{self._path}: {found!r} stands behind the end of the trace: take a file of one trace")
 
-    def value(self, count: int = 0) -> Any:
+    def value(self, count: int = 0, *, event: bool = False) -> Any:
         """Return the next value; ``count`` events came before it."""
         self._next()
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._position)
-            except json.JSONDecodeError as error:
+            except json.JSONDecodeError as found:
+                error = found
+                ends = _END.search(self._text, error.pos) if event else None
+                if ends:
+                    return self._mended(ends.end(), count)
                 cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _CUT
-                if not cut or len(self._text) - self._position > _MAX_VALUE:
-                    raise CommandError(f"{self._path}: no JSON after {count} events: {error.msg}") from None
-            except (RecursionError, ValueError) as error:
+                if not (cut or event) or len(self._text) - self._position > _MAX_VALUE:
+                    raise self._no_json(error, count) from None
+            except (RecursionError, ValueError) as found:
                 # Python reads no number of more than 4300 digits.
-                why = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+                why = "nested too deeply" if isinstance(found, RecursionError) else "a number has too many digits"
                 raise CommandError(f"{self._path}: no JSON after {count} events: {why}") from None
             else:
                 # A number may go on behind the cut.
@@ -160,7 +172,23 @@ class _Text:
                     return value
                 continue
             if not self._more():
-                raise CommandError(self._short())
+                raise CommandError(self._short()) if cut else self._no_json(error, count)
+
+    def _mended(self, end: int, count: int) -> Any:
+        """Return an event that ends here and is no JSON as it stands; nothing of a call of Python's that stays none."""
+        event = self._text[self._position : end]
+        text = _BACKSLASH.sub(r"\\\\", _NO_VALUE.sub(" null", event))
+        self._position = end
+        try:
+            return self._decoder.decode(text)
+        except json.JSONDecodeError as error:
+            if _FUNCTION.search(event):
+                return None
+            raise self._no_json(error, count) from None
+
+    def _no_json(self, error: json.JSONDecodeError, count: int) -> CommandError:
+        found = error.doc[max(0, error.pos - 20) : error.pos + 20]
+        return CommandError(f"{self._path}: no JSON after {count} events: {error.msg} at {found!r}")
 
     def _next(self) -> str:
         """Go to the next letter that is no space and return it; an empty text at the end of the file."""
