@@ -48,6 +48,19 @@ class Loop:
     def step(self, number: int, *parts: str) -> None:
         """Add a step; data takes 1 ms, the rest its usual time."""
         begin = self.now
+        self.parts(*parts)
+        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1, "tid": 1, "args": {}}
+        self.events.append({**mark, "ts": begin, "dur": self.now - begin})
+
+    def closure(self, *parts: str) -> None:
+        """Add an update that calls a closure with these parts before its own work."""
+        begin, before = self.now, len(self.events)
+        self.parts(*parts, "optimizer")
+        update = self.events.pop()
+        self.events.insert(before, {**update, "ts": begin, "dur": self.now - begin})
+
+    def parts(self, *parts: str) -> None:
+        """Add parts of a step."""
         for part in parts:
             match part:
                 case "data":
@@ -64,10 +77,12 @@ class Loop:
                     self.add("autograd::engine::evaluate_function: AddmmBackward0", 30, args={"Fwd thread id": 1})
                 case "optimizer":
                     self.add("Optimizer.step#SGD.step", 4, category="user_annotation")
+                case "closure":
+                    self.closure("forward", "zero", "backward")
+                case "line search":
+                    self.closure("zero", "forward", "backward", "zero", "forward", "backward")
                 case _:
                     self.now += 2 * MS
-        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1, "tid": 1, "args": {}}
-        self.events.append({**mark, "ts": begin, "dur": self.now - begin})
 
     def run(self, folder: Path) -> TracedRun:
         """Return what is read of it."""
@@ -102,6 +117,16 @@ def test_gradients_may_be_set_to_zero_anywhere(parts: tuple[str, ...], optimizer
     run = loop.run(tmp_path)
     assert milliseconds(run) == {**TRAINING, "optimizer": 4 * optimizers, "other": 1}
     assert judge(run).diagnosis.verdicts == ()
+
+
+@pytest.mark.parametrize(("part", "calls"), [("closure", 1), ("line search", 2)])
+def test_what_an_update_calls_keeps_its_phase(part: str, calls: int, tmp_path: Path) -> None:
+    """Lightning's closure has all of forward and backward in it, LBFGS' several of them."""
+    loop = Loop()
+    for number in range(6):
+        loop.step(number, "data", part)
+    expected = {**TRAINING, "forward": 20 * calls, "backward": 30 * calls, "other": calls}
+    assert milliseconds(loop.run(tmp_path)) == expected
 
 
 def test_a_loop_without_backward_is_forward_and_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

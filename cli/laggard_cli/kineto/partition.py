@@ -190,6 +190,13 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
     operators = work.of(Kind.OPERATOR)
     of_modules = np.array([not passes or bool(_OF_MODULES.match(name)) for name in trace.names])[operators.name]
     _paint_stretches(timeline, states, operators, of_modules, np.append(behind, data.begin))
+
+    def paint(marks: Events, phase: Phase) -> None:
+        for begin, end in zip(marks.begin.tolist(), marks.end.tolist(), strict=True):
+            timeline.paint(states, begin, end, phase)
+
+    # An update may call a closure with forward and backward in it, as Lightning's does.
+    paint(updates, Phase.OPTIMIZER)
     for begin, end in passes:
         before = int(np.searchsorted(behind, begin, side="right")) - 1
         start = behind[before] if before >= 0 else -np.inf
@@ -197,9 +204,8 @@ def _host_states(trace: Trace, timeline: _Timeline, steps: Times) -> _States:
         if first < len(work) and work.begin[first] < begin:
             timeline.paint(states, float(work.begin[first]), begin, Phase.FORWARD)
         timeline.paint(states, begin, end, Phase.BACKWARD)
-    for marks, phase in ((zeroed, Phase.OTHER), (updates, Phase.OPTIMIZER), (data, Phase.DATA)):
-        for begin, end in zip(marks.begin.tolist(), marks.end.tolist(), strict=True):
-            timeline.paint(states, begin, end, phase)
+    paint(zeroed, Phase.OTHER)
+    paint(data, Phase.DATA)
     return states
 
 
