@@ -65,24 +65,20 @@ class Loop:
             match part:
                 case "data":
                     self.add("enumerate(DataLoader)#_Iter.__next__", 1, category="user_annotation")
-                case "forward":
-                    for _ in range(2):
-                        self.add("aten::linear", 10, args={"Sequence number": 1, "Fwd thread id": 0})
-                case "inference":
-                    for _ in range(2):
-                        self.add("aten::linear", 10)
+                case "forward" | "inference":
+                    recorded = {"Sequence number": 1, "Fwd thread id": 0} if part == "forward" else None
+                    self.add("aten::linear", 10, args=recorded)
+                    self.add("aten::linear", 10, args=recorded)
                 case "zero":
                     self.add("Optimizer.zero_grad#SGD.zero_grad", 1, category="user_annotation")
                 case "backward":
                     self.add("autograd::engine::evaluate_function: AddmmBackward0", 30, args={"Fwd thread id": 1})
                 case "optimizer":
                     self.add("Optimizer.step#SGD.step", 4, category="user_annotation")
-                case "closure":
-                    self.closure("forward", "zero", "backward")
-                case "line search":
-                    self.closure("zero", "forward", "backward", "zero", "forward", "backward")
-                case _:
+                case "pause":
                     self.now += 2 * MS
+                case _:
+                    self.closure(*part.split())
 
     def run(self, folder: Path) -> TracedRun:
         """Return what is read of it."""
@@ -119,12 +115,12 @@ def test_gradients_may_be_set_to_zero_anywhere(parts: tuple[str, ...], optimizer
     assert judge(run).diagnosis.verdicts == ()
 
 
-@pytest.mark.parametrize(("part", "calls"), [("closure", 1), ("line search", 2)])
-def test_what_an_update_calls_keeps_its_phase(part: str, calls: int, tmp_path: Path) -> None:
-    """Lightning's closure has all of forward and backward in it, LBFGS' several of them."""
+@pytest.mark.parametrize("calls", [1, 2])
+def test_what_an_update_calls_keeps_its_phase(calls: int, tmp_path: Path) -> None:
+    """Lightning's closure has all of forward and backward in it, LBFGS calls one several times."""
     loop = Loop()
     for number in range(6):
-        loop.step(number, "data", part)
+        loop.step(number, "data", " ".join(["forward zero backward"] * calls))
     expected = {**TRAINING, "forward": 20 * calls, "backward": 30 * calls, "other": calls}
     assert milliseconds(loop.run(tmp_path)) == expected
 
@@ -178,6 +174,18 @@ def test_an_operator_that_waits_for_a_collective_does_no_work(name: str, tmp_pat
     waits = 10 * ("wait" in name)
     expected = {**TRAINING, "forward": 20 - waits / 2, "backward": 30 - waits / 2, "communication": waits, "other": 0}
     assert milliseconds(loop.run(tmp_path)) == expected
+
+
+def test_a_hook_of_backward_that_waits_for_a_collective_does_no_work(tmp_path: Path) -> None:
+    """FSDP gathers parameters in hooks, which run in the engine's node and in no operator."""
+    loop = Loop()
+    for number in range(6):
+        loop.step(number, "data", "forward", "backward", "optimizer")
+        begin = loop.events[-2]["ts"] - 20 * MS
+        wait = {"ph": "X", "cat": "user_annotation", "pid": 1, "ts": begin, "dur": 12 * MS, "args": {}}
+        loop.events.append({**wait, "name": "FSDP::all_gather (layers.0)", "tid": 1})
+        loop.events.append({**wait, "name": "gloo:all_gather", "tid": 9})
+    assert milliseconds(loop.run(tmp_path)) == {**TRAINING, "backward": 18, "communication": 12, "other": 0}
 
 
 def test_each_of_several_batches_before_one_backward_is_forward(tmp_path: Path) -> None:

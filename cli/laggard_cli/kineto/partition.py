@@ -163,9 +163,12 @@ class _Timeline:
 
 
 def _busy(trace: Trace) -> Events:
-    """Return the operators at work on the training thread and in the autograd engine, but the calls of collectives."""
+    """Return the operators at work on the training thread and in the autograd engine, but the calls of collectives.
+
+    A node of the engine works in an operator, and waits in a hook, such as FSDP's.
+    """
     events = trace.events
-    return events[np.isin(events.kind, (Kind.OPERATOR, Kind.BACKWARD)) & _of_training(trace)]
+    return events[(events.kind == Kind.OPERATOR) & _of_training(trace)]
 
 
 def _of_training(trace: Trace) -> Mask:
