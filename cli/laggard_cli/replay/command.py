@@ -35,6 +35,7 @@ from laggard_cli.terminal import printable, to_json
 
 #: Of the recordings in a folder: steps, traces, and OpenMetrics by the names that people give it.
 _SUFFIXES = (".jsonl", ".json", ".json.gz", ".om", ".prom", ".openmetrics", ".txt")
+_NEITHER = "neither a recording nor a trace of torch's profiler"
 #: A series of OpenMetrics whose name stands in quotes, or is a label.
 _BRACED = re.compile(r'{("(\\.|[^"\\])*"[,}]|\w+=")')
 #: An alert is asked for this often.
@@ -148,13 +149,14 @@ def read(paths: list[Path]) -> Recording:
             # Not at what else Unicode takes for the end of a line: labels may hold it.
             lines = path.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = (
-                error.strerror if isinstance(error, OSError) else "neither a recording nor a trace of torch's profiler"
-            )
+            reason = error.strerror if isinstance(error, OSError) else _NEITHER
             raise CommandError(f"{path}: {reason}") from error
-        first = next((line for line in lines if line.strip()), "")
+        first = next((line.strip() for line in lines if line.strip()), "")
         if not first:
             raise CommandError(f"{path}: the file is empty")
+        # Many a binary file is text to its decoder; no series and no step begins like an array.
+        if "\0" in first or first[0] == "[" or not first[0].isprintable():
+            raise CommandError(f"{path}: {_NEITHER}")
         if first.startswith("{") and not _BRACED.match(first):
             for rank, found in read_steps(path, lines).items():
                 steps.setdefault(rank, []).extend(found)
