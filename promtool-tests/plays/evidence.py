@@ -126,7 +126,7 @@ def links() -> Scenario:
         summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
         "by at least 10.99% of a step.",
         description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
-        "least 10.99% of a step (200ms), while its own work is steady. The network is the cause, not "
+        "least 10.99% of a step, while its own work is steady. The network is the cause, not "
         "a rank. Link errors and retransmissions: 8.0 a second on host-b.",
         recommendation="Check cable, transceiver and switch port of host-b first, and take the host out if its errors "
         "go on.",
@@ -164,7 +164,7 @@ def congestion() -> Scenario:
         summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
         "by at least 10.99% of a step.",
         description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
-        "least 10.99% of a step (200ms), while its own work is steady. The network is the cause, not "
+        "least 10.99% of a step, while its own work is steady. The network is the cause, not "
         "a rank. Packets with marks of congestion: 3.125% on host-a.",
         recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
         "other jobs on the same switches, and whether storage traffic takes the same links.",

@@ -36,7 +36,7 @@ def input_bound() -> Scenario:
         title="All ranks of a training run wait for data.",
         summary="Run run-a waits for data: 36.67% of each step, on all ranks.",
         cost="36.67% of each step",
-        description="Data takes 36.67% of each step (300ms) of run run-a, even on the ranks that are supplied "
+        description="Data takes 36.67% of each step of run run-a, even on the ranks that are supplied "
         "best: they wait for it, or their workers deliver no faster. Meanwhile ranks are compared by their "
         "other phases.",
         recommendation="Give the DataLoader more workers (a rank has 2; 4 would keep up) or a longer "
@@ -140,7 +140,7 @@ def communication_bound() -> Scenario:
         title="The network is the slowest part of a training run.",
         summary="Run run-a waits for the network: 40% of each step is transfer.",
         cost="40% of each step",
-        description="Exposed transfer takes 40% of each step (300ms) of run run-a, even on the rank that "
+        description="Exposed transfer takes 40% of each step of run run-a, even on the rank that "
         "waits least. The network is the cause, not a slow rank.",
         recommendation="Overlap the transfer with the backward pass and try larger buckets first; then compress "
         "gradients, or place the ranks so that the largest groups share a node or a switch.",

@@ -181,7 +181,7 @@ def roaming() -> Scenario:
         title="A different rank is slow in each step of a training run.",
         summary="Run run-a loses 33.33% of each step to a slow rank, a different one each time.",
         cost="33.33% of each step",
-        description="In the usual step of run run-a (300ms), ranks wait for one another for 33.33% of its time, "
+        description="In the usual step of run run-a, ranks wait for one another for 33.33% of its time, "
         "beyond transfer and bubble. Over minutes, all ranks of a peer group take equally long: no "
         "rank stays slow, a different one is slow each time.",
         recommendation="Give all ranks the same amount of work in each step: batch by tokens instead of samples, "
@@ -314,7 +314,7 @@ def bursts() -> Scenario:
         summary="Run run-a waits for the network in bursts: in 1 of 20 steps every rank waits longer than usual, "
         "by at least 39.98% of a step.",
         description="In 1 of 20 steps of run run-a, every rank waits longer than usual in communication, by at "
-        "least 39.98% of a step (200ms), while its own work is steady. The network is the cause, not "
+        "least 39.98% of a step, while its own work is steady. The network is the cause, not "
         "a rank.",
         recommendation="Check link errors, retransmissions and congestion marks (ECN) of the hosts' network ports, "
         "other jobs on the same switches, and whether storage traffic takes the same links.",
