@@ -13,6 +13,28 @@ FAMILIES = ("process",)
 RUNBOOK = "https://github.com/laggard-project/laggard/blob/main/rules/runbooks/TrainingStraggler.md"
 
 
+def words_behind_a_fault() -> Scenario:
+    """A rank that is named and stands out no more is said to have been slow as last, without its times of now."""
+    scenario = one_of(4, phase="forward")
+    scenario.after(minutes=10)
+    make_slow(scenario[3], 1, "forward")
+    scenario.after(minutes=1.25)
+    scenario.says(
+        straggler(3, "forward"),
+        title="One rank is slow in every step, and the others wait for it.",
+        cost="",
+        summary="Rank 3 of run run-a on host-a takes 1.18 times as long as its peers, mostly in forward, and they "
+        "wait for it.",
+        description="Rank 3 of run run-a on host host-a takes 1.18 times as long as its peers for its own work in a "
+        "step, and they wait for it. Most of the difference is in phase forward.",
+        recommendation="Compare what the rank computes on with its peers: clocks, temperature, power and throttling, "
+        "other processes on it; then the shape of its batches.",
+        runbook_url=RUNBOOK,
+        dashboard_url="/d/laggard-run?var-training_run=run-a",
+    )
+    return scenario
+
+
 def near_miss() -> Scenario:
     """A rank of 1.1 is no straggler; nor is one of 1.15 where steps of a second leave its mean less certain."""
     scenario = one_of(4, 1.1)
@@ -126,6 +148,7 @@ def threshold_of_a_run() -> Scenario:
 
 
 PLAYS: tuple[Play, ...] = (
+    words_behind_a_fault,
     near_miss,
     one_hiccup,
     short_hiccup,
