@@ -70,7 +70,7 @@ _SAFETENSORS: dict[str, _Operation] = {"save_file": "save", "serialize_file": "s
 #: What the system writes out by itself.
 _FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
 #: How deep a checkpoint's mappings and lists are searched for state, how many entries of each, and of all at a depth.
-_DEPTH, _ENTRIES, _LEVEL = 4, 64, 1024
+_DEPTH, _ENTRIES, _LEVEL = 4, 64, 256
 #: Checkpoints kept until they are reported; a process that never trains reports none.
 _MAX_PENDING = 256
 
