@@ -41,12 +41,22 @@ Wording = Mapping[str, Mapping[str, Mapping[str, Sequence[Yaml]]]]
 #: There changes() counts the first sample of a new series, so a young run's second restart is its third. And a rate
 #: reaches back to the sample before its window: a rank that is scraped more rarely is compared, and what comes and goes
 #: lasts somewhat longer. It is over what is there of its window: a save of a run's first minutes is a share of those.
-#: There a rule sees what stands above it in its group as it was one evaluation before, so that a veto ends later.
+#: There a rule sees what stands above it in its group as it was one evaluation before, so that a veto ends later, and
+#: shares that add up do so but for what changed in between.
 DIFFERENT_UNDER_VMALERT = (
+    "goodput.adds_up",
     "pipeline.faults", "pipeline.near_misses", "pipeline.workers_that_come_and_go", "processes.restarts",
     "processes.restarts_in_containers", "processes.slow_batches", "uncompared.rarer_scrapes",
     "uncompared.too_many_to_name", "uncompared.without_an_exporter",
 )  # fmt: skip
+
+
+#: Seconds between two evaluations where a module's own are too many, since a rule sees the others as they were one
+#: evaluation before: what it looks at in a minute is not there yet, or a stall is told before the evidence of it.
+PACE_UNDER_VMALERT = {
+    "everything": 15, "evidence": 15, "long_steps": 15, "patience": 15, "patterns": 15, "pipeline": 15, "recorded": 5,
+    "shapes": 15, "stalled": 5, "telemetry": 15, "throttling": 15,
+}  # fmt: skip
 
 
 class Dumper(yaml.CSafeDumper):
@@ -83,6 +93,8 @@ def document(
     families: tuple[str, ...] | None = getattr(content, "FAMILIES", None)
     worded = wording.get(module, {})
     every: int = getattr(content, "EVERY", _played(plays[0]).world.tick)
+    if vmalert:
+        every = PACE_UNDER_VMALERT.get(module, every)
     apart = [play for play in plays if only or play.__name__ in worded or _played(play).is_apart]
     here = "" if clusters else None
     tests = [

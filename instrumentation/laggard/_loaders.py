@@ -115,7 +115,7 @@ class Loaders:
     def forward(self, *, gradients: bool) -> None:
         """Take a forward. All batches that are out may have a part in it, and those of an iterator just read whole."""
         self._forwarded = True
-        for reading in (*self._undecided, *filter(None, [self._ended])):
+        for reading in self._undecided if self._ended is None else (*self._undecided, self._ended):
             reading.looked |= not gradients
             reading.recorded |= gradients
 
