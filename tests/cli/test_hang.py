@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pickle
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from laggard.shared import statefile
 from laggard.shared.statefile import StateWriter, boottime_ns
 from laggard_cli.hang.command import collect
 from laggard_cli.main import main
+from laggard_exporter.hang.dump_file import read
 from tests.exporter.hang.recorder import SECOND, Recorder
 from tests.exporter.hang.recorder import job as recorded
 from tests.exporter.support import dead_file, fresh, live_rank
@@ -149,6 +151,19 @@ def test_a_name_says_the_rank_as_people_write_it(tmp_path: Path, name: str) -> N
     dumps, left_out = collect(tmp_path)
     assert (sorted(dumps), left_out) == ([0, 1, 2, 3], {})
     assert all(dump.rank == rank for rank, dump in dumps.items())
+
+
+def test_unpacking_takes_the_memory_of_what_is_in_a_dump(tmp_path: Path) -> None:
+    """Not that of the largest one, which many readers at once do not have."""
+    RecordedJob({"0": (0,)}, [("0", "all_reduce")]).write(tmp_path, as_pickle=True)
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    tracemalloc.start()
+    try:
+        read(path, 0)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_else_ranks_leave_beside_their_dumps_takes_no_dumps_place(tmp_path: Path) -> None:

@@ -293,3 +293,5 @@ def _read(path: Path, rank: int) -> Dump | str:
         return str(error)
     except OSError as error:
         return error.strerror or str(error)
+    except MemoryError:
+        return f"reading it takes more memory than the {_READER_BYTES >> 30} GiB that it may"

@@ -33,6 +33,8 @@ _RANK_AT_END = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?(?:\.gz)?$", re.IGNOR
 #: What editors and copies leave beside a file, which may be older or half of it.
 _LEFT_OVER = re.compile(r"\..*|.*(?:~|\.(?:bak|old|orig|part|swp|tmp))")
 _PICKLE_MARK = b"\x80"
+#: How much is unpacked at a time.
+_PART = 2**20
 _GZIP_MARK = b"\x1f\x8b"
 #: How files begin that are compressed otherwise.
 _COMPRESSED = {
@@ -85,9 +87,11 @@ def _unpacked(content: bytes) -> bytes:
         return content
     try:
         with gzip.open(io.BytesIO(content)) as file:
-            unpacked = file.read(MAX_BYTES + 1)
+            # Not at once: so much memory would be taken first, whatever is in it.
+            parts = [part for _ in range(0, MAX_BYTES + _PART, _PART) if (part := file.read(_PART))]
     except (OSError, EOFError, zlib.error) as error:
         raise DumpError(f"the compressed file is damaged: {error}") from error
+    unpacked = b"".join(parts)
     if len(unpacked) > MAX_BYTES:
         raise DumpError(f"unpacked it has more than the {MAX_BYTES} bytes that are read")
     return unpacked
