@@ -54,7 +54,7 @@ DIFFERENT_UNDER_VMALERT = (
 #: Seconds between two evaluations where a module's own are too many, since a rule sees the others as they were one
 #: evaluation before: what it looks at in a minute is not there yet, or a stall is told before the evidence of it.
 PACE_UNDER_VMALERT = {
-    "everything": 15, "evidence": 15, "long_steps": 15, "patience": 15, "patterns": 15, "pipeline": 15, "recorded": 5,
+    "everything": 15, "evidence": 15, "long_steps": 15, "patience": 5, "patterns": 15, "pipeline": 15, "recorded": 5,
     "shapes": 15, "stalled": 5, "telemetry": 15, "throttling": 15,
 }  # fmt: skip
 
