@@ -353,9 +353,15 @@ def test_healthy_means_that_all_live_ranks_were_compared(
     assert "healthy" not in text
     assert "not judged" not in text
     assert missing in " ".join(rendered([replace(partly, verdicts=(VERDICT,))], 250))
-    whole = replace(partly, facts={**facts, "ranks_live": 2.0}, uncompared={}, uncompared_ranks={})
-    assert whole.missing == ()
-    assert "healthy: no alert fires" in " ".join(rendered([whole], 250))
+    seen = {**facts, "ranks_live": 2.0}
+    gone = replace(partly, facts=seen, uncompared={}, uncompared_ranks={})
+    assert gone.missing == ("1 of 3 ranks is not seen, so nothing is said of it",)
+    assert "healthy" not in " ".join(rendered([gone], 250))
+    assert replace(gone, verdicts=(VERDICT,)).missing == ()
+    for facts in ({**seen, "ranks_finished": 1.0}, {**seen, "ranks_expected": 2.0}):
+        whole = replace(gone, facts=facts)
+        assert whole.missing == ()
+        assert "healthy: no alert fires" in " ".join(rendered([whole], 250))
 
 
 def test_who_keeps_the_others_from_being_compared_is_named() -> None:

@@ -29,6 +29,11 @@ _FACTS = {
     "communication_floor_share": "run:training_communication_floor_share:ratio",
     "stages": "run:training_stages:count",
     "straggler_threshold": 'run:laggard_threshold:value{name="straggler_score"}',
+    # What is recorded each minute, and what the last scrape says.
+    "ranks_finished": (
+        "count by (cluster, training_run) (group by (cluster, training_run, training_rank)"
+        " (run_rank:training_finished:last or last_over_time(training_process_condition[1m]) == 1))"
+    ),
     "ranks_waiting_known": 'run:training_signal_available:count{training_signal="communication"}',
 }
 

@@ -119,7 +119,7 @@ class Diagnosis:
     @property
     def left_out(self) -> tuple[str, ...]:
         """What no verdict reaches, and why: ranks that are not compared, and what rules that fail would say."""
-        return (*self._not_compared(), *((self.failing,) if self.failing else ()))
+        return (*self._not_compared(), *self._unseen(), *((self.failing,) if self.failing else ()))
 
     def _not_compared(self) -> tuple[str, ...]:
         live, compared = self.facts.get("ranks_live", 0), len(self.ranks)
@@ -136,6 +136,15 @@ class Diagnosis:
         said = f"{count:.0f} of {max(live, count):.0f} ranks {'is' if count == 1 else 'are'} not compared"
         named = ", ".join(f"{_listed(ranks)} ({_REASONS.get(reason, reason)})" for reason, ranks in reasons.items())
         return (f"{said}: {named}" if named else said,)
+
+    def _unseen(self) -> tuple[str, ...]:
+        """Say that ranks of a run without a verdict are gone, as for the seconds before there is one on their death."""
+        expected = self.facts.get("ranks_expected", 0)
+        seen = max(self.facts.get("ranks_live", 0), len(self.ranks)) + self.facts.get("ranks_finished", 0)
+        if self.verdicts or expected <= seen:
+            return ()
+        are, whom = ("is", "it") if expected - seen == 1 else ("are", "them")
+        return (f"{expected - seen:.0f} of {expected:.0f} ranks {are} not seen, so nothing is said of {whom}",)
 
     def _by_reason(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
