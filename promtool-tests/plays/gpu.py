@@ -169,4 +169,35 @@ def use() -> Scenario:
     return scenario
 
 
-PLAYS: tuple[Play, ...] = (health, use)
+def next_run() -> Scenario:
+    """A fault is the rank's that uses the GPU now; who used it until a minute ago has ended."""
+    scenario = Scenario([*ranks(4, run="first"), *ranks(4, run="second")], tick=15)
+    first, second = scenario.world.ranks[:4], scenario.world.ranks[4:]
+    for rank in scenario.world.ranks:
+        rank.has_exporter = False
+        rank.alive = rank in first
+    scenario.world.devices += [healthy_gpu(f"GPU-{rank.rank}", rank.run, rank.rank) for rank in first]
+    scenario.after(minutes=6)
+    for before, now in zip(first, second, strict=True):
+        before.finish()
+        now.alive, now.start = True, scenario.world.now
+    for gpu in scenario.world.devices:
+        gpu.run = "second"
+    scenario.after(minutes=4)
+    scenario.never()
+    for gpu in scenario.world.devices:
+        gpu.gauges["gpu_row_remap_failed"] = 1
+    scenario.after(minutes=6)
+    scenario.fires(
+        *(
+            Firing(
+                "TrainingGpuRowRemap", number, run="second", host="host-a",
+                more=(("uuid", f"GPU-{number}"), ("state", "failed")),
+            )
+            for number in range(4)
+        )
+    )  # fmt: skip
+    return scenario
+
+
+PLAYS: tuple[Play, ...] = (health, use, next_run)
