@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import pickle
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,24 @@ def test_what_else_ranks_leave_beside_their_dumps_takes_no_dumps_place(tmp_path:
         "nccl_trace_rank_1~": "the name does not say of which rank it is",
         "rank_0.log": "neither JSON nor a pickle that can be read (JSONDecodeError)",
     }
+
+
+def test_a_hosts_folder_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the ranks of the other hosts left is judged."""
+    for host in ("a", "b"):
+        (tmp_path / host).mkdir()
+    RecordedJob({"0": (0, 1)}, [("0", "all_reduce")]).write(tmp_path / "a", as_pickle=True)
+    entries = Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder == tmp_path / "b":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return entries(folder)
+
+    # Root may read any folder.
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    dumps, left_out = collect(tmp_path)
+    assert (sorted(dumps), left_out) == ([0, 1], {"b": "Permission denied"})
 
 
 def test_attempts_in_folders_of_their_own_are_not_mixed(tmp_path: Path) -> None:

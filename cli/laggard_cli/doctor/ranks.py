@@ -154,9 +154,9 @@ def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Ite
             "run laggard-exporter on their hosts, scrape it, and let it read their LAGGARD_STATE_DIR",
         )
     if missed := server.query(_MISSING, by=(_RUN,)):
-        of = {run_of(sample): sample.value for sample in server.query(_EXPECTED, by=(_RUN,))}
+        of = {run_of(sample): f" of {sample.value:.0f}" for sample in server.query(_EXPECTED, by=(_RUN,))}
         each = sorted(
-            f"{sample.value:.0f} of {of.get(run_of(sample), 0):.0f} ranks of run {run_of(sample)}" for sample in missed
+            f"{sample.value:.0f}{of.get(run_of(sample), '')} ranks of run {run_of(sample)}" for sample in missed
         )
         yield Finding(
             "ranks",

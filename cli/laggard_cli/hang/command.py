@@ -91,24 +91,29 @@ def run(options: argparse.Namespace) -> int:
     return int(not verdict.culprits)
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder; where none is of a rank, those of ranks in its folders too: each host's, say."""
+def _files(folder: Path, left_out: dict[str, str]) -> list[Path]:
+    """Return the files of a folder; where none is of a rank, those of ranks in its folders too: each host's, say.
+
+    What cannot be read of those is left out, with the reason.
+    """
     try:
         everything = sorted(folder.iterdir())
     except OSError as error:
         raise CommandError(f"{folder}: {error.strerror}") from error
     found = [path for path in everything if path.is_file()]
     if not any(_rank_and_job(path.name) for path in found):
-        for below in everything:
-            with contextlib.suppress(OSError):
+        for below in filter(Path.is_dir, everything):
+            try:
                 found += sorted(path for path in below.iterdir() if path.is_file() and _rank_and_job(path.name))
+            except OSError as error:  # noqa: PERF203 - the folders are few, and each may fail
+                left_out[_shown(below, folder)] = error.strerror or str(error)
     return found
 
 
 def _answers(folder: Path) -> list[Path]:
     """Return the answers of NCCL's RAS service in a folder."""
     found: list[Path] = []
-    for path in _files(folder):
+    for path in _files(folder, {}):
         # Whoever reads it as a dump says why it cannot be read.
         with contextlib.suppress(OSError):
             found += [path] if ras.is_answer(path) else []
@@ -126,7 +131,7 @@ def collect(folder: Path, answers: Collection[Path] = ()) -> tuple[dict[int, Dum
     left_out: dict[str, str] = {}
     jobs: dict[str, dict[int, Path]] = {}
     starts = _starts(folder)
-    for path in _files(folder):
+    for path in _files(folder, left_out):
         if path.name.endswith(statefile.SUFFIX) or path.name == live.FILE or path in answers:
             continue
         said = _rank_and_job(path.name)
