@@ -10,8 +10,8 @@ What counts, since these functions are used for much else:
 - Of nested calls the outermost.
 
 A checkpoint ends when training goes on. The files that are written until then are one checkpoint, with what lies
-between them, waits for peers included. What is no file of the system's, such as a buffer in memory or a file of
-fsspec's, is written out by its owner. Until it is gone, or until training goes on, that is the checkpoint too.
+between them, waits for peers included. A buffer in memory, or a file of fsspec's, is written out by its owner. Until it
+is gone, or until training goes on, that is the checkpoint too.
 
 Only the training thread is measured. A save on another thread, to a path, moves the time of the last save.
 """
