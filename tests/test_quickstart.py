@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from laggard_cli.demo.servers import free_ports
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
@@ -85,9 +85,8 @@ def test_the_quick_start_leads_to_its_verdict(
                 )
             )
 
-    deadline = time.monotonic() + 150
-    while not names_a_straggler(prometheus) and time.monotonic() < deadline:
-        time.sleep(1)
+    with contextlib.suppress(AssertionError):
+        until(lambda: names_a_straggler(prometheus), seconds=150)
     done = subprocess.run(
         here(diagnose), shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

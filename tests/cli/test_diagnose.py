@@ -27,7 +27,8 @@ from laggard_cli.main import main
 from laggard_cli.profile.choice import choose_pair
 from laggard_cli.prometheus import Prometheus, Sample
 from tests.collector.support import processes
-from tests.rules.engine import DATA, RUN, Play, free_address, prometheus, serving, wait_until
+from tests.rules.engine import DATA, RUN, Play, free_address, prometheus, serving
+from tests.support.waiting import wait_until
 
 VERDICT = Verdict(
     alert="TrainingStraggler",

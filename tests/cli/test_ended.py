@@ -12,7 +12,8 @@ import pytest
 from laggard_cli.diagnose.ended import Ended
 from laggard_cli.main import main
 from laggard_cli.past.times import moment
-from tests.rules.engine import RUN, Play, prometheus, serving, wait_until
+from tests.rules.engine import RUN, Play, prometheus, serving
+from tests.support.waiting import wait_until
 
 
 def test_a_run_that_has_ended_is_shown_with_its_end(

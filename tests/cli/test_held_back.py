@@ -12,8 +12,9 @@ import pytest
 from laggard_cli.diagnose.gather import diagnose
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
-from tests.rules.engine import RUN, Play, prometheus, serving, wait_until
+from tests.rules.engine import RUN, Play, prometheus, serving
 from tests.support.fake_prometheus import Series, fake_prometheus, firing
+from tests.support.waiting import wait_until
 
 _RANK = {"training_run": "r", "training_rank": "3"}
 _LIMITS: Series = [({"name": "persistence_share"}, 0.8), ({"name": "window_steps"}, 16)]

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from laggard_cli.live import PREFIX, Announcement, LiveRun, abandoned, live_run,
 from laggard_cli.main import main
 from tests.cli.local_job import Local
 from tests.support.fake_prometheus import Series, fake_prometheus, firing
+from tests.support.waiting import until
 
 KNOWN: dict[str, Series] = {"count by (cluster, training_run)": [({"training_run": "r"}, 1)]}
 
@@ -110,7 +110,7 @@ def test_a_job_in_another_terminal_is_found(tmp_path: Path) -> None:
     """Its server by diagnose, and its ranks by stacks, without a flag; once it is over, nothing is found."""
     local = Local(tmp_path)
     (tmp_path / "rank.py").write_text(
-        "import laggard, time\nlaggard.instrument()\nfor _ in range(400):\n"
+        "import laggard, time\nlaggard.instrument()\nfor _ in range(1200):\n"
         "    with laggard.step(), laggard.phase('forward'):\n        time.sleep(.05)\n"
     )
     mine = {**local.environment, "LAGGARD_PROMETHEUS": ""}
@@ -120,10 +120,11 @@ def test_a_job_in_another_terminal_is_found(tmp_path: Path) -> None:
             command = [sys.executable, "-m", "laggard_cli.main", *words]
             return subprocess.run(command, cwd=tmp_path, env=mine, capture_output=True, text=True, check=False)
 
-        deadline = time.monotonic() + 40
-        while (found := ask("diagnose", "--folder", "runs")).returncode or "seen" not in found.stdout:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.5)
+        def diagnosed() -> list[subprocess.CompletedProcess[str]]:
+            found = ask("diagnose", "--folder", "runs")
+            return [found] if not found.returncode and "seen" in found.stdout else []
+
+        (found,) = until(diagnosed, seconds=40)
         stacks = ask("stacks", "--folder", "runs/seen")
         process.kill()
         process.communicate()

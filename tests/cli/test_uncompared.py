@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from laggard_cli.main import main
-from tests.rules.engine import RUN, Play, prometheus, serving, wait_until
+from tests.rules.engine import RUN, Play, prometheus, serving
+from tests.support.waiting import wait_until
 
 
 class _Part(Play):

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.collector.support import ROOT, newest_prometheus, processes
-from tests.rules.engine import free_address, wait_until
+from tests.rules.engine import free_address
+from tests.support.waiting import wait_until
 
 
 def test_its_heap_may_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

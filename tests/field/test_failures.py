@@ -19,7 +19,7 @@ from laggard_cli.prometheus import Prometheus
 from tests.field.live.ends import CULPRIT
 from tests.field.live.launch import job
 from tests.support.kernel import said
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 PROGRAM = Path(__file__).parent / "live" / "ends.py"
 #: From the end of the job to the alert.
@@ -69,11 +69,7 @@ def _failed(prometheus: Prometheus, run: str) -> list[str]:
 
 
 def _wait_for(prometheus: Prometheus, run: str, expected: list[str]) -> float:
-    began = time.monotonic()
-    while (told := _failed(prometheus, run)) != expected:
-        assert time.monotonic() - began < _LIMIT_SECONDS, told
-        time.sleep(0.2)
-    return time.monotonic() - began
+    return wait_until(lambda: _failed(prometheus, run) == expected, _LIMIT_SECONDS, lambda: _failed(prometheus, run))
 
 
 @pytest.mark.parametrize(

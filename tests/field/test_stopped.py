@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from laggard.shared import statefile
 from laggard_cli.demo.servers import Servers, free_ports
 from tests.field.live.launch import BINARIES, job
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.field, pytest.mark.timeout(900)]
 
@@ -90,14 +91,6 @@ def _named(answer: Any) -> set[tuple[str, str]]:
     return {(each["alert"], each["rank"]) for run in answer["runs"] for each in run["verdicts"] if each["rank"]}
 
 
-def _wait_until(happened: Callable[[], bool], seconds: float, what: str) -> float:
-    began = time.monotonic()
-    while not happened():
-        assert time.monotonic() - began < seconds, what
-        time.sleep(1)
-    return time.monotonic() - began
-
-
 def _process(servers: Servers, rank: int) -> int:
     processes = map(statefile.read, servers.state_directories[0].glob(f"*{statefile.SUFFIX}"))
     return next(process.facts.pid for process in processes if process.facts.rank == rank)
@@ -109,13 +102,13 @@ def test_a_standstill_of_five_minutes_is_told_each_time(servers: Servers, tmp_pa
     states = str(servers.state_directories[0])
     launcher = ["torchrun", f"--master-port={free_ports(1)[0]}", "--nproc-per-node=2", str(PROGRAM), "request"]
     with job(servers, "stopped", *launcher), contextlib.ExitStack() as watching:
-        _wait_until(asked.healthy, 90, "the run was never healthy")
+        wait_until(asked.healthy, 90, "the run was never healthy")
         watching.enter_context(asked.watch())
         pid = _process(servers, CULPRIT)
         os.kill(pid, signal.SIGSTOP)
         stopped = time.monotonic()
         try:
-            took = _wait_until(lambda: bool(asked.culprits()), _TOLD_SECONDS, "nobody was named")
+            took = wait_until(lambda: bool(asked.culprits()), _TOLD_SECONDS, "nobody was named")
             print(f"named after {took:.0f} s")
             while time.monotonic() < stopped + _STOPPED_SECONDS:
                 culprits = asked.culprits()
@@ -131,7 +124,7 @@ def test_a_standstill_of_five_minutes_is_told_each_time(servers: Servers, tmp_pa
                 time.sleep(_ASKED_EVERY)
         finally:
             os.kill(pid, signal.SIGCONT)
-        _wait_until(lambda: not asked.culprits(), _OVER_SECONDS, "somebody is still named")
+        wait_until(lambda: not asked.culprits(), _OVER_SECONDS, "somebody is still named")
     lines = [_strict(line) for line in asked.watched.read_text().splitlines()]
     assert len(lines) > _STOPPED_SECONDS / 10
     assert {rank for line in lines for _, rank in _named(line)} == {str(CULPRIT)}

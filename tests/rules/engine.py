@@ -8,13 +8,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 
 from laggard.shared.phases import STILL_SECONDS, Condition
 from laggard_cli.rules import render
+from tests.support.waiting import wait_until
 
 RUN = "live"
 
@@ -134,20 +135,6 @@ class Prometheus:
         """Return the errors of rules, in their last evaluation."""
         groups = self._client.get("/rules").json()["data"]["groups"]
         return [rule["lastError"] for group in groups for rule in group["rules"] if rule.get("lastError")]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> float:
-    """Wait until a condition holds; return how long that took.
-
-    Raises:
-        TimeoutError: it did not hold in time.
-    """
-    start = time.monotonic()
-    while not condition():
-        if time.monotonic() - start > seconds:
-            raise TimeoutError(f"not within {seconds} s")
-        time.sleep(0.2)
-    return time.monotonic() - start
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.rules.engine import Play, Prometheus, free_address, prometheus, serving, wait_until
+from tests.rules.engine import Play, Prometheus, free_address, prometheus, serving
 from tests.rules.pack import ROOT, alerts
+from tests.support.waiting import wait_until
 
 
 def _needs(binary: str, package: str) -> None:

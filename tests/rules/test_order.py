@@ -12,9 +12,10 @@ import httpx
 import pytest
 import yaml
 
-from tests.rules.engine import free_address, wait_until
+from tests.rules.engine import free_address
 from tests.rules.pack import rules, selectors
 from tests.rules.test_vmalert import TOOL
+from tests.support.waiting import wait_until
 
 #: Each evaluation writes its time, and below what it sees of that.
 _GROUP: dict[str, Any] = {

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from laggard_cli.main import main
-from tests.rules.engine import free_address, wait_until
+from tests.rules.engine import free_address
+from tests.support.waiting import wait_until
 
 #: Milliseconds of each phase of a step.
 WORK = {"data": 10, "forward": 50, "backward": 100, "optimizer": 10}
