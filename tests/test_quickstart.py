@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from laggard_cli.demo.servers import free_ports
+from laggard_cli.ways import direct
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parent.parent
@@ -98,7 +99,7 @@ def test_the_quick_start_leads_to_its_verdict(
 def names_a_straggler(port: int) -> bool:
     """Say whether the alert fires on a Prometheus of this machine, which may not answer yet."""
     with contextlib.suppress(httpx.HTTPError):
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/alerts").raise_for_status()
+        answer = direct().get(f"http://127.0.0.1:{port}/api/v1/alerts").raise_for_status()
         alerts = answer.json()["data"]["alerts"]
         return any((each["labels"]["alertname"], each["state"]) == ("TrainingStraggler", "firing") for each in alerts)
     return False

@@ -6,6 +6,7 @@ of ``NO_PROXY`` is a host with all below it, an address, a network or ``*``. Thi
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import ssl
@@ -58,6 +59,12 @@ class Ways(httpx.BaseTransport):
                 f"proxy of the environment must be a URL, got {without_password(proxy)!r}; "
                 "try http://proxy:3128, or NO_PROXY"
             ) from error
+
+
+@functools.cache
+def direct() -> httpx.Client:
+    """Return a client for servers on this machine, which no proxy is between."""
+    return httpx.Client(transport=Ways())
 
 
 def proxy_of(url: httpx.URL) -> str:

@@ -16,6 +16,7 @@ import psutil
 
 from laggard_cli.demo.servers import end
 from laggard_cli.errors import CommandError
+from laggard_cli.ways import direct
 
 _READY_SECONDS = 60
 
@@ -65,7 +66,7 @@ class Programs:
         for name in names:
             for _ in range(10 * _READY_SECONDS):
                 with contextlib.suppress(httpx.TransportError):
-                    if httpx.get(self._programs[name].url, timeout=_READY_SECONDS).is_success:
+                    if direct().get(self._programs[name].url, timeout=_READY_SECONDS).is_success:
                         break
                 if self._processes[name].poll() is not None:
                     raise CommandError(f"{name} does not start: {self.last_line(name)}")

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab.scale.pages import EXPORTER, RANKS
 from lab.scale.programs import Programs
 from laggard_cli.errors import CommandError
+from laggard_cli.ways import direct
 from laggard_exporter.web.address import PORT
 
 _ANSWER_SECONDS = 60
@@ -168,7 +169,7 @@ Metrics = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def metrics(address: str) -> Metrics:
     """Return what a program says of itself, by name and labels; nothing if it does not answer."""
     try:
-        text = httpx.get(f"{address}/metrics", timeout=_ANSWER_SECONDS).text
+        text = direct().get(f"{address}/metrics", timeout=_ANSWER_SECONDS).text
     except httpx.TransportError:
         return {}
     return {

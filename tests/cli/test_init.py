@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -16,6 +15,7 @@ from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
 from laggard_cli.rules.render import rule_files
+from laggard_cli.ways import direct
 from tests.collector.support import ROOT, missing, processes
 from tests.rules.conftest import TOOLS, VERSIONS
 from tests.support.receiver import receiving
@@ -225,7 +225,7 @@ def test_slack_and_pagerduty_get_what_an_alert_says(tmp_path: Path) -> None:
         started.wait("alertmanager", f"{base}/-/ready")
         ends = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
         alerts = [ALERT, {**over, "endsAt": ends.isoformat()}, *many]
-        httpx.post(f"{base}/api/v2/alerts", json=alerts).raise_for_status()
+        direct().post(f"{base}/api/v2/alerts", json=alerts).raise_for_status()
         both = ("/slack", "/pagerduty")
         until(lambda: all(len(messages.get(path, [])) == 2 for path in both), "both are told of both runs")
     few, all_of_many = sorted(messages["/slack"], key=lambda message: "run many" in message["attachments"][0]["title"])
@@ -261,7 +261,7 @@ def test_the_servers_start(tmp_path: Path) -> None:
     base = f"http://127.0.0.1:{server}"
 
     def get(path: str) -> Any:
-        return httpx.get(f"{base}/api/v1/{path}").json()["data"]
+        return direct().get(f"{base}/api/v1/{path}").json()["data"]
 
     with processes(tmp_path) as started:
         state = tmp_path / "state"
@@ -283,7 +283,7 @@ def test_the_servers_start(tmp_path: Path) -> None:
         until(
             lambda: [
                 alert["labels"]["alertname"]
-                for alert in httpx.get(f"http://127.0.0.1:{alerts}/api/v2/alerts").json()
+                for alert in direct().get(f"http://127.0.0.1:{alerts}/api/v2/alerts").json()
             ] == ["LaggardWatchdog"],
             "the watchdog arrives",
         )  # fmt: skip

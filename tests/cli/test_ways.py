@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard_cli.main import main
-from laggard_cli.ways import proxy_of
+from laggard_cli.ways import direct, proxy_of
 from tests.fuzz.test_parsers import fuzz
 from tests.support.answering import Answer, answering
 
@@ -159,3 +159,12 @@ def test_a_lost_certificate_file_does_not_matter_without_encryption(
         server.answer = lambda _, __: Answer(b'{"status":"success","data":{"result":[]}}')
         assert main(["diagnose", "--prometheus", server.url]) == 2
     assert "does not run laggard's rules" in capsys.readouterr().err
+
+
+def test_a_server_of_our_own_is_behind_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo, a local run and a replay reach their servers where the environment sends all else to a proxy."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with answering() as server:
+        server.answer = lambda *_: Answer(b"{}")
+        assert direct().get(server.url).json() == {}

@@ -20,6 +20,7 @@ import yaml
 from laggard.shared import statefile
 from laggard.shared.phases import RankState
 from laggard_cli.main import main
+from laggard_cli.ways import direct
 from laggard_exporter import flags
 from tests.deploy.manifests import DASHBOARDS, MANIFESTS, WITH_GPUS, rendered, rules, validate
 from tests.rules.engine import free_address
@@ -192,7 +193,7 @@ def test_each_shard_has_all_targets(tmp_path: Path) -> None:
             while len(kept) < len(addresses) * len(jobs) and time.monotonic() < until:
                 time.sleep(0.2)
                 try:
-                    answer = httpx.get(f"http://{address}/api/v1/targets", params={"state": "active"}).json()
+                    answer = direct().get(f"http://{address}/api/v1/targets", params={"state": "active"}).json()
                 except httpx.HTTPError:
                     continue
                 kept = [target["scrapePool"] for target in answer["data"]["activeTargets"]]
@@ -360,7 +361,7 @@ def test_the_environment_of_the_manifest_instruments_a_plain_script(
                     assert (read.facts.run, read.facts.host) == ("r", "node-7")
                     assert read.state in (RankState.STARTING, RankState.RUNNING)
             assert steps >= 5
-            text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+            text = direct().get(f"http://127.0.0.1:{port}/metrics").text
             assert 'training_run="r"' in text
             assert "training_steps_total" in text
         finally:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import httpx
 import pytest
 
+from laggard_cli.ways import direct
 from tests.collector.support import ROOT, newest_prometheus, processes
 from tests.rules.engine import free_address
 from tests.support.waiting import wait_until
@@ -23,12 +23,12 @@ def test_its_heap_may_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("GOGC")
 
     def scraped() -> set[str]:
-        answer = httpx.get(f"http://{address}/api/v1/targets").json()
+        answer = direct().get(f"http://{address}/api/v1/targets").json()
         return {each["scrapeUrl"] for each in answer["data"]["activeTargets"]}
 
     with processes(tmp_path) as started:
         arguments = [f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={address}", "--log.level=warn"]
         started.start("prometheus", [str(newest_prometheus()), f"--config.file={configuration}", *arguments])
         started.wait("prometheus", f"http://{address}/-/ready")
-        assert httpx.get(f"http://{address}/api/v1/status/runtimeinfo").json()["data"]["GOGC"] == "400"
+        assert direct().get(f"http://{address}/api/v1/status/runtimeinfo").json()["data"]["GOGC"] == "400"
         wait_until(lambda: scraped() == {"http://localhost:9495/metrics", "http://localhost:9495/ranks/metrics"}, 30)

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -17,6 +16,7 @@ from laggard.shared.attributes import IDENTITY
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.rules import render
+from laggard_cli.ways import direct
 from tests.collector.support import Processes, agent, gateway, named, processes
 from tests.deploy.mimir import OVERRIDES, TENANT, Mimir, mimirtool
 from tests.rules.engine import RUN, Play, serving
@@ -78,7 +78,7 @@ def test_a_real_mimir_names_the_slow_rank_of_each_cluster(tmp_path: Path, capsys
             _collect(started, cluster, int(target.rpartition(":")[2]), f"{mimir.url}/api/v1/push")
 
         def asked(tenant: str, path: str, **parameters: str) -> Any:
-            answer = httpx.get(
+            answer = direct().get(
                 f"{mimir.url}/prometheus/api/v1/{path}", params=parameters, headers={"X-Scope-OrgID": tenant}
             )
             return answer.raise_for_status().json()["data"]
@@ -103,7 +103,7 @@ def test_a_real_mimir_names_the_slow_rank_of_each_cluster(tmp_path: Path, capsys
         assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] == "err"] == []
         assert asked("somebody", "query", query="training_steps_total")["result"] == []
         discarded = [
-            line for line in httpx.get(f"{mimir.url}/metrics").text.splitlines()
+            line for line in direct().get(f"{mimir.url}/metrics").text.splitlines()
             if line.startswith("cortex_discarded_samples_total") and not line.endswith(" 0")
         ]  # fmt: skip
         assert discarded == []

@@ -15,6 +15,7 @@ import pytest
 
 from laggard_cli.main import main
 from laggard_cli.rules import render
+from laggard_cli.ways import direct
 from tests.collector.support import ROOT, alertmanager, missing, processes
 from tests.rules.engine import RUN, Play, Prometheus, free_address, serving
 from tests.support.waiting import until
@@ -110,7 +111,7 @@ def labels(alerts: list[dict[str, str]]) -> set[Labels]:
 def told(receiver: str) -> tuple[set[Labels], set[str]]:
     """Return the verdicts that came to Alertmanager, and which servers' watchdogs did."""
     try:
-        found = [alert["labels"] for alert in httpx.get(f"http://{receiver}/api/v2/alerts").json()]
+        found = [alert["labels"] for alert in direct().get(f"http://{receiver}/api/v2/alerts").json()]
     except httpx.TransportError:
         return set(), set()
     watchdogs = {alert.get("prometheus", "") for alert in found if alert["alertname"] == "LaggardWatchdog"}
@@ -156,7 +157,7 @@ def test_two_shards_say_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixt
             capsys.readouterr()
             assert main(["diagnose", "--prometheus", address, "--run", run]) == 0
             assert f"rank {rank}, phase data" in capsys.readouterr().out
-            answer = httpx.get(f"{address}/api/v1/query", params={"query": "training_steps_total"}).json()
+            answer = direct().get(f"{address}/api/v1/query", params={"query": "training_steps_total"}).json()
             found = [each["metric"] for each in answer["data"]["result"]]
             assert {each["training_run"] for each in found} == {run}
             # Nothing of what decides the shard is stored.

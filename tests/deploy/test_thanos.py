@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.errors import CommandError
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
+from laggard_cli.ways import direct
 from tests.collector.pusher import Pusher, lost, stored
 from tests.collector.support import agent, alertmanager, gateway, missing, named, processes
 from tests.deploy.thanos import Thanos
@@ -104,7 +104,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def healthy_stores(thanos: Thanos) -> int:
     """Return how many of those that it asks Thanos query has reached."""
-    stores = httpx.get(f"{thanos.url('query')}/api/v1/stores").json()["data"]
+    stores = direct().get(f"{thanos.url('query')}/api/v1/stores").json()["data"]
     return sum(each["lastError"] is None for kind in stores.values() for each in kind)
 
 
@@ -192,7 +192,7 @@ def test_same_verdict_as_prometheus(site: Site, capsys: pytest.CaptureFixture[st
     assert theirs["ranks"][0]["own_seconds"] == pytest.approx(0.15, rel=0.05)
 
     sent = f"{site.thanos.url('alertmanager', 9093)}/api/v2/alerts"
-    until(lambda: STRAGGLER in [alert["labels"] for alert in httpx.get(sent).json()], "no alert is sent")
+    until(lambda: STRAGGLER in [alert["labels"] for alert in direct().get(sent).json()], "no alert is sent")
 
 
 def test_a_member_that_is_killed(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

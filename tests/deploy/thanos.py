@@ -7,10 +7,9 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
-import httpx
-
 from lab.scale.thanos import THANOS, Topology
 from laggard_cli.rules import render
+from laggard_cli.ways import direct
 from tests.collector.support import Processes, missing
 
 _INTERVAL = re.compile(r"^( +interval): (\d+)s$", re.MULTILINE)
@@ -71,7 +70,7 @@ class Thanos(Topology):
 
     def metric(self, host: str, name: str) -> float:
         """Return the sum of a metric that a process has of itself; KeyError if it has none."""
-        lines = httpx.get(f"{self.url(host)}/metrics").text.splitlines()
+        lines = direct().get(f"{self.url(host)}/metrics").text.splitlines()
         values = [float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[{{ ]", line)]
         if not values:
             raise KeyError(name)

@@ -21,6 +21,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.local_servers import programs
 from laggard_cli.local_servers.ports import free_ports
 from laggard_cli.local_servers.processes import end, launch
+from laggard_cli.ways import direct
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -128,11 +129,11 @@ class Servers:
     def _rules_run(self) -> bool:
         """Say whether Prometheus has evaluated the rules: it is ready a moment before."""
         query = {"query": "laggard_rules_info"}
-        answer = httpx.get(f"{self.addresses['prometheus']}/api/v1/query", params=query)
+        answer = direct().get(f"{self.addresses['prometheus']}/api/v1/query", params=query)
         return answer.is_success and bool(answer.json()["data"]["result"])
 
     def _answers(self, name: str) -> bool:
-        return httpx.get(f"{self.addresses[name]}/-/healthy").is_success
+        return direct().get(f"{self.addresses[name]}/-/healthy").is_success
 
     def _command(self, name: str) -> list[str]:
         if name == "alertmanager":

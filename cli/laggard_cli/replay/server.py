@@ -31,6 +31,7 @@ from laggard_cli.prometheus import quoted
 from laggard_cli.replay.recording import Recording, Series
 from laggard_cli.rules import render
 from laggard_cli.rules.profiles import PRODUCTION, load_profile
+from laggard_cli.ways import direct
 
 #: Seconds of the rules' time between two scrapes, as in production.
 INTERVAL = 15.0
@@ -241,7 +242,7 @@ def _write_configuration(target: str, pace: Pace, folder: Path) -> str:
 def missed_evaluations(address: str) -> float:
     """Return the share of the rules' evaluations that Prometheus had no time for."""
     try:
-        page = httpx.get(f"{address}/metrics", timeout=20, trust_env=False).text
+        page = direct().get(f"{address}/metrics", timeout=20).text
     except httpx.HTTPError as error:
         raise CommandError(f"the replay's Prometheus does not answer: {error}") from error
     missed, whole = (
@@ -259,7 +260,7 @@ def _wait_until_ready(address: str, process: subprocess.Popen[bytes], folder: Pa
                 f"prometheus ended {how_it_ended(process.returncode)}: {last_line(folder / 'prometheus.log')}"
             )
         with contextlib.suppress(httpx.TransportError, KeyError, ValueError):
-            answer = httpx.get(f"{address}/api/v1/rules", timeout=2, trust_env=False)
+            answer = direct().get(f"{address}/api/v1/rules", timeout=2)
             if answer.is_success and answer.json()["data"]["groups"]:
                 return
         time.sleep(0.1)

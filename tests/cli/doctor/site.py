@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
+from laggard_cli.ways import direct
 from tests.collector.support import Processes
 
 #: A rank whose steps are marked by hand; its argument says by how many seconds its clock is wrong.
@@ -81,7 +81,7 @@ def job(name: str, *ports: int | str, **more: Any) -> dict[str, Any]:
 
 def series(address: str, query: str) -> int:
     """Return how many series a query gives."""
-    answer = httpx.get(f"{address}/api/v1/query", params={"query": query}).json()
+    answer = direct().get(f"{address}/api/v1/query", params={"query": query}).json()
     return len(answer["data"]["result"])
 
 

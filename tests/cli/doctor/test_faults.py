@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from laggard.version import PACK_VERSION
@@ -19,6 +18,7 @@ from laggard_cli.pack import pack_folder
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.rules import render
 from laggard_cli.rules.profiles import load_profile
+from laggard_cli.ways import direct
 from tests.cli.doctor.site import SEEN, doctor, faults, job, node, prometheus, series
 from tests.collector.support import Processes, missing, processes
 from tests.support.fake_prometheus import fake_prometheus, firing
@@ -55,7 +55,7 @@ def healthy(started: Processes) -> str:
 
 
 def _groups(address: str, *, evaluated: bool) -> list[str]:
-    found = httpx.get(f"{address}/api/v1/rules").json()["data"]["groups"]
+    found = direct().get(f"{address}/api/v1/rules").json()["data"]["groups"]
     return [each["name"] for each in found if each["lastEvaluation"].startswith("0001") != evaluated]
 
 

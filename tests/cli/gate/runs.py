@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from laggard_cli.main import main
+from laggard_cli.ways import direct
 from tests.rules.engine import free_address
 from tests.support.waiting import wait_until
 
@@ -122,7 +123,7 @@ def prometheus_with(folder: Path, text: str) -> Iterator[str]:
 
         def ready() -> bool:
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"http://{address}/-/ready").is_success
+                return direct().get(f"http://{address}/-/ready").is_success
             time.sleep(0.05)
             return False
 
