@@ -188,6 +188,32 @@ def test_a_hook_of_backward_that_waits_for_a_collective_does_no_work(tmp_path: P
     assert milliseconds(loop.run(tmp_path)) == {**TRAINING, "backward": 18, "communication": 12, "other": 0}
 
 
+@pytest.mark.parametrize(
+    ("name", "works"),
+    [
+        ("RegisterPostBackwardFunctionBackward", False),  # FSDP2
+        ("_SeqAllToAllBackward", False),
+        ("PythonSubclass", False),
+        ("torch::autograd::AccumulateGrad", False),  # a hook behind it
+        ("CompiledFunctionBackward", True),
+        ("Torch-Compiled Region: 0/0", True),
+        ("my_kernels::fused", True),
+    ],
+)
+def test_a_function_that_waits_for_a_collective_does_no_work(name: str, *, works: bool, tmp_path: Path) -> None:
+    """One of Python's works in the operators that it calls; what is compiled calls none."""
+    loop = Loop()
+    for number in range(6):
+        loop.step(number, "data", "forward", "backward", "optimizer")
+        begin = loop.events[-2]["ts"] - 20 * MS
+        frame = {"ph": "X", "cat": "cpu_op", "pid": 1, "ts": begin, "dur": 12 * MS, "args": {}}
+        loop.events.append({**frame, "name": name, "tid": 1})
+        loop.events.append({**frame, "name": "aten::mul", "tid": 1, "dur": 2 * MS})
+        loop.events.append({**frame, "name": "gloo:all_reduce", "cat": "user_annotation", "tid": 9})
+    waits = 0 if works else 10
+    assert milliseconds(loop.run(tmp_path)) == {**TRAINING, "backward": 30 - waits, "communication": waits, "other": 0}
+
+
 def test_each_of_several_batches_before_one_backward_is_forward(tmp_path: Path) -> None:
     """As of a loss that is summed up."""
     loop = Loop()

@@ -40,6 +40,9 @@ _MICROSECOND = 1e-6
 _OF_MODULES = re.compile(
     r"aten::(?:linear|conv(?:_transpose)?[123]d|embedding|scaled_dot_product_attention|lstm|gru|\w+_norm)$"
 )
+#: Nodes of autograd, functions and tensor classes of Python: they work in the operators that they call, and wait beside
+#: these. What a compiler made calls none.
+_FRAME = re.compile(r"(?!Compiled)\w+$|torch::autograd::")
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,12 @@ class _Timeline:
 def _busy(trace: Trace) -> Events:
     """Return the operators at work on the training thread and in the autograd engine, but the calls of collectives.
 
-    A node of the engine works in an operator, and waits in a hook, such as FSDP's.
+    A node of the engine works in an operator, and waits in a hook, such as FSDP's, or in a function of Python's.
     """
     events = trace.events
-    return events[(events.kind == Kind.OPERATOR) & _of_training(trace)]
+    frames = np.array([bool(_FRAME.match(name)) for name in trace.names], np.bool_)
+    operators = (events.kind == Kind.OPERATOR) & _of_training(trace)
+    return events[operators & ~frames[events.name]]
 
 
 def _of_training(trace: Trace) -> Mask:
