@@ -214,6 +214,28 @@ def test_a_function_that_waits_for_a_collective_does_no_work(name: str, *, works
     assert milliseconds(loop.run(tmp_path)) == {**TRAINING, "backward": 30 - waits, "communication": waits, "other": 0}
 
 
+@pytest.mark.parametrize(
+    ("name", "compared"), [("nccl:all_reduce", True), ("nccl:send 0->1", False), ("gloo:recv", False)]
+)
+def test_ranks_that_send_to_one_another_are_compared_by_a_mesh_alone(
+    name: str, *, compared: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The longest stage of a pipeline is no straggler, and its bubble no transfer."""
+    paths = write(Job([Work(), Work(), Work(backward=80), Work()], transfer=100), tmp_path)
+    for path in paths:
+        path.write_text(path.read_text().replace("nccl:all_reduce", name))
+    assert main(["replay", *map(str, paths), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    verdicts = {(each["alert"], each["rank"]) for each in run["verdicts"]}
+    both = {("TrainingStraggler", "2"), ("TrainingCommunicationBound", "")}
+    assert verdicts == (both if compared else set())
+    why = (
+        "ranks send to one another, as pipeline stages do, and no mesh in the traces says which ranks do the same work"
+    )
+    unsaid = {"what": "stragglers, data imbalance, communication-bound", "why": why}
+    assert (unsaid in run["not_judged"]) is not compared
+
+
 def test_each_of_several_batches_before_one_backward_is_forward(tmp_path: Path) -> None:
     """As of a loss that is summed up."""
     loop = Loop()

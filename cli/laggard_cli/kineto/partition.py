@@ -43,6 +43,8 @@ _OF_MODULES = re.compile(
 #: Nodes of autograd, functions and tensor classes of Python: they work in the operators that they call, and wait beside
 #: these. What a compiler made calls none.
 _FRAME = re.compile(r"(?!Compiled)\w+$|torch::autograd::")
+#: A collective of the host that has one peer.
+_TRANSFER = re.compile(r"\w+:(?:send|recv)\b")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Steps:
     window: tuple[float, float]
     #: Whether any collective was seen, without which a rank cannot be said to wait.
     communicates: bool
+    #: Whether it sends to a single peer or receives from one, as a stage of a pipeline does.
+    sends: bool
     #: Whether there is a backward pass or an update: without them the steps are of evaluation or inference.
     trains: bool
 
@@ -105,7 +109,8 @@ def partition(trace: Trace) -> Steps:
     )
     host = _host_states(trace, timeline, marked)
     free = ~timeline.cover(_busy(trace)) | timeline.cover(events[(events.kind == Kind.WAIT) & _of_training(trace)])
-    waits = timeline.cover(events.of(Kind.COLLECTIVE)) & free
+    collectives = events.of(Kind.COLLECTIVE)
+    waits = timeline.cover(collectives) & free
     idle_states = np.where(waits, np.int8(Phase.COMMUNICATION), host)
     states, device = _on_device(trace, timeline, host, idle_states) if trace.on_device else (idle_states, None)
     return Steps(
@@ -115,6 +120,7 @@ def partition(trace: Trace) -> Steps:
         device=device,
         window=(float(marked[0]), float(ends[-1])),
         communicates=bool(len(events.of(Kind.COLLECTIVE, Kind.COLLECTIVE_KERNEL))),
+        sends=any(_TRANSFER.match(trace.names[int(name)]) for name in np.unique(collectives.name)),
         trains=bool(passes) or bool(len(events.of(Kind.OPTIMIZER))),
     )
 

@@ -91,9 +91,14 @@ class TracedRun:
         return found
 
     @property
+    def unplaced(self) -> bool:
+        """Whether ranks send to one another, as stages of a pipeline do, and nothing says which do the same work."""
+        return any(rank.steps.sends for rank in self.ranks) and not any(rank.group for rank in self.ranks)
+
+    @property
     def staged(self) -> bool:
         """Whether ranks wait for one another by design, in bubbles: groups are stages, not slices of layers."""
-        return len([group for group in self.groups if not _SLICE.fullmatch(group)]) > 1
+        return self.unplaced or len([group for group in self.groups if not _SLICE.fullmatch(group)]) > 1
 
     def best_share(self, phase: Phase) -> float:
         """Return the share of the step that a phase takes on the ranks of a group that are best off.

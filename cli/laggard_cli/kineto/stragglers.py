@@ -53,8 +53,8 @@ class Score:
 
 
 def compare(run: TracedRun) -> list[Score]:
-    """Return the score of each rank in its group; none of a rank without peers, or where no wait can be seen."""
-    if not run.communicates:
+    """Return the score of each rank in its group; none of a rank without known peers, or where no wait can be seen."""
+    if not run.communicates or run.unplaced:
         return []
     # Where the run waits for data as a whole ranks take turns, and the rules leave data out of the comparison.
     limited = run.best_share(Phase.DATA) > threshold("input_bound_share")

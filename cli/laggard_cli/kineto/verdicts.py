@@ -35,6 +35,8 @@ from laggard_cli.units import duration
 MIN_STEPS = 3
 #: In so few steps a different rank may lead each by chance.
 _ROAMING_STEPS = 8
+_COMPARISON = "stragglers, data imbalance, communication-bound"
+_NO_MESH = "no mesh in the traces says which ranks do the same work"
 
 
 @dataclass(frozen=True)
@@ -95,27 +97,33 @@ _UNSAID = (
 
 def _unsaid_of_ranks(run: TracedRun) -> Iterator[tuple[str, str]]:
     of = f"{len(run.ranks)} of {run.size} ranks" if run.size else f"{len(run.ranks)} rank"
-    comparison = "stragglers, data imbalance, communication-bound"
     if len(run.ranks) == 1 and run.size != 1:
-        yield comparison, f"traces of {of}: waiting for peers and transfer look the same from one"
+        yield _COMPARISON, f"traces of {of}: waiting for peers and transfer look the same from one"
     elif len(run.ranks) > 1 and run.absent:
         absent = ", ".join(map(str, run.absent[:8])) + (", …" if len(run.absent) > 8 else "")  # noqa: PLR2004 - a line
         yield "the ranks without a trace, communication-bound", f"no trace of rank {absent}: they may be the slow ones"
     elif len(run.ranks) > 1 and not run.communicates:
-        yield comparison, "no collective in the trace of every rank: who waits cannot be told"
+        yield _COMPARISON, "no collective in the trace of every rank: who waits cannot be told"
     elif len(run.ranks) > 1 and run.aligned() is None:
         yield "data imbalance", "the marks of the ranks do not number the same steps"
     elif len(run.ranks) > 1 and run.steps < _ROAMING_STEPS:
         yield "data imbalance", f"{run.steps} steps; it needs {_ROAMING_STEPS}"
+    if len(run.ranks) > 1:
+        yield from _unsaid_of_groups(run)
+    if all(rank.steps.device is None for rank in run.ranks):
+        yield "idle GPU, exposed copies, host-bound", "no kernel in the traces: profile with ProfilerActivity.CUDA"
+
+
+def _unsaid_of_groups(run: TracedRun) -> Iterator[tuple[str, str]]:
     if len(run.groups) > 1:
         names = ", ".join(sorted(run.groups))
         yield "slow pipeline stages, data imbalance", f"ranks are compared inside their peer groups alone: {names}"
         if run.staged:
             yield "communication-bound", "the least wait of a pipeline is its bubble, and not the transfer alone"
-    elif len(run.ranks) > 1:
-        yield "slow pipeline stages", "no mesh in the traces says which ranks do the same work: all are compared"
-    if all(rank.steps.device is None for rank in run.ranks):
-        yield "idle GPU, exposed copies, host-bound", "no kernel in the traces: profile with ProfilerActivity.CUDA"
+    elif run.unplaced:
+        yield _COMPARISON, f"ranks send to one another, as pipeline stages do, and {_NO_MESH}"
+    else:
+        yield "slow pipeline stages", f"{_NO_MESH}: all are compared"
 
 
 def _stragglers(run: TracedRun, scores: Sequence[Score]) -> Iterator[Verdict]:
@@ -234,7 +242,7 @@ def _shares(run: TracedRun) -> Iterator[Verdict]:
 
 
 def _imbalance(run: TracedRun) -> Iterator[Verdict]:
-    own = run.aligned() if len(run.groups) == 1 else None
+    own = run.aligned() if len(run.groups) == 1 and not run.unplaced else None
     if own is None or len(own) < COMPARED or run.absent or not run.communicates or len(own[0]) < _ROAMING_STEPS:
         return
     table = np.array(own)
