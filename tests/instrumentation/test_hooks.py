@@ -391,6 +391,24 @@ def test_fx_traces_the_graph_that_it_traces_without_us(process: _process.Process
     assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]
 
 
+def test_graph_modules_are_found_like_other_modules(process: _process.Process) -> None:
+    """As the model, also when torch.fx has written its class anew; what torch.fx traces of it is the same."""
+    model = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]
+    partition = StepPartition(warmup_steps=0)
+    for _ in range(4):
+        train_step(model, optimizer, torch.ones(2, 4))
+    hook.steps_ended(partition.feed(process.recorder.drain()))
+    for _ in range(2):
+        train_step(model, optimizer, torch.ones(2, 4))
+        assert codes(process) == [Phase.FORWARD, Phase.BACKWARD, OPTIMIZER_STEP]
+        model.recompile()
+    traced = torch.fx.symbolic_trace(model)
+    assert [str(node.target) for node in traced.graph.nodes] == ["input", "0", "1", "output"]
+    assert codes(process) == []
+
+
 class Task(nn.Module):
     """Stands around the model that an evaluation calls by itself, as a wrapper that computes the loss does."""
 

@@ -174,12 +174,12 @@ class ForwardHook(Hook):
 
     def _found(self, module: Any) -> None:
         self._found_any = True
-        # What a compiler made is called where the module that it was made from is, inside or outside of a graph.
-        if not isinstance(module, self._graph_module_class):
-            found = {module.__class__, *self._inside(module)}
-            self._discovered |= found
-            if module.training and sys.modules["torch"].is_grad_enabled():
-                self._trained |= found
+        # Each graph module has a class of its own, which torch.fx may write anew. It calls that of all of them.
+        graph = isinstance(module, self._graph_module_class)
+        found = {self._graph_module_class if graph else module.__class__, *self._inside(module)}
+        self._discovered |= found
+        if module.training and sys.modules["torch"].is_grad_enabled():
+            self._trained |= found
 
     def _inside(self, module: Any) -> set[type]:
         """Return the classes of the modules that ``module`` stands around: the only one with parameters, and so on."""
