@@ -55,9 +55,10 @@ _WITHOUT_GRADIENTS = frozenset({EVALUATION_FORWARD, NO_GRAD_FORWARD})
 _TRAINING = frozenset({_FORWARD, _BACKWARD, OPTIMIZER_STEP})
 _NOTHING = [0] * len(Phase)
 
-#: A step with the first batch of an iterator is left out of the histograms, unless one of so many before it was too: a
-#: loop that makes an iterator for each step has no other steps.
-FIRST_BATCH_SPACING = 8
+#: A step with the first batch of an iterator, or with loaded state, is left out of the histograms, unless one of so
+#: many before it was for the same reason: a loop that makes an iterator in each step, or resets its optimizer, has no
+#: other steps.
+LEFT_OUT_SPACING = 8
 #: An optimizer that made no update in so many steps is gone.
 _OPTIMIZER_MEMORY = 8
 
@@ -120,7 +121,8 @@ class StepPartition:
         #: Nothing was trained since the newest update; and where that ended, if it ever has.
         self._idle = True
         self._restarted: int | None = None
-        self._left_out = -FIRST_BATCH_SPACING
+        #: The newest step that was left out, by the reason.
+        self._left_out: dict[str, int] = {}
         #: The script names its steps; one of them has begun and not ended.
         self._explicit = False
         self._named = False
@@ -340,15 +342,14 @@ class StepPartition:
         resumed, self._resumed = self._resumed, False
         if step.incomplete:
             excluded = "incomplete"
-        elif resumed:
+        elif resumed and self._leaves_out("resume"):
             excluded = "resume"
         elif self._number <= self._warmup_steps:
             excluded = "warmup"
         elif COMPILATION in marks:
             excluded = "compile"
-        elif first_batch and self._number - self._left_out >= FIRST_BATCH_SPACING:
+        elif first_batch and self._leaves_out("first_batch"):
             excluded = "first_batch"
-            self._left_out = self._number
         return Step(
             self._number,
             step.started,
@@ -359,6 +360,13 @@ class StepPartition:
             SKIPPED in marks,
             first_batch,
         )
+
+    def _leaves_out(self, reason: str) -> bool:
+        """Return whether none of the last steps was left out for this reason, and take note that this one is."""
+        out = self._number - self._left_out.get(reason, -LEFT_OUT_SPACING) >= LEFT_OUT_SPACING
+        if out:
+            self._left_out[reason] = self._number
+        return out
 
 
 def _label(step: _Open, ended: int) -> int:

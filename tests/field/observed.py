@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from laggard._partition import FIRST_BATCH_SPACING
+from laggard._partition import LEFT_OUT_SPACING
 from laggard.shared import statefile
 from tests.field.stopwatch import FOLDER
 from tests.support.launch import Launcher
@@ -58,9 +58,9 @@ class Rank:
     def left_out(self) -> dict[int, str]:
         """Steps that are not measured, with the reason; but first batches that are as far apart as they have to be."""
         reasons = {number: step["excluded"] for number, step in enumerate(self.traced, 1) if step["excluded"]}
-        before = -FIRST_BATCH_SPACING
+        before = -LEFT_OUT_SPACING
         for number in [number for number, reason in reasons.items() if reason == "first_batch"]:
-            if number - before >= FIRST_BATCH_SPACING:
+            if number - before >= LEFT_OUT_SPACING:
                 del reasons[number]
             before = number
         return reasons

@@ -268,6 +268,14 @@ def test_the_step_after_a_restart_stays_out() -> None:
     assert [step.excluded for step in steps] == ["resume", "", ""]
 
 
+def test_a_loop_that_loads_state_in_each_step_is_measured() -> None:
+    """Of eight steps one at most is left out for that: one that adapts to each sample and resets has no others."""
+    events = [event for start in range(0, 1800, 100) for event in [(RESUME, start, start), *plain_step(start)]]
+    steps = StepPartition(warmup_steps=0).feed(events)
+    assert [step.number for step in steps if step.excluded == "resume"] == [1, 9, 17]
+    assert [step.number for step in steps if step.excluded] == [1, 9, 17]
+
+
 def test_what_was_updated_and_has_not_ended_ends_with_its_last_interval() -> None:
     """Without an update there is no step; with one it is incomplete, and what comes later begins anew."""
     partition = StepPartition(warmup_steps=0)
