@@ -28,12 +28,12 @@ LIVE = "run:training_ranks_live:count"
 _WINDOW = timedelta(minutes=1)
 _AGE = f"time() - max by ({CLUSTER}, {_RUN}) (timestamp(training_process_up))"
 
-#: What a node exporter says became of the page of a rank, and what to do.
+#: What a node exporter says became of the page of a rank, and what to do. Not of one that is stopped: nothing of the
+#: telemetry is wrong there.
 _PAGES = {
     "no_answer": "do not answer in time: something holds their interpreter; laggard stacks on the host shows what",
     "rejected": "serve a page that is not valid: the log of laggard-exporter there says why",
     "not_listening": "listen in another network than the exporter: run both in the host's network, or push by OTLP",
-    "stopped": "are stopped: laggard diagnose names them",
 }
 #: At the end of each page of ranks.
 _PAGE_SERIES = "laggard_exporter_rank_pages"
@@ -105,7 +105,8 @@ def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Ite
     trains = (
         f'group by ({_WHO}) (training_process_state{{training_state="running"}} == 1) '
         f"and on ({_WHO}) group by ({_WHO}) (training_process_up == 1) "
-        f"and on ({_WHO}) group by ({_WHO}) (training_process_steps_total offset {settled} > 0)"
+        f"and on ({_WHO}) group by ({_WHO}) (training_process_steps_total offset {settled} > 0) "
+        f"unless on ({_WHO}) training_process_stopped == 1"
     )
     reports = f"group by ({_WHO}) (training_steps_total)"
     seen = server.query(trains, by=(_RUN, _RANK))

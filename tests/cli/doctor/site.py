@@ -85,6 +85,13 @@ def series(address: str, query: str) -> int:
     return len(answer["data"]["result"])
 
 
+def pid_of(address: str, rank: int) -> int:
+    """Return the process of a rank."""
+    query = {"query": f'training_process_info{{training_rank="{rank}"}}'}
+    (found,) = httpx.get(f"{address}/api/v1/query", params=query).json()["data"]["result"]
+    return int(found["metric"]["process_pid"])
+
+
 def doctor(address: str, *arguments: str, code: int, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what the command prints."""
     capsys.readouterr()

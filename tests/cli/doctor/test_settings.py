@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.rules import render
 from laggard_cli.unread import unread
-from tests.cli.doctor.site import SEEN, Node, doctor, faults, job, node, series
+from tests.cli.doctor.site import SEEN, Node, doctor, faults, job, node, pid_of, series
 from tests.cli.gate.runs import prometheus_with
 from tests.collector.support import Processes, newest_prometheus, processes
 from tests.support.waiting import until
@@ -117,6 +119,20 @@ def test_labels_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture
     assert do.startswith("take out what drops or moves labels: labeldrop in metric_relabel_configs; ")
     assert main(["diagnose", "--prometheus", address]) == 2
     assert capsys.readouterr().err == f"laggard diagnose: error: Prometheus at {address}: {why}; {do}\n"
+
+
+def test_a_stopped_rank_is_no_fault_of_the_telemetry(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """While a signal holds a rank its metrics do not arrive, and nothing of the set-up is wrong."""
+    address = site.server("stopped", scrape={})
+    _scraped(address, "training_process_steps_total offset 2s > 0")
+    pid = pid_of(address, rank=1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: series(address, "training_process_stopped == 1 unless training_rank_state") == 1, "it stops")
+        found = faults(doctor(address, "--json", code=1, capsys=capsys))["ranks"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [each[:2] for each in found] == [("works", "1 rank seen, metrics of all arrive")]
 
 
 def test_counters_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
