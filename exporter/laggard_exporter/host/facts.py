@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from laggard_exporter import files
 from laggard_exporter.entry import Entry
 from laggard_exporter.host.families import family
 from laggard_exporter.samples import Sample
@@ -56,7 +57,7 @@ class HostCollector:
         self._ticks = os.sysconf("SC_CLK_TCK")
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the facts. Raises :class:`OSError` where procfs is none."""
+        """Yield the facts, as far as procfs has them: mounted with ``subset=pid``, it has processes alone."""
         yield from self._processors()
         yield from self._memory()
         try:
@@ -67,14 +68,15 @@ class HostCollector:
         yield Sample(SHARED_MEMORY_FREE, (self._host,), status.f_bavail * status.f_frsize)
 
     def _processors(self) -> Iterator[Sample]:
-        lines = [line.split() for line in (self._procfs / "stat").read_text(encoding="ascii").splitlines()]
-        for mode, ticks in zip(MODES, lines[0][1:], strict=False):
+        lines = [line.split() for line in (files.read_text(self._procfs / "stat") or "").splitlines()]
+        of_all, *of_each = [line for line in lines if line and line[0].startswith("cpu")] or [[]]
+        for mode, ticks in zip(MODES, of_all[1:], strict=False):
             yield Sample(CPU_TIME, (self._host, mode), int(ticks) / self._ticks)
-        count = sum(line[0].startswith("cpu") for line in lines if line) - 1
-        yield Sample(CPU_COUNT, (self._host,), count)
+        if of_each:
+            yield Sample(CPU_COUNT, (self._host,), len(of_each))
 
     def _memory(self) -> Iterator[Sample]:
-        for line in (self._procfs / "meminfo").read_text(encoding="ascii").splitlines():
+        for line in (files.read_text(self._procfs / "meminfo") or "").splitlines():
             name, _, value = line.partition(":")
             if name in _MEMORY:
                 yield Sample(_MEMORY[name], (self._host,), int(value.split()[0]) * _KIBIBYTE)

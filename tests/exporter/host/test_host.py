@@ -126,6 +126,13 @@ def test_without_shared_memory(procfs: Path, tmp_path: Path) -> None:
     assert not any(series.startswith("shared_memory") for series in samples)
 
 
+@pytest.mark.parametrize(("missing", "left"), [("stat", 6), ("meminfo", 11)])
+def test_a_procfs_without_a_part(procfs: Path, tmp_path: Path, missing: str, left: int) -> None:
+    """What procfs does not have is absent, and the rest is there."""
+    (procfs / missing).unlink()
+    assert len(read(HostCollector(procfs, "node-7", shared_memory=tmp_path).collect())) == left
+
+
 def port(name: str, device: str, **labels: str) -> str:
     """Return the series of a port."""
     return series_name(f"infiniband_{name}", {"device": device, "port": "1", **labels}.items())
