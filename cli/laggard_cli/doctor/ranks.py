@@ -35,6 +35,7 @@ _PAGES = {
     "rejected": "serve a page that is not valid: the log of laggard-exporter there says why",
     "not_listening": "listen in another network than the exporter: run both in the host's network, or push by OTLP",
 }
+_STOPPED = f"group by ({_WHO}) (training_process_stopped == 1)"
 #: At the end of each page of ranks.
 _PAGE_SERIES = "laggard_exporter_rank_pages"
 #: By how much a rank's clock is ahead: when its newest step ended, and when that was by the age that the exporter saw.
@@ -106,7 +107,7 @@ def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Ite
         f'group by ({_WHO}) (training_process_state{{training_state="running"}} == 1) '
         f"and on ({_WHO}) group by ({_WHO}) (training_process_up == 1) "
         f"and on ({_WHO}) group by ({_WHO}) (training_process_steps_total offset {settled} > 0) "
-        f"unless on ({_WHO}) training_process_stopped == 1"
+        f"unless on ({_WHO}) {_STOPPED}"
     )
     reports = f"group by ({_WHO}) (training_steps_total)"
     seen = server.query(trains, by=(_RUN, _RANK))
@@ -167,9 +168,10 @@ def arriving(server: Prometheus, profile: Profile, told: Collection[Run]) -> Ite
             "operator) each must scrape whole runs: docs/deploy.md, shards",
         )
     if not silent and not unseen and not apart and not missed and not told:
-        yield Finding(
-            "ranks", WORKS, f"{count(len(seen), 'rank')} seen, metrics of all arrive" if seen else "no rank trains now"
-        )
+        stopped = server.query(_STOPPED, by=(_RUN, _RANK))
+        held = f"; stopped: {_named(server, stopped)}" if stopped else ""
+        trained = f"{count(len(seen), 'rank')} seen, metrics of all arrive" if seen else "no rank trains now"
+        yield Finding("ranks", WORKS, f"{trained}{held}")
 
 
 def _reason(pages: list[Sample], bad: dict[str, list[str]]) -> str:

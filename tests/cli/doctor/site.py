@@ -88,7 +88,7 @@ def series(address: str, query: str) -> int:
 def pid_of(address: str, rank: int) -> int:
     """Return the process of a rank."""
     query = {"query": f'training_process_info{{training_rank="{rank}"}}'}
-    (found,) = httpx.get(f"{address}/api/v1/query", params=query).json()["data"]["result"]
+    (found,) = direct().get(f"{address}/api/v1/query", params=query).json()["data"]["result"]
     return int(found["metric"]["process_pid"])
 
 

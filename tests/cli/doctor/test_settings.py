@@ -18,7 +18,7 @@ from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.rules import render
 from laggard_cli.unread import unread
-from tests.cli.doctor.site import SEEN, Node, doctor, faults, job, node, pid_of, series
+from tests.cli.doctor.site import RUN, SEEN, Node, doctor, faults, job, node, pid_of, series
 from tests.cli.gate.runs import prometheus_with
 from tests.collector.support import Processes, newest_prometheus, processes
 from tests.support.waiting import until
@@ -132,7 +132,8 @@ def test_a_stopped_rank_is_no_fault_of_the_telemetry(site: Site, capsys: pytest.
         found = faults(doctor(address, "--json", code=1, capsys=capsys))["ranks"]
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert [each[:2] for each in found] == [("works", "1 rank seen, metrics of all arrive")]
+    held = f"stopped: rank 1 on node-1 of run {RUN}"
+    assert [each[:2] for each in found] == [("works", f"1 rank seen, metrics of all arrive; {held}")]
 
 
 def test_counters_that_are_lost_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
