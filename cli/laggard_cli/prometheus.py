@@ -29,7 +29,8 @@ _TIMEOUT_SECONDS, _WHOLE_SECONDS = 20, 120
 _MOST_BYTES = 256 << 20
 #: Characters of a server's own words in an error.
 _MOST_WORDS = 300
-#: An answer has everything, or there is none: so Thanos and VictoriaMetrics are told; others know no such parameters.
+#: An answer has everything, or there is none: so Thanos and VictoriaMetrics are told. Others ignore such parameters, or
+#: refuse them, as Google's do.
 _WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
 #: How a warning begins that is about the question, and not about what the answer lacks.
 _ABOUT_THE_QUESTION = "PromQL"
@@ -110,6 +111,7 @@ class Prometheus:
         self._names = names or {}
         self._warned: set[str] = set()
         self._date = ""
+        self._whole = _WHOLE
         self._source = source
         example = f"try {DEFAULT}"
         try:
@@ -225,27 +227,33 @@ class Prometheus:
     def _get(self, path: str, parameters: dict[str, str], read: Callable[[Any], T]) -> T:
         """Return what ``read`` makes of an answer's data, which may be anything."""
         code, kind, body = self._request(path, parameters)
+        if code == HTTPStatus.BAD_REQUEST and any(name.encode() in body for name in self._whole):
+            self._whole = {}
+            code, kind, body = self._request(path, parameters)
+        try:
+            answer = json.loads(body)
+            fault = None
+        except (ValueError, RecursionError) as error:
+            answer, fault = None, error
+        known = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
         if code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             # Mimir and Cortex say which header they miss.
-            words = body.decode("utf-8", "replace").strip()[:_MOST_WORDS] if kind.startswith("text/plain") else ""
+            plain = body.decode("utf-8", "replace").strip()[:_MOST_WORDS] if kind.startswith("text/plain") else ""
+            words = _words(known) or plain
             raise CommandError(
                 f"Prometheus at {self.name} wants to know who asks: HTTP {code} at /{path}"
                 f"{f' ({words})' if words else ''}; --http.config.file gives a password, a token or headers"
             )
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError) as error:
+        if fault:
             if code in _NOT_NOW:
-                raise CommandError(f"Prometheus at {self.name} {_NOT_NOW[code]}: HTTP {code} at /{path}") from error
+                raise CommandError(f"Prometheus at {self.name} {_NOT_NOW[code]}: HTTP {code} at /{path}") from fault
             reason = f"HTTP {code}" if httpx.codes.is_error(code) else "no JSON"
             # A page with the code of an error is a proxy's own.
             asks = "html" in kind and not httpx.codes.is_error(code)
             login = "; a login page needs a token by --http.config.file" if asks else ""
-            raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}{login}") from error
-        known = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+            raise CommandError(f"{self.name} does not answer as Prometheus: {reason} at /{path}{login}") from fault
         if httpx.codes.is_error(code) or (known and known.get("status") != "success"):
-            reason = str(known.get("error", f"HTTP {code}"))[:_MOST_WORDS]
-            raise CommandError(f"Prometheus at {self.name} refuses /{path}: {reason}")
+            raise CommandError(f"Prometheus at {self.name} refuses /{path}: {_words(known) or f'HTTP {code}'}")
         if known.get("isPartial") is True:
             raise CommandError(f"{self.name} answers /{path} without a part of its stores; try again once all are back")
         self._warn(known.get("warnings"))
@@ -268,7 +276,7 @@ class Prometheus:
         """Return the code, the type and the bytes of an answer."""
         body, until = bytearray(), time.monotonic() + _WHOLE_SECONDS
         try:
-            with self._client.stream("GET", path, params={**parameters, **_WHOLE}) as response:
+            with self._client.stream("GET", path, params={**parameters, **self._whole}) as response:
                 self._date = response.headers.get("date", "")
                 for part in response.iter_bytes():
                     body += part
@@ -297,6 +305,15 @@ class Prometheus:
     @staticmethod
     def _public(url: httpx.URL) -> str:
         return str(url.copy_with(username=None, password=None))
+
+
+def _words(answer: dict[str, Any]) -> str:
+    """Return what an error says: of Prometheus, of Google's and Azure's APIs, or of a gateway such as Amazon's."""
+    for found in (answer.get("error"), answer.get("message"), answer.get("Message")):
+        text: Any = cast("dict[str, Any]", found).get("message") if isinstance(found, dict) else found
+        if isinstance(text, str) and text:
+            return text[:_MOST_WORDS]
+    return ""
 
 
 def _list(data: Any, name: str) -> list[Any]:

@@ -31,7 +31,7 @@ _LABELS = {
     "training_rank_state": ("training_state",),
     "training_process_state": ("training_state",),
 }
-_GONE = "gone"
+_GONE, _METRIC = "gone", "metric"
 _UNNAMED = " or ".join(
     f'group by ({CLUSTER}, {RUN}, {_GONE}) (label_replace({series}{{{label}=""}}, "{_GONE}", "{label}", "", ""))'
     for series, labels in _LABELS.items()
@@ -120,6 +120,12 @@ def unread(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
             "take out what drops or moves labels: labeldrop in metric_relabel_configs; attributes, redaction, "
             "group_by_attrs, or an aggregation in a Collector",
         )
+    return found
+
+
+def renamed(server: Prometheus, at: float | None = None) -> dict[Run, Unread]:
+    """Return the runs whose steps have a name that no rule reads. A server may refuse a pattern for a name."""
+    found: dict[Run, Unread] = {}
     for sample in server.query(RENAMED, at):
         name = sample.labels.get("__name__", "")
         found[_run(sample.labels)] = Unread(
@@ -147,13 +153,9 @@ def lost(server: Prometheus, before: str, at: float | None = None) -> dict[Run, 
         for sample in server.query(settled, at, by=(RUN,)):
             wanted.setdefault(_run(sample.labels), set()).update(names)
     every = {name for names in wanted.values() for name in names}
-    there = (
-        server.query(f'group by (__name__, {CLUSTER}, {RUN}) ({{__name__=~"{"|".join(sorted(every))}"}})', at)
-        if every
-        else []
-    )
-    for sample in there:
-        wanted.get(_run(sample.labels), set[str]()).discard(sample.labels.get("__name__", ""))
+    there = [f'label_replace(group by ({CLUSTER}, {RUN}) ({name}), "{_METRIC}", "{name}", "", "")' for name in every]
+    for sample in server.query(" or ".join(sorted(there)), at) if there else ():
+        wanted.get(_run(sample.labels), set[str]()).discard(sample.labels.get(_METRIC, ""))
     return {run: names for run, names in wanted.items() if names}
 
 

@@ -249,7 +249,7 @@ REFUSED = {
         Answer(b'{"status":"success","results":[]}'),
         "JSON of another form at /api/v1/query; try an API of version 1",
     ),
-    "not found": (Answer(b'{"message":"Not found"}', 404), "refuses /api/v1/query: HTTP 404"),
+    "not found": (Answer(b'{"message":"Not found"}', 404), "refuses /api/v1/query: Not found"),
     "too many requests": (Answer(b"slow down", 429), "is asked too often; try again later: HTTP 429 at /api/v1/query"),
     "a start": (Answer(b"Service Unavailable", 503), "is not ready: HTTP 503 at /api/v1/query"),
     "a gateway": (
@@ -275,6 +275,14 @@ REFUSED = {
     "no tenant": (
         Answer(b"no org id\n", 401, {"Content-Type": "text/plain; charset=utf-8"}),
         "HTTP 401 at /api/v1/query (no org id); --http.config.file gives a password, a token or headers",
+    ),
+    "Amazon's gateway": (
+        Answer(b'{"message":"Missing Authentication Token"}', 403, {"Content-Type": "application/json"}),
+        "HTTP 403 at /api/v1/query (Missing Authentication Token); --http.config.file gives",
+    ),
+    "Google's API": (
+        Answer(b'{"error":{"code":404,"message":"Method not found.","status":"NOT_FOUND"}}', 404),
+        "refuses /api/v1/query: Method not found.\n",
     ),
     "late": (Answer(b"", wait=20), "did not answer within 0.3 s"),
     "huge": (Answer(b" " * 2_000_000), "with more than 1 MiB; try a shorter time or one run"),
@@ -314,6 +322,30 @@ def test_what_an_answer_lacks_is_said_once(server: Answering, tmp_path: Path) ->
     assert "counter" not in err
     assert len(seen) > 1
     assert all(each["partial_response"] == "false" and each["deny_partial_response"] == "1" for each in seen)
+
+
+def test_a_server_that_refuses_what_only_others_know_is_asked_without(server: Answering, tmp_path: Path) -> None:
+    """Google's API refuses parameters that it does not know, and patterns for names: the rest is asked and answered."""
+    seen: list[bool] = []
+
+    def answer(_: str, parameters: dict[str, str]) -> Answer:
+        seen.append("partial_response" in parameters)
+        if seen[-1]:
+            unknown = 'Unknown name "partial_response": Cannot bind query parameter.'
+            return Answer(json.dumps({"error": {"code": 400, "message": unknown}}).encode(), 400)
+        if "__name__=~" in parameters.get("query", ""):
+            return Answer(b'{"status":"error","error":"=~ is an unsupported matchtype for the __name__ label"}', 400)
+        return success({"resultType": "vector", "result": [], "alerts": [], "groups": []})
+
+    server.answer = answer
+    _, out, err = ask(("diagnose",), server.url, tmp_path)
+    assert "does not run laggard's rules" in out + err
+    assert seen == [True] + [False] * (len(seen) - 1)
+    assert len(seen) > 2
+    _, out, _ = ask(("doctor", "--json"), server.url, tmp_path)
+    (names,) = (each for each in json.loads(out)["findings"] if each["check"] == "names")
+    assert names["status"] == "unknown"
+    assert "=~ is an unsupported matchtype" in names["detail"]
 
 
 STALLED = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 from laggard_cli.clusters import CLUSTER, RUN, Run, is_of_a_replica, run_of
@@ -16,7 +17,7 @@ from laggard_cli.pack import SEVERITIES
 from laggard_cli.past.alerts import alerts_at
 from laggard_cli.past.times import NOT_KEPT, iso, parse_moment
 from laggard_cli.prometheus import Alert, Prometheus, Sample
-from laggard_cli.unread import Unread, lost, said_of_lost, unread
+from laggard_cli.unread import Unread, lost, renamed, said_of_lost, unread
 
 #: Recorded series of a run by the name of the fact that they are; seconds, shares of a step, numbers of ranks, and a
 #: ratio of own times.
@@ -102,6 +103,8 @@ def diagnose(
     if not runs or not set(runs) <= measured & facts["ranks_waiting_known"].keys():
         hidden = {name: said_of_lost(names) for name, names in lost(prometheus, _SETTLED, at).items()}
         hidden |= unread(prometheus, at)
+        with contextlib.suppress(CommandError):
+            hidden |= renamed(prometheus, at)
     if not runs and hidden:
         raise CommandError(f"Prometheus at {prometheus.name}: {'; '.join(next(iter(hidden.values())))}")
     if not runs and not prometheus.query("laggard_rules_info", at):

@@ -12,7 +12,7 @@ from laggard_cli.errors import CommandError
 from laggard_cli.prometheus import Prometheus
 from laggard_cli.servers import add_server, connect
 from laggard_cli.terminal import printable, to_json
-from laggard_cli.unread import unread
+from laggard_cli.unread import renamed, unread
 
 #: Alerts on telemetry that a check here says in other words, and one that always fires.
 _SAID = ("LaggardWatchdog", "TrainingTelemetryDown", "TrainingClockSkew")
@@ -48,6 +48,10 @@ def examine(prometheus: Prometheus) -> Iterator[Finding]:
     """Yield what is found in a server. Raises :class:`CommandError` where it does not answer."""
     # The first question: of who does not answer it nothing is known.
     hidden = unread(prometheus)
+    try:
+        hidden |= renamed(prometheus)
+    except CommandError as error:
+        yield _without("names", error)
     yield from (Finding("names", FAULT, each.why, each.do) for each in sorted(set(hidden.values())))
     groups: list[server.Group] = []
     try:
