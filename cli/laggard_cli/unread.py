@@ -10,6 +10,8 @@ from laggard_cli.doctor.findings import count, some
 from laggard_cli.prometheus import Prometheus
 
 _RANK = "training_rank"
+_PEERS = "training_peer_group"
+_OWN = "training_step_own_duration_seconds_count"
 _WHO = f"{CLUSTER}, {RUN}, {_RANK}"
 
 #: Steps under a name that no rule reads: as OTLP has it, with other suffixes, with what a site puts before it, or as
@@ -19,23 +21,27 @@ RENAMED = (
     '({__name__=~"[^:]*training[._]+steps([._]+total)?(:.+|_counter)?", __name__!="training_steps_total"})'
 )
 #: A native histogram without the classic one beside it, whose series have names of their own.
-_NATIVE = (
-    f"group by ({CLUSTER}, {RUN}) (training_step_own_duration_seconds)"
-    f" unless on ({CLUSTER}, {RUN}) training_step_own_duration_seconds_count"
-)
+_NATIVE = f"group by ({CLUSTER}, {RUN}) (training_step_own_duration_seconds) unless on ({CLUSTER}, {RUN}) {_OWN}"
 #: Without which labels nobody can tell apart what arrives of every rank.
 _LABELS = {
-    "training_step_own_duration_seconds_count": (RUN, _RANK),
+    _OWN: (RUN, _RANK),
     "training_phase_duration_seconds_sum": ("training_phase",),
     "training_signal_available": ("training_signal",),
     "training_rank_state": ("training_state",),
     "training_process_state": ("training_state",),
 }
 _GONE, _METRIC = "gone", "metric"
+#: Of a run without peer groups no series has that label: the state files of its ranks say whether there are some.
+_UNGROUPED = (
+    f'training_process_info{{{_PEERS}!=""}} and on ({CLUSTER}, {RUN}) {_OWN}'
+    f' unless on ({CLUSTER}, {RUN}) {_OWN}{{{_PEERS}!=""}}'
+)
 _UNNAMED = " or ".join(
-    f'group by ({CLUSTER}, {RUN}, {_GONE}) (label_replace({series}{{{label}=""}}, "{_GONE}", "{label}", "", ""))'
-    for series, labels in _LABELS.items()
-    for label in labels
+    f'group by ({CLUSTER}, {RUN}, {_GONE}) (label_replace({series}, "{_GONE}", "{label}", "", ""))'
+    for series, label in (
+        *((f'{series}{{{label}=""}}', label) for series, labels in _LABELS.items() for label in labels),
+        (_UNGROUPED, _PEERS),
+    )
 )
 #: Runs of whose ranks a gauge says when a step ended, and no counter that one did.
 _UNCOUNTED = (

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from laggard_cli.clusters import Run
 from laggard_cli.demo.servers import free_ports
 from laggard_cli.main import main
 from laggard_cli.prometheus import Prometheus
@@ -170,6 +171,24 @@ def test_deltas_that_are_kept_as_they_are_are_said(tmp_path: Path) -> None:
     assert {run.name: each.why for run, each in found.items()} == {
         "deltas": "counters of its ranks arrive as deltas, and the rules read sums"
     }
+
+
+def test_peer_groups_that_are_left_out_are_said(tmp_path: Path) -> None:
+    """State files say that ranks are in groups, and no series of theirs: stages would be compared with each other."""
+    lines = [
+        f'{name}{{training_run="{run}",training_peer_group="{group}"}} 1 1700000000'
+        for run, *groups in (("grouped", "pp0", "pp0"), ("dropped", "pp0", ""), ("plain", "", ""))
+        for name, group in zip(
+            ("training_process_info", "training_step_own_duration_seconds_count"), groups, strict=True
+        )
+    ]
+    with (
+        prometheus_with(tmp_path, "\n".join([*lines, "# EOF\n"])) as url,
+        contextlib.closing(Prometheus(url)) as server,
+    ):
+        found = unread(server, 1_700_000_000)
+    assert "training_peer_group" in found[Run("", "dropped")].why
+    assert not any("training_peer_group" in each.why for run, each in found.items() if run.name != "dropped")
 
 
 def test_metrics_that_are_left_out_are_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
