@@ -81,21 +81,23 @@ class OomCollector:
             if victim := self._seen.get(int(message.match[1])):
                 _, rank, kind = victim
                 self._kills[(*rank.labels, kind)] += 1
-        live = self._look()
+        live, hidden = self._look()
         kept = {rank.labels for _, rank, _ in self._seen.values()} | live
         self._kills = Counter({key: count for key, count in self._kills.items() if key[:2] in kept})
         for labels in kept:
-            for kind in VICTIMS:
+            for kind in VICTIMS[:1] if labels in hidden else VICTIMS:
                 yield Sample(OOM_KILLED, (*labels, kind), self._kills[(*labels, kind)])
 
-    def _look(self) -> set[tuple[str, str]]:
+    def _look(self) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """Return the ranks that live, and those of them whose children are not shown."""
         now = self._clock()
-        children = self._children.of(self._ranks.processes())
-        for rank, pids in children.items():
-            self._seen |= dict.fromkeys(pids, (now, rank, "child"))
+        live = self._ranks.processes()
+        children = self._children.of(live)
+        for rank in live:
+            self._seen |= dict.fromkeys(children.get(rank, ()), (now, rank, "child"))
             self._seen[rank.pid] = (now, rank, "rank")
         self._seen = {pid: seen for pid, seen in self._seen.items() if seen[0] > now - REMEMBERED_SECONDS}
-        return {rank.labels for rank in children}
+        return {rank.labels for rank in live}, {rank.labels for rank in live if rank not in children}
 
 
 ENTRY = Entry(

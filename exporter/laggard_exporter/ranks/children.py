@@ -23,13 +23,17 @@ class Children:
         self._look_at_all = 0.0
 
     def of(self, ranks: Iterable[RankProcess]) -> dict[RankProcess, list[int]]:
-        """Return the children of each rank, and the children of these: a fork server starts workers for its parent."""
+        """Return the children of each rank, and the children of these: a fork server starts workers for its parent.
+
+        A rank is left out whose children are not shown: the kernel has no such file, or hides the process (hidepid).
+        """
         now = self._clock()
         everything = now >= self._look_at_all
         if everything:
             self._look_at_all = now + ALL_THREADS_SECONDS
             self._parents = {}
-        return {rank: list(self._descendants(rank.pid)) for rank in ranks}
+        shown = (rank for rank in ranks if processes.shows_children(self._procfs, rank.pid))
+        return {rank: list(self._descendants(rank.pid)) for rank in shown}
 
     def _descendants(self, pid: int) -> Iterator[int]:
         found = self._children(pid)

@@ -103,7 +103,16 @@ def threads(procfs: Path, pid: int) -> list[int]:
     return [int(name) for name in files.names(procfs / str(pid) / "task") if name.isdecimal()]
 
 
+def shows_children(procfs: Path, pid: int) -> bool:
+    """Return whether the kernel says what a process has started; not all are built to (CONFIG_PROC_CHILDREN)."""
+    return files.read_text(_children(procfs, pid, pid)) is not None
+
+
 def children(procfs: Path, pid: int, thread: int) -> list[int]:
-    """Return the processes that a thread has started; none where the kernel has no such file."""
-    text = files.read_text(procfs / str(pid) / "task" / str(thread) / "children") or ""
+    """Return the processes that a thread has started; none where that is not shown."""
+    text = files.read_text(_children(procfs, pid, thread)) or ""
     return [int(child) for child in text.split() if child.isdecimal()]
+
+
+def _children(procfs: Path, pid: int, thread: int) -> Path:
+    return procfs / str(pid) / "task" / str(thread) / "children"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard_exporter.host.oom import OomCollector
+from laggard_exporter.host.oom import OOM_KILLED, OomCollector
 from laggard_exporter.kernel_log import KernelLog
 from laggard_exporter.ranks.cgroup import CgroupCollector
 from laggard_exporter.ranks.children import Children
@@ -105,6 +105,18 @@ def test_scheduling(node: Node) -> None:
         'context_switches_total{kind="voluntary"}': 10,
         'context_switches_total{kind="involuntary"}': 4,
     }
+
+
+def test_children_that_are_not_shown_are_not_none(node: Node, tmp_path: Path) -> None:
+    """Without the kernel's file of children, or behind hidepid, workers and killed children are absent, not 0."""
+    for file in node.procfs.glob("*/task/*/children"):
+        file.unlink()
+    assert list(WorkersCollector(node.files, node.procfs).collect()) == []
+    log = tmp_path / "kmsg"
+    log.touch()
+    collector = OomCollector(node.files, node.procfs, "node-7", KernelLog(log))
+    victims = {sample.labels[-1] for sample in collector.collect() if sample.family is OOM_KILLED}
+    assert victims == {"rank"}
 
 
 def test_a_kernel_that_does_not_count_run_delay(node: Node) -> None:
