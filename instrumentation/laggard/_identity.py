@@ -88,14 +88,16 @@ def from_environment(rank: int | None = None, world_size: int | None = None) -> 
     """Return what the launcher's environment tells; ``rank`` and ``world_size`` win where the script gave them."""
     if rank is None:
         rank = _first_number("RANK", "SLURM_PROCID", default=0)
+    # Of the step, not SLURM_NTASKS: batch scripts and the shell of salloc have that too, and are one process each.
+    launched = _first_number("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", default=world_size or 1)
     if world_size is None:
-        # Of the step, not SLURM_NTASKS: batch scripts and the shell of salloc have that too, and are one process each.
-        world_size = _first_number("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", default=1)
+        world_size = launched
     return Identity(
         run=run_name(_run_from_environment()),
         rank=rank,
         local_rank=_first_number("LOCAL_RANK", "SLURM_LOCALID", default=rank),
-        placed=any(environment.text(name) for name in ("LOCAL_RANK", "SLURM_LOCALID")),
+        # Among others than those that were launched, the variables are of who started this one, as srun's only task.
+        placed=launched == world_size and _first_number("LOCAL_RANK", "SLURM_LOCALID", default=-1) >= 0,
         world_size=world_size,
         restarts=_first_number("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
         peer_group=clip_name(environment.text(environment.LAGGARD_PEER_GROUP)),
@@ -252,11 +254,11 @@ def _fresh_run() -> str:
 def _first_number(*variables: str, default: int) -> int:
     for name in variables:
         value = environment.text(name)
-        if value:
-            try:
-                return int(value)
-            except ValueError:
-                _logger.warning("%s must be a whole number, got %r; it is ignored", name, value)
+        if value.isascii() and value.isdecimal():
+            return int(value)
+        # Scripts and launchers say -1 for "not distributed".
+        if value and value != "-1":
+            _logger.warning("%s must be a whole number of at least 0, got %r; it is ignored", name, value)
     return default
 
 

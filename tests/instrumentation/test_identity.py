@@ -103,6 +103,18 @@ def test_rank_and_world_size_come_from_the_script_then_torchrun_then_slurm(monke
     assert _identity.from_environment(rank=2).rank == 2
 
 
+def test_minus_one_is_no_rank(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What scripts and launchers set for "not distributed" is as if not set, and what is no number gets a warning."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "-1")
+    identity = _identity.from_environment()
+    assert (identity.rank, identity.world_size, identity.local_rank, identity.placed) == (0, 1, 0, False)
+    assert caplog.text == ""
+    monkeypatch.setenv("RANK", "1.5")
+    assert _identity.from_environment().rank == 0
+    assert "RANK must be a whole number of at least 0, got '1.5'; it is ignored" in caplog.text
+
+
 def test_every_data_point_carries_run_rank_and_peer_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer group is there only where one is known."""
     monkeypatch.setenv("LAGGARD_RUN", "r")
@@ -193,6 +205,14 @@ def test_the_local_rank_is_counted_where_no_launcher_says_it(monkeypatch: pytest
     assert count(store, identities[4]) == 1
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert (_identity.from_environment(7).local_rank, _identity.from_environment(7).placed) == (3, True)
+
+
+def test_ranks_of_one_task_are_not_all_its_local_rank(launcher: Launcher, receiver: Receiver, tmp_path: Path) -> None:
+    """Variables of srun's only task, or of a pod, are of the process that starts the ranks: they are counted."""
+    task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    launcher.run_forked(PROGRAM, tmp_path / "store", "fork", **receiver.environment, **task)
+    files = [statefile.read(path) for path in launcher.state_directory.iterdir()]
+    assert sorted((file.facts.rank, file.facts.local_rank) for file in files) == [(0, 0), (1, 1)]
 
 
 def test_the_start_of_the_process_is_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
