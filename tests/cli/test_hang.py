@@ -17,6 +17,7 @@ import pytest
 
 from laggard.shared import statefile
 from laggard.shared.statefile import StateWriter, boottime_ns
+from laggard_cli.errors import CommandError
 from laggard_cli.hang.command import collect
 from laggard_cli.main import main
 from laggard_exporter.hang.dump_file import read
@@ -153,6 +154,23 @@ def test_a_name_says_the_rank_as_people_write_it(tmp_path: Path, name: str) -> N
     dumps, left_out = collect(tmp_path)
     assert (sorted(dumps), left_out) == ([0, 1, 2, 3], {})
     assert all(dump.rank == rank for rank, dump in dumps.items())
+
+
+def test_names_in_which_a_hosts_number_joins_that_of_the_rank_are_not_believed(tmp_path: Path) -> None:
+    """Of two ranks on each of two hosts, `node0` and `node1` before them say ranks 0, 1, 12 and 13."""
+    RecordedJob({"0": tuple(range(4))}, [("0", "all_reduce")]).write(tmp_path, as_pickle=True)
+    for rank in range(4):
+        (tmp_path / f"nccl_trace_rank_{rank}").rename(tmp_path / f"trace_node{rank // 2}{rank}")
+    with pytest.raises(CommandError, match="trace_node13 reads as rank 13, but its job has ranks 0-3; let names end"):
+        collect(tmp_path)
+
+
+def test_a_dump_under_the_name_of_a_rank_that_its_job_lacks_is_left_out(tmp_path: Path) -> None:
+    """The names of the others say the word rank, and are right."""
+    RecordedJob({"0": tuple(range(4))}, [("0", "all_reduce")]).write(tmp_path, as_pickle=True)
+    (tmp_path / "nccl_trace_rank_3").rename(tmp_path / "nccl_trace_rank_9")
+    dumps, left_out = collect(tmp_path)
+    assert (sorted(dumps), list(left_out)) == ([0, 1, 2], ["nccl_trace_rank_9"])
 
 
 def test_unpacking_takes_the_memory_of_what_is_in_a_dump(tmp_path: Path) -> None:

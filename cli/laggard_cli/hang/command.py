@@ -26,7 +26,7 @@ from laggard_cli.stacks import of_ranks, text
 from laggard_cli.terminal import printable_lines
 from laggard_exporter.hang.dump import Dump
 from laggard_exporter.hang.dump_file import MAX_RANKS, DumpError, rank_in, read
-from laggard_exporter.hang.verdict import judge
+from laggard_exporter.hang.verdict import judge, spans
 
 #: Dumps come from elsewhere: what reads them gets so much memory and no more.
 _READER_BYTES = 4 * 2**30
@@ -145,6 +145,8 @@ def collect(folder: Path, answers: Collection[Path] = ()) -> tuple[dict[int, Dum
         if older != newest[rank]:
             left_out[_shown(older, folder)] = f"rank {rank} has a newer dump"
     read = _read_all([(path, rank) for files in jobs.values() for rank, path in files.items()])
+    for files in jobs.values():
+        read |= _misread(files, read)
     # Logs and traces of ranks may lie beside their dumps.
     of_dumps = {
         job: files for job, files in jobs.items() if any(isinstance(read[each], Dump) for each in files.values())
@@ -206,6 +208,22 @@ def _processes(folder: Path) -> Iterator[statefile.Snapshot]:
     for path in folder.glob(f"*{statefile.SUFFIX}"):
         with contextlib.suppress(statefile.StateFileError, OSError):
             yield statefile.read(path)
+
+
+def _misread(files: Mapping[int, Path], read: Mapping[Path, Dump | str]) -> dict[Path, str]:
+    """Return why dumps of a job are not of the rank that their name says, where one says a rank that is not in the job.
+
+    A host's number before that of the rank makes another rank of it, which the job may have: so no name counts there.
+    """
+    found: dict[Path, str] = {}
+    for rank, path in files.items():
+        dump = read[path]
+        groups = dump.groups if isinstance(dump, Dump) else ()
+        members = next((each.members for each in groups if each.is_default), None)
+        if members and rank not in members:
+            why = f"{path.name} reads as rank {rank}, but its job has ranks {spans(members)}; let names end in rank_N"
+            found |= dict.fromkeys([path] if "rank" in path.name.lower() else files.values(), why)
+    return {path: why for path, why in found.items() if isinstance(read[path], Dump)}
 
 
 def _newest_job(jobs: dict[str, dict[int, Path]], folder: Path, left_out: dict[str, str]) -> dict[int, Path]:
