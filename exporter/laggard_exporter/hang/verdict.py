@@ -234,13 +234,26 @@ def _look_at_complete(wait: Wait, evidence: Evidence, found: _Found) -> None:
         found.complete += [wait] if not wait.unknown and not wait.missing else []
         return
     for rank in few:
-        dump = evidence.dumps[rank]
-        # A device that waits in a collective of another group is late here because of that.
-        busy = dump.short or bool(dump.transfers) or any(operation.started for operation in dump.pending)
-        if rank in evidence.held_by or (reason is Reason.NOT_STARTED and busy):
-            found.excuses[rank] = "waits with its device in another group"
+        why = _why_late(rank, wait, reason, evidence)
+        if why:
+            found.excuses[rank] = why
         else:
-            found.name(rank, reason, wait, dump.newest[wait.group])
+            found.name(rank, reason, wait, evidence.dumps[rank].newest[wait.group])
+
+
+def _why_late(rank: int, wait: Wait, reason: Reason, evidence: Evidence) -> str:
+    """Return what else may make a rank late in a collective that it has issued, nothing where nothing does."""
+    dump, held_by = evidence.dumps[rank], evidence.held_by.get(rank, ())
+    # A device that waits in a call of another group is late here because of that.
+    known = [
+        (any(each is not wait for each in held_by), "waits for others in another call"),
+        (held_by, "waits there for a rank without a dump"),
+        (dump.short, "has a dump that is too short to show what its device does"),
+        (dump.transfers, "is in a send or receive"),
+        (any(operation.started for operation in dump.pending), "waits with its device in another group"),
+    ]
+    holds = known if reason is Reason.NOT_STARTED else known[:2]
+    return next((why for applies, why in holds if applies), "")
 
 
 def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evidence: Evidence, found: _Found) -> bool:

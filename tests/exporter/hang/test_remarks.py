@@ -132,3 +132,29 @@ def test_calls_that_gloo_does_not_record_are_said() -> None:
     assert judge({rank: replace(each, calling=False) for rank, each in dumps.items()}).remarks == (
         "no collective is waited in",
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        ("tp", "waits for others in another call"),
+        ("send", "waits for others in another call"),
+        ("recv", "is in a send or receive"),
+    ],
+)
+def test_what_makes_a_device_late_is_said_as_it_is(first: str, why: str) -> None:
+    """Of one group nobody reads of another one."""
+    groups = {**WORLD, **({"1": ("tp", (2, 3))} if first == "tp" else {})}
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(groups if rank > 1 else WORLD)
+        if first == "tp" and rank == 2:
+            recorder.call("1", state="started")
+        elif first == "send" and rank == 2:
+            recorder.transfer("0", "send 2->3", state="started")
+        elif first == "recv" and rank == 2:
+            recorder.transfer("0", "recv 2<-?", state="started")
+        recorder.call("0", state="scheduled" if rank == 2 else "started")
+        dumps[rank] = recorder.dump()
+    found = verdict(dumps)
+    assert f"rank 2 {why}" in found.remarks
