@@ -103,3 +103,5 @@ class Dump:
     groups: tuple[Group, ...] = ()
     #: There are sends or receives, done or not, which gloo's recorder does not show.
     sends: bool = False
+    #: By group and number what is done on the rank and may be open on others, such as a broadcast on its root.
+    passed: Mapping[tuple[Group, int], Operation] = field(default_factory=dict[tuple[Group, int], Operation])

@@ -80,6 +80,7 @@ class Reading:
         self._open: dict[Group, list[Operation]] = {}
         self._done: dict[Group, int] = {}
         self._ended: dict[Group, int] = {}
+        self._passed: dict[tuple[Group, int], Operation] = {}
         self._numbers: dict[Group, tuple[int, int]] = {}
         self._transfers: dict[tuple[Group, str], Transfer] = {}
         self._created: list[int] = []
@@ -192,6 +193,8 @@ class Reading:
             self._done[group] = max(self._done.get(group, 0), sequence)
             if _NEEDS_ALL.match(operation.name):
                 self._ended[group] = max(self._ended.get(group, 0), sequence)
+            elif len(calls) == 1:
+                self._passed[group, sequence] = operation
         else:
             parts = [str(call.operation) for call in calls[:-1]]
             shape = (("of", _runs(parts)),) if parts and whole else operation.shape
@@ -301,6 +304,7 @@ class Reading:
             self._hidden,
             groups=tuple(self._groups),
             sends=self._sends,
+            passed={key: each for key, each in self._passed.items() if key[1] > self._ended.get(key[0], 0)},
         )
 
 

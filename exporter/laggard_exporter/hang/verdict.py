@@ -257,7 +257,12 @@ def _why_late(rank: int, wait: Wait, reason: Reason, evidence: Evidence) -> str:
 
 
 def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evidence: Evidence, found: _Found) -> bool:
-    """Name those who call something else than most, or bring another size; return whether any do."""
+    """Name those who call something else than most, or bring another size; return whether any do.
+
+    A member may be done with what it calls: the root of a broadcast waits for nobody.
+    """
+    passed = ((rank, dump.passed.get((wait.group, wait.sequence))) for rank, dump in evidence.dumps.items())
+    operations = {**{rank: each for rank, each in passed if each}, **operations}
     calls = Counter(map(str, operations.values()))
     names = {operation.name for operation in operations.values()}
     sides = {tuple(side for side, _ in operation.shape) for operation in operations.values()}

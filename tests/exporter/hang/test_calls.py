@@ -263,3 +263,16 @@ def test_a_call_without_a_state_is_over_where_it_is_retired() -> None:
     for entry in dumps[0]["entries"]:
         del entry["state"]
     assert named(verdict(dumps)) == {1: Reason.OUTSIDE}
+
+
+@pytest.mark.parametrize("done", [(), (1, 3), (0, 1, 3)])
+def test_who_calls_something_else_is_named_where_others_are_done_with_theirs(done: tuple[int, ...]) -> None:
+    """A broadcast ends on its root and on whom it has reached; who has left it out calls the next collective."""
+
+    def program(recorder: Recorder, rank: int) -> None:
+        recorder.call("0")
+        if rank != 2:
+            recorder.call("0", "broadcast", state="completed" if rank in done else "started")
+        recorder.call("0", "all_reduce", state="started")
+
+    assert named(verdict(job(program))) == {2: Reason.MISMATCH}
