@@ -141,10 +141,34 @@ def _dump(found: Any, rank: int) -> Dump:
         configuration: Mapping[str, Any] = part.get("pg_config") or {}
         members |= {name: _members(group) for name, group in configuration.items() if name}
     for part in parts:
-        reading.add(part)
+        reading.add(_counted(part))
     if reading.damaged and not reading.read:
         raise reading.damaged
     return reading.dump()
+
+
+def _counted(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part with numbers from 1 on, by group.
+
+    The recorder of torchcomms has torch's format and describes a communicator by its backend. One counter, from 0 on,
+    numbers the calls of all communicators, sends and receives too. Of one communicator without these it is as torch.
+    """
+    entries: list[Any] = part.get("entries") or []
+    known = [cast("dict[str, Any]", entry) for entry in entries if isinstance(entry, dict)]
+    if not known or not all(_is_of_torchcomms(entry) for entry in known):
+        return part
+    names = {str(entry["profiling_name"]).rpartition(":")[2] for entry in known}
+    if len(part.get("pg_config") or ()) > 1 or names & {"send", "recv", "batch_op_issue"}:
+        raise DumpError("torchcomms counts the calls of all communicators together, so ranks cannot be compared")
+    counters = "collective_seq_id", "op_id"
+    return {**part, "entries": [{**entry, **{each: entry[each] + 1 for each in counters}} for entry in known]}
+
+
+def _is_of_torchcomms(entry: Mapping[str, Any]) -> bool:
+    group, backend = entry.get("process_group"), str(entry.get("profiling_name")).partition(":")[0]
+    numbers = [entry.get(each) for each in ("collective_seq_id", "op_id", "record_id")]
+    described = isinstance(group, list | tuple) and list(cast("list[Any]", group))[1:] == [backend]
+    return described and isinstance(numbers[0], int) and numbers == numbers[:1] * 3
 
 
 def _members(group: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -154,7 +178,7 @@ def _members(group: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 @lru_cache(256)  # thousands of dumps list the same thousands of ranks
 def _listed(ranks: str) -> tuple[int, ...] | None:
-    return _checked(json.loads(ranks))
+    return _checked(json.loads(ranks if ranks.startswith("[") else f"[{ranks}]"))
 
 
 def _checked(ranks: Any) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from laggard_exporter.hang.dump_file import parse
+from laggard_exporter.hang.dump_file import DumpError, parse
 from laggard_exporter.hang.facts import facts
 from laggard_exporter.hang.verdict import Reason, Verdict, judge
 from tests.exporter.hang.recorder import Recorder, active, job, named, verdict
@@ -87,3 +87,33 @@ def test_sends_of_gloo_are_counted_and_not_shown() -> None:
     assert named(found) == {1: Reason.OUTSIDE}
     assert found.culprits[0].newest == 2
     assert found.remarks == ("rank 0 is in a call of torch.distributed that its recorder does not show",)
+
+
+def of_torchcomms(communicators: list[str], *, brackets: bool = True) -> dict[int, dict[str, Any]]:
+    """Dumps of torchcomms of four ranks, of which three wait for rank 2 in a call of the first communicator."""
+    dumps: dict[int, dict[str, Any]] = {}
+    for rank in range(4):
+        recorder = Recorder(dict.fromkeys(communicators, ("ncclx", (0, 1, 2, 3))), backend="ncclx")
+        for each in communicators[1:]:
+            recorder.call(each)
+        if rank != 2:
+            recorder.call(communicators[0], state="started")
+        dump = {**recorder.dump(), "pg_status": {}}
+        for place, entry in enumerate(recorder.entries):
+            entry |= {"collective_seq_id": place, "op_id": place, "p2p_seq_id": 0}
+        if not brackets:
+            dump["pg_config"]["world"]["ranks"] = "0,1,2,3"
+        dumps[rank] = dump
+    return dumps
+
+
+@pytest.mark.parametrize("brackets", [True, False])
+def test_torchcomms_counts_from_0(*, brackets: bool) -> None:
+    """The first call of all has the number 0, which a rank that has issued nothing has not reached."""
+    assert named(verdict(of_torchcomms(["world"], brackets=brackets))) == {2: Reason.OUTSIDE}
+
+
+def test_torchcomms_with_several_communicators_is_refused_with_the_reason() -> None:
+    """Its one counter numbers the calls of all of them, of which ranks make different ones."""
+    with pytest.raises(DumpError, match="torchcomms counts the calls of all communicators together"):
+        verdict(of_torchcomms(["world", "tp"]))
