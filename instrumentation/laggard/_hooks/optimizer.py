@@ -2,8 +2,8 @@
 
 Torch's global hooks reach every ``torch.optim.Optimizer``. What else takes steps:
 
-- An optimizer of somebody else around one of torch's, as Megatron-LM's and ZeRO's: the first updates are taken as an
-  opportunity to look who calls, and its class is timed from then on. The update is the inner one.
+- An optimizer of somebody else around one of torch's, as Megatron-LM's, ZeRO's and Lookahead: the first updates are
+  taken as an opportunity to look who calls, and its class is timed from then on. The update is the inner one.
 - DeepSpeed's engine, the optimizers of fastai and Keras and the models of spaCy, which are known by their names.
 
 Updates that a script writes by hand are not seen. The log says so once, and what to call.
@@ -177,13 +177,14 @@ class OptimizerHook(Hook):
             self.replace(found, "step", functools.partial(self._time, Phase.OPTIMIZER, found))
 
     def _around(self, code: CodeType, names: Mapping[str, Any]) -> type | None:
-        """Return the class whose step this is, if it is an optimizer that is none of torch's."""
+        """Return the class whose step this is, if it is an optimizer that torch's hooks do not reach."""
         torch = sys.modules["torch"]
         for value in list(names.values()):
             step = vars(value).get("step") if isinstance(value, type) else None
             if not isinstance(step, FunctionType) or getattr(inspect.unwrap(step), "__code__", None) is not code:
                 continue
-            known = value in self._considered or issubclass(value, (torch.optim.Optimizer, torch.nn.Module))
+            # Torch hooks a class when its own constructor runs: Lookahead and Accelerate's optimizer never call that.
+            known = value in self._considered or hasattr(step, "hooked") or issubclass(value, torch.nn.Module)
             return value if not known and callable(getattr(value, "zero_grad", None)) else None
         return None
 
