@@ -25,6 +25,8 @@ EXHAUSTED = 34  # the fetch that just ended found the end of its loader, not a b
 OPTIMIZER_STEP = 48 | Phase.OPTIMIZER
 #: A loader makes an iterator: it starts workers, or tells those that it has to begin again.
 ITERATOR = 64 | Phase.DATA
+#: An iterator that was left before its end stops its workers.
+ENDING = 128 | Phase.DATA
 #: A forward of a module in ``eval()`` mode. The low bits say evaluation, which is what the state file shows; the
 #: partition decides whether it was one, or a teacher inside a training step.
 EVALUATION_FORWARD = 16 | Phase.EVALUATION

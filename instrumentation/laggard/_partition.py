@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable
 from laggard._events import (
     CODE_BITS,
     COMPILATION,
+    ENDING,
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
@@ -43,6 +44,7 @@ _MARKS = frozenset({UPDATE, SKIPPED, COMPILATION})
 #: What an interval's code means; what is an evaluation's turns out when its step ends.
 _PHASES = {
     **{int(phase): phase for phase in Phase},
+    ENDING: Phase.DATA,
     EVALUATION_FORWARD: Phase.FORWARD,
     NO_GRAD_FORWARD: Phase.FORWARD,
     GRADIENT: Phase.BACKWARD,

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from laggard._events import CODE_BITS, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
+from laggard._events import CODE_BITS, ENDING, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR
 from laggard._hooks.worker_fetch import WorkerFetchHook, _timed
 from laggard._hooks.workers import WorkersHook
 from laggard._partition import StepPartition
@@ -141,6 +141,17 @@ def test_an_iterator_begins_where_it_is_made_whoever_makes_it(process: Process) 
         ]
         numbers.update(code >> IDENTITY_SHIFT for code, _, _ in events if code & CODE_BITS in (ITERATOR, Phase.DATA))
     assert numbers == {1}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("name", ["torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"])
+def test_an_iterator_that_is_dropped_stops_its_workers_as_data(name: str, process: Process) -> None:
+    """As with a limit of batches in an epoch. That of an evaluation is left to the evaluation's phase."""
+    package, _, loader = name.rpartition(".")
+    batches = iter(getattr(pytest.importorskip(package), loader)(Stream(), num_workers=1))
+    next(batches)
+    del batches
+    assert [code & CODE_BITS for code, _, _ in process.recorder.drain()] == [ITERATOR, Phase.DATA, FIRST_BATCH, ENDING]
 
 
 def test_a_list_of_batches_tells_one_loader_from_another(process: Process) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from laggard._events import (
     COMPILATION,
+    ENDING,
     EVALUATION_FORWARD,
     EXHAUSTED,
     FIRST_BATCH,
@@ -69,6 +70,14 @@ def test_step_runs_from_fetch_to_fetch_and_every_nanosecond_has_one_phase() -> N
         (COMMUNICATION, 65, 80),
         (OPTIMIZER, 82, 87),
     )
+
+
+def test_to_stop_the_workers_of_a_loader_is_data_and_begins_no_step() -> None:
+    """Of a training loop that is left early; inside an evaluation it is evaluation, as all of that is."""
+    partition = StepPartition(warmup_steps=0)
+    first, second = partition.feed([*plain_step(0), (ENDING, 88, 98), *plain_step(100), (DATA, 200, 210)])
+    assert [phases(step)[DATA] for step in (first, second)] == [20, 10]
+    assert (first.duration, first.first_batch, second.first_batch) == (100, 0, 0)
 
 
 def test_events_may_arrive_in_any_pieces() -> None:

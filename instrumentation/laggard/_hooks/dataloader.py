@@ -2,7 +2,8 @@
 
 A fetch belongs to its loader: by that the partition tells training data from an evaluation's. An iterator does not know
 its loader, but it has the loader's sampler, which no other loader has. By that an iterator gets a number. What a loader
-needs to make an iterator, as to start its workers, is a part of the iterator's first fetch.
+needs to make an iterator, as to start its workers, is a part of the iterator's first fetch. To stop the workers is data
+too: the end of a loader does it in its last fetch, an iterator that a loop leaves earlier when it is dropped.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from laggard._events import EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH, Token
+from laggard._events import ENDING, EXHAUSTED, FIRST_BATCH, IDENTITY_SHIFT, ITERATOR, SWALLOWS_FETCH, Token
 from laggard._hooks.base import Hook, interval
+from laggard._hooks.loaders import ITERATORS
 from laggard._hot_path import LOADER_ATTRIBUTE
 from laggard._part import Host
 from laggard.shared.phases import Phase
@@ -55,9 +57,14 @@ class DataLoaderHook(Hook):
         self.replace(module.DataLoader, "__iter__", self._wrap_making)
         # Loaders of other libraries make iterators of torch's themselves.
         self.replace(module._MultiProcessingDataLoaderIter, "__init__", self._wrap_starting)  # noqa: SLF001 - see above
+        self._patch_ending(module)
 
     def _patch_stateful(self, module: ModuleType) -> None:
         self.replace(module.StatefulDataLoader, "__iter__", self._wrap_making)
+        self._patch_ending(module)
+
+    def _patch_ending(self, module: ModuleType) -> None:
+        self.replace(getattr(module, ITERATORS[module.__name__]), "_shutdown_workers", self._wrap_ending)
 
     def _number_of_loader(self, loader: Any) -> int:
         """Return a loader's number; 0, which says nothing, after a failure."""
@@ -102,6 +109,16 @@ class DataLoaderHook(Hook):
             return self._begin_making(loader)
 
         return interval(self.recorder, start, begin)
+
+    def _wrap_ending(self, end: Callable[[Any], None]) -> Callable[[Any], None]:
+        # A process that ends may have lost the names of this module.
+        recorder, swallows, code = self.recorder, SWALLOWS_FETCH, ENDING
+
+        def begin(iterator: Any) -> Token | None:
+            done = getattr(iterator, "_shutdown", True)
+            return None if done or recorder.phase in swallows else recorder.begin(code)
+
+        return interval(recorder, end, begin)
 
     def _begin_making(self, loader: Any) -> Token | None:
         recorder = self.recorder
