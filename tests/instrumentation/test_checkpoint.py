@@ -431,11 +431,11 @@ def test_a_distributed_save_is_checkpoint_as_a_whole(process: Process, tmp_path:
 
 
 def test_the_first_step_after_a_load_is_apart() -> None:
-    """A load before the first step or between two excludes the step that it delays, once."""
+    """A load before the first step or eight steps later excludes the step that it delays, once."""
     partition = StepPartition(warmup_steps=0)
-    events: list[Event] = [(RESUME, -5, -5), *plain_step(0), *plain_step(100), *plain_step(200)]
-    events += [(Phase.CHECKPOINT, 250, 260), (RESUME, 260, 260), *plain_step(300), (Phase.DATA, 400, 410)]
-    assert [step.excluded for step in partition.feed(events)] == ["resume", "", "resume", ""]
+    events: list[Event] = [(RESUME, -5, -5), *(event for start in range(0, 900, 100) for event in plain_step(start))]
+    events += [(Phase.CHECKPOINT, 850, 860), (RESUME, 860, 860), *plain_step(900), (Phase.DATA, 1000, 1010)]
+    assert [step.excluded for step in partition.feed(events)] == ["resume", *[""] * 7, "resume", ""]
 
 
 def test_a_save_after_an_evaluation_is_a_checkpoint() -> None:
