@@ -261,8 +261,9 @@ def _call_different_things(wait: Wait, operations: Mapping[int, Operation], evid
 
     A member may be done with what it calls: the root of a broadcast waits for nobody.
     """
-    passed = ((rank, dump.passed.get((wait.group, wait.sequence))) for rank, dump in evidence.dumps.items())
-    operations = {**{rank: each for rank, each in passed if each}, **operations}
+    key = wait.group, wait.sequence
+    done = ((rank, dump.passed) for rank in evidence.members[wait.group] if (dump := evidence.dumps.get(rank)))
+    operations = {**{rank: passed[key] for rank, passed in done if passed and key in passed}, **operations}
     calls = Counter(map(str, operations.values()))
     names = {operation.name for operation in operations.values()}
     sides = {tuple(side for side, _ in operation.shape) for operation in operations.values()}
