@@ -103,6 +103,8 @@ def test_a_provider_that_has_ended_is_left_alone(
     flushed: list[bool] = []
     monkeypatch.setattr(provider, "force_flush", lambda: flushed.append(True))
     monkeypatch.setattr(_providers, "get_meter_provider", lambda: provider)
+    for other in ("_own", "_launched"):
+        monkeypatch.setattr(_providers, other, None)
     assert (len(_providers.meters("test", "1")), _providers.flush(1), flushed) == (1, True, [True])
     provider.shutdown()
     assert (_providers.meters("test", "1"), _providers.flush(1), flushed) == ([], True, [True])
