@@ -392,7 +392,7 @@ def test_fx_traces_the_graph_that_it_traces_without_us(process: _process.Process
 
 
 def test_graph_modules_are_found_like_other_modules(process: _process.Process) -> None:
-    """As the model, also when torch.fx has written its class anew; what torch.fx traces of it is the same."""
+    """As the model, also when torch.fx has written its class again; what torch.fx traces of it is the same."""
     model = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (hook,) = [hook for hook in process._parts if isinstance(hook, ForwardHook)]

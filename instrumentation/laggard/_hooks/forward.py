@@ -174,7 +174,7 @@ class ForwardHook(Hook):
 
     def _found(self, module: Any) -> None:
         self._found_any = True
-        # Each graph module has a class of its own, which torch.fx may write anew. It calls that of all of them.
+        # Each graph module has a class of its own, which torch.fx may write again. It calls that of all of them.
         graph = isinstance(module, self._graph_module_class)
         found = {self._graph_module_class if graph else module.__class__, *self._inside(module)}
         self._discovered |= found
