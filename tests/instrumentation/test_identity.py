@@ -104,7 +104,7 @@ def test_rank_and_world_size_come_from_the_script_then_torchrun_then_slurm(monke
 
 
 def test_minus_one_is_no_rank(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """What scripts and launchers set for "not distributed" is as if not set, and what is no number gets a warning."""
+    """Scripts and launchers set -1 for "not distributed": it is ignored. Any other invalid value logs a warning."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.setenv(name, "-1")
     identity = _identity.from_environment()
